@@ -1,0 +1,1 @@
+"""Hugging Face PyTorch models served from JAX: chat, sentiment and text-to-image in a browser."""

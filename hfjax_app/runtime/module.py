@@ -1,0 +1,70 @@
+"""A torch module as a weights pytree and a pure JAX function, through torchax; the module's code runs unmodified.
+
+Does not shard, quantise or compile: `programs.py` compiles what this module makes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+import torchax
+from torchax import interop
+from torchax.ops import mappings
+
+Weights = dict[str, jax.Array]
+
+
+class _Call(torch.nn.Module):
+    """`function(module, *args)` as a forward, so that torch.func.functional_call puts weights in for its duration."""
+
+    def __init__(self, module: torch.nn.Module, function: Callable[..., Any]):
+        super().__init__()
+        self.module = module
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(self.module, *args)
+
+
+def weights_of(module: torch.nn.Module, dtype: Any = None) -> Weights:
+    """The module's parameters and buffers as JAX arrays on the default device, by their torch names.
+
+    Tied parameters come once (`named_parameters` skips repeats, and functional_call ties them again); buffers come too,
+    also those outside the state dict, such as rotary frequencies: what is missing here would become a constant of the
+    program. On CPU an array may share its memory with the torch tensor: don't write to the module afterwards.
+
+    Args:
+        module: any torch module with its weights on the CPU.
+        dtype: where given, floating-point parameters (not buffers) are cast to it.
+    """
+    named = dict(module.named_parameters())
+    if dtype is not None:
+        torch_dtype = mappings.j2t_dtype(jax.numpy.dtype(dtype))
+        named = {name: p.to(torch_dtype) if p.is_floating_point() else p for name, p in named.items()}
+    named |= dict(module.named_buffers())
+    return {name: jax.device_put(mappings.t2j(tensor.detach())) for name, tensor in named.items()}
+
+
+def pure_function(
+    module: torch.nn.Module, function: Callable[..., Any] = lambda module, *args: module(*args)
+) -> Callable[..., Any]:
+    """A pure JAX function `f(weights, *args)` that runs `function(module, *args)` with those weights.
+
+    Args:
+        module: the torch module; put in evaluation mode, otherwise left as it is.
+        function: torch code over the module; receives torch views of `args` and returns a pytree of tensors (a tuple,
+            list or dict; not a ModelOutput). Use it for methods other than forward, such as a VAE's decode.
+
+    Returns:
+        A function of JAX arrays (pytrees allowed) that can be traced by jit, vmap and grad.
+    """
+    call = _Call(module.eval(), function)
+
+    def jax_function(weights: Weights, *args: Any) -> Any:
+        named = {f"module.{name}": value for name, value in weights.items()}
+        with torchax.default_env(), torch.no_grad():
+            named, args = interop.torch_view((named, args))
+            return interop.jax_view(torch.func.functional_call(call, named, args))
+
+    return jax_function

@@ -1,0 +1,69 @@
+"""What must be set in a process before jax starts: the allocator (on CPU) and the persistent compile cache.
+
+Does not choose models or devices; `JAX_PLATFORMS` stays jax's own setting.
+"""
+
+import ctypes
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+from pathlib import Path
+
+# mallopt's parameter numbers, from glibc's <malloc.h>.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+
+def runs_on_cpu() -> bool:
+    """Whether jax will take the CPU, decided without starting it: it was asked to, or there is nothing else here."""
+    if platforms := os.environ.get("JAX_PLATFORMS"):
+        return platforms.split(",")[0] == "cpu"
+    tpu_devices = [*Path("/dev").glob("accel*"), *Path("/dev").glob("vfio/[0-9]*")]
+    tpu = importlib.util.find_spec("libtpu") is not None and bool(tpu_devices)
+    return not tpu and not importlib.metadata.entry_points(group="jax_plugins")
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep large freed blocks instead of handing them back to the kernel.
+
+    XLA on CPU allocates every temporary with malloc on every call. By default glibc maps and unmaps large ones, and the
+    page faults cost more than the arithmetic. All three settings are needed; they act on what is allocated afterwards.
+    Does nothing where the C library has no mallopt (musl, macOS).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def default_cache_folder() -> Path:
+    """The user's cache folder for compiled programs, one per kind of CPU.
+
+    XLA's compiled CPU code uses the instructions of the machine that compiled it; a home folder shared by two kinds of
+    machines must not mix them.
+    """
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return root / "hfjax_app" / f"programs-{hashlib.sha256(features.encode()).hexdigest()[:12]}"
+
+
+@functools.cache
+def prepare(cache_folder: Path | None = None) -> None:
+    """Apply the allocator settings (on CPU) and turn the persistent compile cache on; later calls do nothing.
+
+    Args:
+        cache_folder: where compiled programs are kept; None takes `default_cache_folder()`.
+    """
+    if runs_on_cpu():
+        keep_freed_memory()
+    import jax  # only now: the allocator is set before jax and its thread pools exist
+
+    folder = cache_folder or default_cache_folder()
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
