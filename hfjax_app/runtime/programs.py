@@ -57,7 +57,7 @@ class Programs:
         """Compile `function` for the shapes and dtypes of `args`.
 
         Args:
-            name: the program's name in the ledger and in profiles.
+            name: the program's name in the ledger, the cache and profiles.
             function: a pure function of JAX arrays.
             args: example arguments: arrays, numpy arrays or jax.ShapeDtypeStruct, in any pytree.
             donate: positions of the arguments whose buffers the result may reuse.
@@ -66,8 +66,13 @@ class Programs:
             The compiled program. It refuses arguments of other shapes with a TypeError.
         """
         started = time.perf_counter()
+
+        def program(*args: Any) -> Any:
+            return function(*args)
+
+        program.__name__ = name
         with _cache_hits() as hits:
-            compiled = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+            compiled = jax.jit(program, donate_argnums=donate).lower(*args).compile()
         report = ProgramReport(name=name, seconds=time.perf_counter() - started, cached=bool(hits))
         self.reports.append(report)
         self._on_report(report)

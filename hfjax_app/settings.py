@@ -1,0 +1,44 @@
+"""One frozen Settings: defaults, overridden by HFJAX_* environment variables, overridden by command-line flags."""
+
+import os
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from hfjax_app.errors import RequestRejected
+
+PREFIX = "HFJAX_"
+
+
+class Settings(BaseSettings):
+    """What a deployment can choose. Model fields take an embedded model's name, a folder, or a hub id."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for every interface")
+    port: int = Field(7860, ge=1, le=65535, description="port to listen on")
+    chat_model: str = Field("chat-gemma", min_length=1, description="causal language model of the chat tab")
+    sentiment_model: str = Field("sentiment", min_length=1, description="sequence classifier of the sentiment tab")
+    image_model: str = Field("images", min_length=1, description="Stable Diffusion pipeline of the images tab")
+    slots: int = Field(4, ge=1, le=256, description="conversations that are answered at the same time")
+    context: int = Field(512, ge=64, le=1 << 20, description="tokens of a conversation that the model sees")
+    cache_folder: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
+
+
+def load_settings(**flags: object) -> Settings:
+    """Settings from the environment and flags; flags that are None count as not given.
+
+    Raises:
+        RequestRejected: naming the option, its value and its limit; also for an HFJAX_* variable that does not exist.
+    """
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known)
+    if unknown:
+        raise RequestRejected(f"unknown setting {unknown[0]}; known: {', '.join(sorted(known))}")
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0]) if first["loc"] else "settings"
+        raise RequestRejected(f"{field} = {first['input']!r}: {first['msg']}") from None
