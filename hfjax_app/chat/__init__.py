@@ -1,0 +1,6 @@
+"""The chat backend: a decoding engine for any causal language model, and conversations on top of it."""
+
+from hfjax_app.chat.engine import ChatEngine
+from hfjax_app.chat.sampling import SamplingParams
+
+__all__ = ["ChatEngine", "SamplingParams"]
