@@ -1,0 +1,147 @@
+"""Settings -> ready backends. The only place that picks models; one thread warms them up, one after the other.
+
+Chat comes first, because its visitors wait for nothing else. A backend that fails says why; the others go on.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hfjax_app.embedded import resolve
+from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.runtime.process import prepare
+from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.settings import Settings
+
+OnReport = Callable[[ProgramReport], None]
+
+
+@dataclass(eq=False)
+class Backend:
+    """One tab's model: its state, the programs compiled so far, and, once ready, the thing itself.
+
+    state is "waiting" (for the backends before it), "loading", "compiling", "ready" or "failed".
+    """
+
+    name: str
+    model: str
+    make: Callable[[OnReport], Any]
+    state: str = "waiting"
+    reports: list[ProgramReport] = field(default_factory=list)
+    error: str | None = None
+    _instance: Any = None
+
+    def get(self) -> Any:
+        """The ready backend.
+
+        Raises:
+            ModelUnavailable: it is not ready yet, or failed; says which and why.
+        """
+        if self.state == "failed":
+            raise ModelUnavailable(f"{self.name} is not available: {self.error}")
+        if self.state != "ready":
+            raise ModelUnavailable(f"{self.name} is warming up ({self.progress}); try again in a moment")
+        return self._instance
+
+    @property
+    def progress(self) -> str:
+        """What the backend is doing, for a status line."""
+        match self.state:
+            case "waiting":
+                return "waiting for its turn"
+            case "loading":
+                return f"loading {self.model}"
+            case "compiling":
+                last = self.reports[-1]
+                source = "from the cache" if last.cached else "compiled"
+                return f"{len(self.reports)} programs ready; {last.name} {source} in {last.seconds:.1f} s"
+            case "ready":
+                return f"ready; {len(self.reports)} programs in {sum(r.seconds for r in self.reports):.1f} s"
+            case _:
+                return f"failed: {self.error}"
+
+    def warm_up(self) -> None:
+        """Load and compile. Never raises: a failure becomes the state."""
+        self.state = "loading"
+        try:
+            self._instance = self.make(self._reported)
+            self.state = "ready"
+        except HfjaxError as error:
+            self.error, self.state = str(error), "failed"
+        except Exception as error:  # a bug of ours or a library's: the other backends must still come up
+            self.error, self.state = f"{type(error).__name__}: {error}", "failed"
+
+    def _reported(self, report: ProgramReport) -> None:
+        self.reports.append(report)
+        self.state = "compiling"
+
+    def stop(self) -> None:
+        if stop := getattr(self._instance, "stop", None):
+            stop()
+
+
+class Backends:
+    """The three backends of an app.
+
+    Args:
+        settings: which models, how many slots, where the compile cache is.
+    """
+
+    def __init__(self, settings: Settings):
+        self.settings = settings
+        self.chat = Backend("chat", settings.chat_model, self._make_chat)
+        self.sentiment = Backend("sentiment", settings.sentiment_model, self._make_sentiment)
+        self.images = Backend("images", settings.image_model, self._make_images)
+        self._thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
+
+    @property
+    def all(self) -> tuple[Backend, ...]:
+        return self.chat, self.sentiment, self.images
+
+    def start(self) -> "Backends":
+        """Begin to warm up in the background."""
+        self._thread.start()
+        return self
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until every backend is ready or failed, at most `timeout` seconds; whether that is so."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Stop serving."""
+        for backend in self.all:
+            backend.stop()
+
+    def device(self) -> str:
+        """The devices in words, such as "4 x TPU v5 lite" or "CPU"."""
+        prepare(self.settings.cache_folder)
+        import jax  # after prepare(): the first look at the devices starts jax
+
+        devices = jax.local_devices()
+        kind = "CPU" if devices[0].platform == "cpu" else devices[0].device_kind
+        return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
+
+    def _warm_up(self) -> None:
+        prepare(self.settings.cache_folder)
+        for backend in self.all:
+            backend.warm_up()
+
+    def _make_chat(self, on_report: OnReport) -> Any:
+        from hfjax_app.chat import ChatAssistant, ChatEngine
+
+        engine = ChatEngine.from_pretrained(
+            resolve(self.settings.chat_model), slots=self.settings.slots, context=self.settings.context
+        )
+        return ChatAssistant(engine.start(on_report))
+
+    def _make_sentiment(self, on_report: OnReport) -> Any:
+        from hfjax_app.sentiment import SentimentClassifier
+
+        return SentimentClassifier.from_pretrained(resolve(self.settings.sentiment_model), on_report=on_report)
+
+    def _make_images(self, on_report: OnReport) -> Any:
+        from hfjax_app.images import ImageGenerator
+
+        return ImageGenerator.from_pretrained(resolve(self.settings.image_model), on_report=on_report)
