@@ -12,6 +12,8 @@ import torchax
 from torchax import interop
 from torchax.ops import mappings
 
+from hfjax_app.runtime import operators
+
 Weights = dict[str, jax.Array]
 
 
@@ -60,6 +62,7 @@ def pure_function(
         A function of JAX arrays (pytrees allowed) that can be traced by jit, vmap and grad.
     """
     call = _Call(module.eval(), function)
+    operators.install(torchax.default_env())
 
     def jax_function(weights: Weights, *args: Any) -> Any:
         named = {f"module.{name}": value for name, value in weights.items()}

@@ -1,0 +1,50 @@
+"""torchax lowerings that upstream lacks or gets wrong under our rules (float32 and int32 only, no warning, no loop).
+
+Each is a plain JAX function with the signature of its aten operator.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import torch
+from torchax import interop
+from torchax.tensor import Environment
+
+
+def upsample_nearest2d(
+    image: jax.Array,
+    output_size: Sequence[int] | None,
+    scales_h: float | Sequence[float] | None = None,
+    scales_w: float | None = None,
+) -> jax.Array:
+    """Nearest-neighbour enlargement: output[y, x] = image[y * height // new height, x * width // new width].
+
+    Upstream decomposes it with int64 indices, which JAX cuts to int32 with a warning at every trace, and gathers; whole
+    factors, the only ones in a diffusion model, are a broadcast.
+
+    Args:
+        image: [batch, channels, height, width].
+        output_size: the new height and width, or None where `scales_h` has both factors (the `vec` overload).
+        scales_h: the height's factor; only read where `output_size` is None.
+        scales_w: the width's factor; not read.
+    """
+    batch, channels, height, width = image.shape
+    if output_size is None:
+        factors = scales_h if isinstance(scales_h, Sequence) else (scales_h, scales_w)
+        output_size = int(height * factors[0]), int(width * factors[1])
+    new_height, new_width = (int(size) for size in output_size)
+    if new_height % height == 0 and new_width % width == 0:
+        tall, wide = new_height // height, new_width // width
+        spread = jnp.broadcast_to(image[:, :, :, None, :, None], (batch, channels, height, tall, width, wide))
+        return spread.reshape(batch, channels, new_height, new_width)
+    rows = jnp.arange(new_height, dtype=jnp.int32) * height // new_height
+    columns = jnp.arange(new_width, dtype=jnp.int32) * width // new_width
+    return image[:, :, rows][:, :, :, columns]
+
+
+def install(environment: Environment) -> None:
+    """Put the lowerings into a torchax environment, in the place of upstream's."""
+    lowering = interop.torch_view(upsample_nearest2d)
+    for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):
+        environment.override_op_definition(overload, lowering)
