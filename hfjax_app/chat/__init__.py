@@ -1,6 +1,7 @@
 """The chat backend: a decoding engine for any causal language model, and conversations on top of it."""
 
+from hfjax_app.chat.assistant import ChatAssistant, Reply
 from hfjax_app.chat.engine import ChatEngine
 from hfjax_app.chat.sampling import SamplingParams
 
-__all__ = ["ChatEngine", "SamplingParams"]
+__all__ = ["ChatAssistant", "ChatEngine", "Reply", "SamplingParams"]

@@ -1,0 +1,121 @@
+"""The assistant: messages in, a streamed answer out. The chat backend as the studio and the command line see it."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from hfjax_app.chat.conversation import MAX_CHARACTERS, ChatFormat, Detokenizer, checked_messages
+from hfjax_app.chat.engine import ChatEngine, Progress
+from hfjax_app.chat.sampling import SamplingParams
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.text import checked_text
+
+HEARTBEAT_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """A moment of an answer.
+
+    Args:
+        text: the whole answer so far.
+        finish_reason: None while running, then "stop", "length" or "context" (the context is full).
+        place: place in the waiting line; 0 when being served.
+        dropped_messages: how many of the oldest messages were left out so that the conversation fits.
+        prompt_tokens: tokens of the prompt, template included.
+        tokens: tokens made so far.
+        ttft_s: seconds from the request to its first token; None before.
+        tokens_per_s: tokens a second after the first one; None before the second.
+    """
+
+    text: str
+    finish_reason: str | None
+    place: int
+    dropped_messages: int
+    prompt_tokens: int
+    tokens: int
+    ttft_s: float | None
+    tokens_per_s: float | None
+
+
+class ChatAssistant:
+    """Conversations with the model of an engine.
+
+    Args:
+        engine: a started ChatEngine with a tokenizer.
+
+    Raises:
+        ModelUnavailable: the engine has no tokenizer.
+    """
+
+    def __init__(self, engine: ChatEngine):
+        if engine.tokenizer is None:
+            raise ModelUnavailable("this chat model has no tokenizer")
+        self.engine = engine
+        self._format = ChatFormat(engine.tokenizer)
+
+    def stop(self) -> None:
+        self.engine.stop()
+
+    async def reply(
+        self, messages: list[dict[str, str]], params: SamplingParams, *, system_prompt: str = ""
+    ) -> AsyncIterator[Reply]:
+        """Answer the last message.
+
+        Yields a Reply with every chunk of tokens, and at least twice a second while nothing is new, so that a caller
+        notices a closed connection. Closing or cancelling the generator frees the slot within one decode chunk. The
+        oldest turns are dropped where the conversation leaves less than a quarter of the context for the answer.
+
+        Args:
+            messages: [{"role": "user" or "assistant", "content": text}, ...], the last one the user's.
+            params: sampling parameters.
+            system_prompt: instructions ahead of the conversation; may be empty.
+
+        Raises:
+            RequestRejected: text or parameters out of range; nothing was computed.
+            EngineStopped: the engine is not running, or stopped on the way.
+        """
+        turns = checked_messages(messages)
+        checked_text(system_prompt, "system prompt", MAX_CHARACTERS, may_be_blank=True)
+        room = min(params.max_tokens, self.engine.context // 4)
+        prompt, dropped = self._format.fit(turns, system_prompt, self.engine.context - room)
+
+        loop = asyncio.get_running_loop()
+        inbox: asyncio.Queue[Progress] = asyncio.Queue()
+
+        def deliver(progress: Progress) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+                loop.call_soon_threadsafe(inbox.put_nowait, progress)
+
+        detokenizer = Detokenizer(self.engine.tokenizer)
+        text, tokens, first_at = "", 0, None
+        started = time.perf_counter()
+        ticket = self.engine.submit(prompt, params, deliver)
+        try:
+            progress = Progress()
+            while not progress.finished:
+                try:
+                    progress = await asyncio.wait_for(inbox.get(), HEARTBEAT_S)
+                except TimeoutError:
+                    progress = Progress()
+                if progress.error is not None:
+                    raise progress.error
+                now = time.perf_counter()
+                if progress.tokens:
+                    first_at = first_at or now
+                    tokens += len(progress.tokens)
+                    text += detokenizer.push(progress.tokens)
+                yield Reply(
+                    text=text,
+                    finish_reason=progress.finish_reason,
+                    place=ticket.place,
+                    dropped_messages=dropped,
+                    prompt_tokens=len(prompt),
+                    tokens=tokens,
+                    ttft_s=None if first_at is None else first_at - started,
+                    tokens_per_s=(tokens - 1) / (now - first_at) if tokens > 1 and now > first_at else None,
+                )
+        finally:
+            ticket.cancel()

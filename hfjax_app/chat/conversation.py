@@ -1,0 +1,143 @@
+"""Conversations: chat templates, special tokens that stay text, and turning token ids back into text as they come.
+
+Does not sample or schedule: `assistant.py` puts this and the engine together.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from jinja2 import TemplateError
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.text import checked_text
+
+Message = dict[str, str]
+
+MAX_CHARACTERS = 20_000
+MAX_MESSAGES = 1_000
+_ROLES = ("user", "assistant")
+_PRIVATE_USE = range(0xE000, 0xF900)
+
+
+def checked_messages(messages: object) -> list[Message]:
+    """Messages of a conversation that ends with the user's turn; neighbours of one role are joined.
+
+    Raises:
+        RequestRejected: not a list of {"role", "content"}, too many or too long, or the user has said nothing.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise RequestRejected("the conversation must be a list of messages, and not empty")
+    if len(messages) > MAX_MESSAGES:
+        raise RequestRejected(f"conversation of {len(messages):,} messages: at most {MAX_MESSAGES:,}")
+    turns: list[Message] = []
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            raise RequestRejected(f"each message needs a role of {' or '.join(_ROLES)} and a content")
+        role = message["role"]
+        content = checked_text(message.get("content"), "message", MAX_CHARACTERS, may_be_blank=role == "assistant")
+        if turns and turns[-1]["role"] == role:
+            turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n{content}"}
+        elif turns or role == "user":
+            turns.append({"role": role, "content": content})
+    if not turns or turns[-1]["role"] != "user":
+        raise RequestRejected("the conversation must end with a message of the user")
+    return turns
+
+
+class ChatFormat:
+    """A tokenizer's chat template as token ids; what people type never becomes a special token.
+
+    Args:
+        tokenizer: any tokenizer of transformers. Without a chat template, messages are plain text to be continued.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        added = {*map(str, tokenizer.added_tokens_decoder.values()), *tokenizer.all_special_tokens}
+        longest_first = sorted((token for token in added if len(token.strip()) > 1), key=len, reverse=True)
+        self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def encode(self, messages: Sequence[Message], system_prompt: str = "") -> list[int]:
+        """Token ids of the conversation with the opening of the assistant's next turn.
+
+        Where somebody typed the text of a special token, it is taken apart before the tokenizer sees it, so that it
+        comes out as ordinary pieces with the same text; everything else is encoded exactly as transformers does.
+        """
+        typed = [system_prompt, *(message["content"] for message in messages)]
+        taken = set("".join(typed))
+        mark = next(chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
+        marked = [{**message, "content": self._take_apart(message["content"], mark)} for message in messages]
+        rendered = self._render(marked, self._take_apart(system_prompt, mark))
+        pieces = rendered.split(mark)
+        return [token for piece in pieces for token in self._tokenizer.encode(piece, add_special_tokens=False)]
+
+    def fit(self, messages: Sequence[Message], system_prompt: str, limit: int) -> tuple[list[int], int]:
+        """The conversation's ids in at most `limit` tokens, and how many of the oldest messages were dropped for it.
+
+        Raises:
+            RequestRejected: the last message and the system prompt alone are longer.
+        """
+        dropped, tokens = len(messages) - 1, 0
+        for message in reversed(messages[:-1]):  # from the newest on: what can't fit is never tokenized
+            tokens += len(self._tokenizer.encode(message["content"], add_special_tokens=False))
+            if tokens > limit:
+                break
+            dropped -= 1
+        dropped += dropped % 2  # a user's turn goes with its answer
+        while True:
+            ids = self.encode(messages[dropped:], system_prompt)
+            if len(ids) <= limit:
+                return ids, dropped
+            if dropped >= len(messages) - 1:
+                raise RequestRejected(
+                    f"message of {len(ids):,} tokens with its system prompt: at most {limit:,} fit this model's context"
+                )
+            dropped += 2
+
+    def _take_apart(self, text: str, mark: str) -> str:
+        """Put a mark inside every special token's text, until no piece between marks holds one."""
+        while self._special is not None and self._special.search(text):
+            text = self._special.sub(lambda found: found[0][0] + mark + found[0][1:], text)
+        return text
+
+    def _render(self, messages: list[Message], system_prompt: str) -> str:
+        if self._tokenizer.chat_template is None:
+            texts = [system_prompt, *(message["content"] for message in messages)]
+            return (self._tokenizer.bos_token or "") + "\n".join(text for text in texts if text)
+        render = self._tokenizer.apply_chat_template
+        options = {"tokenize": False, "add_generation_prompt": True}
+        if not system_prompt.strip():
+            return render(messages, **options)
+        try:
+            return render([{"role": "system", "content": system_prompt}, *messages], **options)
+        except TemplateError:  # some templates refuse the role; then the first turn carries the system prompt
+            first = {**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}
+            return render([first, *messages[1:]], **options)
+
+
+class Detokenizer:
+    """Token ids to text piece by piece; never shows half a character.
+
+    Decodes a short tail again with every token and hands out what it adds (the streaming algorithm of Hugging Face's
+    text-generation-inference), so that tokenizers whose spaces depend on the neighbour come out right.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._start = 0  # the tail begins here ...
+        self._shown = 0  # ... and its text up to here has been handed out
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that these ids add; empty while a character is incomplete."""
+        self._ids.extend(ids)
+        before = self._decode(self._ids[self._start : self._shown])
+        now = self._decode(self._ids[self._start :])
+        if len(now) <= len(before) or now.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        self._start, self._shown = self._shown, len(self._ids)
+        return now[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -1,0 +1,30 @@
+"""Checks of text that comes from outside, before anything is computed with it."""
+
+from hfjax_app.errors import RequestRejected
+
+
+def checked_text(text: object, what: str, limit: int, *, may_be_blank: bool = False) -> str:
+    """The text itself, if it is one that a tokenizer can take.
+
+    Args:
+        text: what came from outside; anything at all.
+        what: its name in messages, such as "prompt".
+        limit: the most characters it may have.
+        may_be_blank: whether nothing but white space will do.
+
+    Raises:
+        RequestRejected: not a str, blank, too long, a NUL character, or half a surrogate pair.
+    """
+    if not isinstance(text, str):
+        raise RequestRejected(f"{what}: must be text, not {type(text).__name__}")
+    if len(text) > limit:
+        raise RequestRejected(f"{what} of {len(text):,} characters: at most {limit:,}")
+    if not may_be_blank and not text.strip():
+        raise RequestRejected(f"{what} is empty: type something first")
+    if "\0" in text:
+        raise RequestRejected(f"{what} contains a NUL character at {text.index(chr(0))}: remove it")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RequestRejected(f"{what} is not valid Unicode: half a surrogate pair at {error.start}") from None
+    return text

@@ -1,0 +1,220 @@
+"""The engine through its public face: equal to `generate`, many at once, cancel, limits, no compilation in service."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.errors import EngineStopped, RequestRejected
+
+GREEDY = SamplingParams(max_tokens=40, temperature=0.0)
+ARCHITECTURES = ["llama", "gemma3"]
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Collects every compilation by XLA, in any thread, while the block runs."""
+    seen: list[str] = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def prompt_of(length: int) -> list[int]:
+    return np.random.default_rng(length).integers(5, 512, length).tolist()
+
+
+def idle(engine: ChatEngine, within: float) -> bool:
+    deadline = time.monotonic() + within
+    while time.monotonic() < deadline:
+        stats = engine.stats()
+        if stats.busy == stats.waiting == 0:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_greedy_equals_generate(
+    architecture: str, engine_of: Callable[[str], ChatEngine], model_of: Callable[[str], PreTrainedModel]
+) -> None:
+    """Six prompts over four slots, shorter and longer than the chunk (16) and the window (32)."""
+    prompts = [prompt_of(length) for length in (1, 3, 16, 20, 75, 150)]
+    want = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        mask = torch.ones_like(ids)
+        out = model_of(architecture).generate(ids, attention_mask=mask, max_new_tokens=40, do_sample=False)
+        want.append(out[0, len(prompt) :].tolist())
+    assert min(len(set(tokens)) for tokens in want) > 5
+    assert engine_of(architecture).generate(prompts, GREEDY) == want
+
+
+def test_the_model_of_the_caller_is_left_alone(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Building an engine must not change the torch model's attention or weights: it still generates by itself."""
+    model = model_of("gemma3")
+    ids = torch.tensor([prompt_of(20)])
+    before = model(ids).logits
+    ChatEngine(model, slots=1, context=64)
+    assert torch.equal(model(ids).logits, before)
+
+
+def test_a_seed_gives_the_same_tokens_whoever_the_neighbours_are(engine_of: Callable[[str], ChatEngine]) -> None:
+    engine = engine_of("llama")
+    params = SamplingParams(max_tokens=30, temperature=1.0, top_p=0.95, seed=7)
+    alone = list(engine.stream(prompt_of(9), params))
+    crowd = engine.generate([prompt_of(n) for n in (30, 9, 5, 60, 9)], params)
+    assert crowd[1] == crowd[4] == alone
+    assert list(engine.stream(prompt_of(9), SamplingParams(max_tokens=30, temperature=1.0, seed=8))) != alone
+
+
+def test_end_token_stops_and_is_not_handed_out(
+    model_of: Callable[[str], PreTrainedModel], engine_of: Callable[[str], ChatEngine]
+) -> None:
+    """Every id of generation_config's list ends an answer; here, the fifth greedy token is made one."""
+    model = model_of("llama")
+    prompt = prompt_of(12)
+    free = engine_of("llama").generate([prompt], GREEDY)[0]
+    end = next(token for i, token in enumerate(free) if i >= 4 and token not in free[:i])
+    model.generation_config.eos_token_id = [511 if end != 511 else 510, end]
+    try:
+        engine = ChatEngine(model, slots=2, context=128).start()
+    finally:
+        model.generation_config.eos_token_id = None
+    stream = engine.stream(prompt, GREEDY)
+    assert list(stream) == free[: free.index(end)]
+    assert stream.finish_reason == "stop"
+    engine.stop()
+
+
+def test_an_answer_ends_where_the_context_is_full(engine_of: Callable[[str], ChatEngine]) -> None:
+    stream = engine_of("llama").stream(prompt_of(250), SamplingParams(max_tokens=40, temperature=0.0))
+    assert len(list(stream)) == 6
+    assert stream.finish_reason == "context"
+
+
+@pytest.mark.parametrize("leave", ["close", "drop", "break"])
+def test_leaving_a_stream_frees_its_slot(leave: str, engine_of: Callable[[str], ChatEngine]) -> None:
+    """A client that closes the stream, drops it, or breaks out of its loop costs no more than a chunk."""
+    engine = engine_of("llama")
+    made = engine.stats().tokens
+    stream = engine.stream(prompt_of(5), SamplingParams(max_tokens=250, temperature=0.0))
+    next(stream)
+    if leave == "close":
+        stream.close()
+    elif leave == "break":
+        for _ in stream:
+            break
+    del stream
+    assert idle(engine, within=2)
+    assert engine.stats().tokens - made < 250
+
+
+def test_a_request_still_in_line_can_be_cancelled(engine_of: Callable[[str], ChatEngine]) -> None:
+    engine = engine_of("llama")
+    streams = [engine.stream(prompt_of(5), SamplingParams(max_tokens=200, temperature=0.0)) for _ in range(6)]
+    streams[5].close()
+    assert [len(list(stream)) for stream in streams[:5]] == [200] * 5
+    assert list(streams[5]) == []
+    assert streams[5].finish_reason == "cancelled"
+
+
+def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine]) -> None:
+    """All lengths, parameters and neighbours run in the programs of the warm-up."""
+    engine = engine_of("gemma3")
+    with compilations() as seen:
+        engine.generate([prompt_of(n) for n in (1, 17, 40, 100, 200)], GREEDY)
+        for params in (
+            SamplingParams(max_tokens=3, temperature=0.5, top_p=0.5, top_k=5, seed=1),
+            SamplingParams(max_tokens=50, temperature=2.0),
+        ):
+            list(engine.stream(prompt_of(33), params))
+        engine.stream(prompt_of(50), SamplingParams(max_tokens=200)).close()
+        assert idle(engine, within=2)
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "max_tokens", "says"),
+    [
+        ([], 5, "prompt of 0 tokens"),
+        ([7] * 256, 5, "prompt of 256 tokens: must be 1 to 255"),
+        ([512], 5, "token id 512"),
+        ([-1], 5, "token id -1"),
+        (["a"], 5, "token id 'a'"),
+        ([3], 257, "max tokens = 257: at most 256"),
+        ([3], 10**9, "max tokens = 1000000000: at most 256"),
+    ],
+)
+def test_a_rejected_request_reaches_no_device(
+    prompt: list, max_tokens: int, says: str, engine_of: Callable[[str], ChatEngine]
+) -> None:
+    engine = engine_of("llama")
+    assert idle(engine, within=2)
+    before = engine.stats()
+    with pytest.raises(RequestRejected, match=says):
+        engine.generate([prompt_of(3), prompt], SamplingParams(max_tokens=max_tokens))
+    assert engine.stats() == before
+
+
+def test_more_context_than_the_model_has_positions_is_refused(model_of: Callable[[str], PreTrainedModel]) -> None:
+    with pytest.raises(RequestRejected, match="context = 4096: this model has 2048 positions"):
+        ChatEngine(model_of("llama"), context=4096)
+
+
+def test_a_stopped_engine_says_so_to_everyone(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Those being served, those in line, and those who come afterwards."""
+    engine = ChatEngine(model_of("llama"), slots=1, context=2048).start()
+    streams = [engine.stream(prompt_of(4), SamplingParams(max_tokens=2000, temperature=0.0)) for _ in range(3)]
+    next(streams[0])
+    stopper = threading.Thread(target=engine.stop)
+    stopper.start()
+    for stream in streams:
+        with pytest.raises(EngineStopped):
+            list(stream)
+    stopper.join()
+    with pytest.raises(EngineStopped):
+        engine.stream(prompt_of(4), GREEDY)
+    with pytest.raises(EngineStopped):
+        engine.start()
+
+
+def test_a_dead_engine_fails_its_requests_with_the_cause(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """The device fails in the middle of an answer (its cache is taken away): the cause reaches the client."""
+    engine = ChatEngine(model_of("llama"), slots=1, context=2048).start()
+    stream = engine.stream(prompt_of(4), SamplingParams(max_tokens=2000, temperature=0.0))
+    next(stream)
+    engine.runner._cache = None
+    with pytest.raises(EngineStopped) as error:
+        list(stream)
+    assert error.value.__cause__ is not None
+    assert not engine.alive
+
+
+def test_from_pretrained_loads_what_save_pretrained_wrote(
+    tmp_path: Path,
+    model_of: Callable[[str], PreTrainedModel],
+    tokenizer: PreTrainedTokenizerFast,
+    engine_of: Callable[[str], ChatEngine],
+) -> None:
+    model_of("gemma3").save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    engine = ChatEngine.from_pretrained(tmp_path, slots=2, context=256).start()
+    assert engine.generate([prompt_of(20)], GREEDY) == engine_of("gemma3").generate([prompt_of(20)], GREEDY)
+    assert engine.tokenizer.encode("name") == tokenizer.encode("name")
+    engine.stop()
