@@ -1,0 +1,212 @@
+"""The classifier against torch, its limits and its errors, on a checkpoint with random weights made on the spot."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jax
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+    DistilBertForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.sentiment import SentimentClassifier
+
+WORDS = [f"w{i}" for i in range(60)]
+CONFIG = DistilBertConfig(
+    vocab_size=64,
+    dim=32,
+    hidden_dim=64,
+    n_layers=2,
+    n_heads=2,
+    max_position_embeddings=64,
+    initializer_range=0.5,
+    id2label={0: "negative", 1: "neutral", 2: "positive"},
+    label2id={"negative": 0, "neutral": 1, "positive": 2},
+    pad_token_id=0,
+)
+
+
+def save(folder: Path, kind: type = DistilBertForSequenceClassification) -> Path:
+    """A checkpoint with random weights, large enough that probabilities differ."""
+    torch.manual_seed(0)
+    kind(CONFIG).save_pretrained(folder)
+    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=64
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("classifier"))
+
+
+@pytest.fixture(scope="module")
+def classifier(folder: Path) -> SentimentClassifier:
+    return SentimentClassifier.from_pretrained(folder)
+
+
+def sentences(count: int) -> list[str]:
+    """Random words, from one to more than the model reads."""
+    pick = random.Random(0)
+    return [" ".join(pick.choices(WORDS, k=1 + i * 80 // count)) for i in range(count)]
+
+
+def torch_scores(folder: Path, texts: list[str]) -> list[list[float]]:
+    """What transformers itself says of each text alone, without padding."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    scores = []
+    for text in texts:
+        encoded = tokenizer(text, truncation=True, max_length=64, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"]).logits
+        scores.append(logits.softmax(-1)[0].tolist())
+    return scores
+
+
+def test_equals_torch_on_fifty_sentences(folder: Path, classifier: SentimentClassifier) -> None:
+    """Of every length, short ones in batches: padding and batching must not show in the numbers."""
+    texts = sentences(50)
+    results = classifier.classify(texts)
+    for scores, expected in zip(results, torch_scores(folder, texts), strict=True):
+        assert list(scores) == ["negative", "neutral", "positive"]
+        assert list(scores.values()) == pytest.approx(expected, abs=1e-4)
+    assert len({max(scores, key=scores.get) for scores in results}) > 1, "the comparison needs texts that differ"
+
+
+def test_a_long_text_is_cut_and_says_so(classifier: SentimentClassifier) -> None:
+    text = " ".join(WORDS * 2)
+    assert classifier.token_limit == 64
+    assert classifier.count_tokens(text) == 122
+    assert classifier.count_tokens("w1 w2") == 4
+    beginning = " ".join((WORDS * 2)[:62])
+    assert classifier.classify([text]) == classifier.classify([beginning])
+    assert classifier.classify([text]) != classifier.classify([" ".join((WORDS * 2)[:61])])
+
+
+def test_serving_compiles_nothing(classifier: SentimentClassifier) -> None:
+    """Ten calls of various lengths and sizes; jax.monitoring counts what the compiler is asked for."""
+    compiled: list[str] = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        jax.jit(lambda x: x * 3.25 + 1)(1.0)
+        assert compiled, "the counter must be able to count"
+        compiled.clear()
+        for text in sentences(10):
+            classifier.classify([text])
+        classifier.classify(sentences(40))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert compiled == []
+
+
+def test_several_users_at_once_get_their_own_answers(classifier: SentimentClassifier) -> None:
+    """Fast tokenizers are not thread-safe ("Already borrowed"), and answers must not be mixed up."""
+    groups = [sentences(50)[i::8] for i in range(8)]
+    alone = [classifier.classify(group) for group in groups]
+
+    def work(group: list[str]) -> list[dict[str, float]]:
+        for text in group:
+            classifier.count_tokens(text)
+        return classifier.classify(group)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, groups * 3)) == alone * 3
+
+
+def test_reports_each_program(folder: Path) -> None:
+    names: list[str] = []
+    SentimentClassifier.from_pretrained(folder, on_report=lambda report: names.append(report.name))
+    assert names == ["classify_16x32", "classify_1x32", "classify_1x64"]
+
+
+def test_no_texts_no_answers(classifier: SentimentClassifier) -> None:
+    assert classifier.classify([]) == []
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("w1", "list"),
+        (None, "list"),
+        ([""], "empty"),
+        (["  \n\t"], "empty"),
+        (["w1", ""], "text 2"),
+        ([7], "int"),
+        (["w" * 10_001], "10,001 characters: at most 10,000"),
+        (["w1"] * 257, "at most 256"),
+        (["w\ud800"], "surrogate"),
+        (["w1\0"], "NUL"),
+    ],
+)
+def test_bad_input_is_refused(classifier: SentimentClassifier, texts: object, message: str) -> None:
+    """Each limit is named, and the classifier goes on working."""
+    with pytest.raises(RequestRejected, match=message):
+        classifier.classify(texts)
+    assert len(classifier.classify(["w1"])) == 1
+
+
+def test_the_longest_allowed_text_is_taken(classifier: SentimentClassifier) -> None:
+    assert classifier.classify(["w1 " * 3333 + "w"])
+
+
+def damage_none(folder: Path) -> None:
+    """Leave only the configuration."""
+    (folder / "model.safetensors").unlink()
+
+
+def damage_truncate(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def damage_pickle(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    torch.save({}, folder / "pytorch_model.bin")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [(damage_none, "has no weights"), (damage_truncate, "truncated"), (damage_pickle, "only safetensors")],
+)
+def test_a_bad_folder_says_why(tmp_path: Path, damage: object, message: str) -> None:
+    damage(save(tmp_path))
+    with pytest.raises(ModelUnavailable, match=message) as caught:
+        SentimentClassifier.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_without_a_classifier_is_refused(tmp_path: Path) -> None:
+    """transformers would make up a random classifier and only warn; its answers would look real."""
+    with pytest.raises(ModelUnavailable, match="no trained classifier"):
+        SentimentClassifier.from_pretrained(save(tmp_path, DistilBertForMaskedLM))
+
+
+def test_labels_are_the_checkpoints(tmp_path: Path) -> None:
+    """In the order of the model's outputs, whatever the order in config.json."""
+    torch.manual_seed(0)
+    save(tmp_path)
+    config = DistilBertConfig.from_pretrained(tmp_path, id2label={2: "c", 0: "a", 1: "b"}, label2id={})
+    DistilBertForSequenceClassification(config).save_pretrained(tmp_path)
+    got = SentimentClassifier.from_pretrained(tmp_path).classify(["w1 w2 w3"])[0]
+    assert list(got) == ["a", "b", "c"]
+    assert list(got.values()) == pytest.approx(torch_scores(tmp_path, ["w1 w2 w3"])[0], abs=1e-4)
