@@ -130,8 +130,11 @@ class Detokenizer:
         self._shown = 0  # ... and its text up to here has been handed out
 
     def push(self, ids: Sequence[int]) -> str:
-        """The text that these ids add; empty while a character is incomplete."""
-        self._ids.extend(ids)
+        """The text that these ids add, up to the last whole character."""
+        return "".join(map(self._push_one, ids))
+
+    def _push_one(self, token: int) -> str:
+        self._ids.append(token)
         before = self._decode(self._ids[self._start : self._shown])
         now = self._decode(self._ids[self._start :])
         if len(now) <= len(before) or now.endswith("\N{REPLACEMENT CHARACTER}"):

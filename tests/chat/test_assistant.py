@@ -1,0 +1,127 @@
+"""The assistant on a real engine: streaming, figures, limits, and slots freed when its generator is left."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from itertools import pairwise
+
+import pytest
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
+from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
+
+HI = [{"role": "user", "content": "What is the name of the turn?"}]
+LONG = SamplingParams(max_tokens=200, temperature=0.0)
+
+
+async def collect(replies: AsyncIterator[Reply]) -> list[Reply]:
+    return [reply async for reply in replies]
+
+
+async def idle(engine: ChatEngine, within: float) -> bool:
+    for _ in range(round(within / 0.02)):
+        if engine.stats().busy == engine.stats().waiting == 0:
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+@pytest.fixture
+def chat(engine_of: Callable[[str], ChatEngine]) -> ChatAssistant:
+    return ChatAssistant(engine_of("gemma3"))
+
+
+def test_an_answer_streams_with_its_figures(chat: ChatAssistant, tokenizer: PreTrainedTokenizerFast) -> None:
+    replies = asyncio.run(collect(chat.reply(HI, SamplingParams(max_tokens=30, temperature=0.0))))
+    prompt = tokenizer.apply_chat_template(HI, add_generation_prompt=True, return_dict=False)
+    tokens = chat.engine.generate([prompt], SamplingParams(max_tokens=30, temperature=0.0))[0]
+    last = replies[-1]
+    assert last.finish_reason == "length"
+    assert last.text == tokenizer.decode(tokens, skip_special_tokens=True).rstrip("\N{REPLACEMENT CHARACTER}")
+    assert (last.tokens, last.prompt_tokens, last.dropped_messages) == (30, len(prompt), 0)
+    assert last.ttft_s > 0
+    assert last.tokens_per_s > 0
+    counts = [reply.tokens for reply in replies if reply.tokens]
+    assert len(set(counts)) >= 3, "it streams: several chunks, not one"
+    assert all(later.text.startswith(earlier.text) for earlier, later in pairwise(replies))
+
+
+def test_many_answer_at_once_and_the_rest_knows_its_place(chat: ChatAssistant) -> None:
+    async def scenario() -> list[list[Reply]]:
+        return await asyncio.gather(*(collect(chat.reply(HI, LONG)) for _ in range(7)))
+
+    answers = asyncio.run(scenario())
+    assert len({replies[-1].text for replies in answers}) == 1
+    assert [replies[-1].finish_reason for replies in answers] == ["length"] * 7
+
+
+def test_cancelling_the_task_frees_the_slot(chat: ChatAssistant) -> None:
+    async def scenario() -> None:
+        first = asyncio.Event()
+
+        async def read() -> None:
+            async for reply in chat.reply(HI, LONG):
+                if reply.tokens:
+                    first.set()
+
+        task = asyncio.create_task(read())
+        await first.wait()
+        task.cancel()
+        assert await idle(chat.engine, within=2)
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_in_line_hears_of_it_at_least_twice_a_second(
+    model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """One slot, held by an engine that never gets to work (it has no thread yet): the reader still gets replies."""
+    engine = ChatEngine(model_of("llama"), tokenizer, slots=1, context=256)
+    engine._accepts = True
+    chat = ChatAssistant(engine)
+
+    async def scenario() -> Reply:
+        replies = chat.reply(HI, LONG)
+        reply = await asyncio.wait_for(anext(replies), timeout=5)
+        await replies.aclose()
+        return reply
+
+    reply = asyncio.run(scenario())
+    assert (reply.place, reply.tokens, reply.ttft_s) == (1, 0, None)
+
+
+def test_dropped_turns_are_reported(chat: ChatAssistant) -> None:
+    talk = [{"role": role, "content": f"{role} says something"} for _ in range(30) for role in ("user", "assistant")]
+    replies = asyncio.run(collect(chat.reply([*talk, *HI], SamplingParams(max_tokens=5, temperature=0.0))))
+    assert replies[-1].dropped_messages > 0
+    assert replies[-1].prompt_tokens <= chat.engine.context
+
+
+@pytest.mark.parametrize(
+    ("messages", "system_prompt", "max_tokens", "says"),
+    [
+        ([], "", 5, "not empty"),
+        ([{"role": "user", "content": "the name " * 2000}], "", 5, "message of .* tokens"),
+        (HI, "x" * 20_001, 5, "system prompt of 20,001 characters"),
+        (HI, "\ud800", 5, "system prompt is not valid Unicode"),
+        (HI, 7, 5, "system prompt: must be text, not int"),
+        (HI, "", 10**6, "max tokens = 1000000: at most 256"),
+    ],
+)
+def test_bad_input_is_rejected_and_costs_nothing(
+    messages: list, system_prompt: str, max_tokens: int, says: str, chat: ChatAssistant
+) -> None:
+    before = chat.engine.stats()
+    with pytest.raises(RequestRejected, match=says):
+        asyncio.run(collect(chat.reply(messages, SamplingParams(max_tokens=max_tokens), system_prompt=system_prompt)))
+    assert chat.engine.stats() == before
+
+
+def test_a_stopped_engine_and_a_missing_tokenizer_are_named(
+    model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
+) -> None:
+    with pytest.raises(ModelUnavailable, match="no tokenizer"):
+        ChatAssistant(ChatEngine(model_of("llama"), context=64))
+    chat = ChatAssistant(ChatEngine(model_of("llama"), tokenizer, context=64))
+    with pytest.raises(EngineStopped, match="not running"):
+        asyncio.run(collect(chat.reply(HI, SamplingParams(max_tokens=5))))
