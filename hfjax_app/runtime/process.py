@@ -3,14 +3,21 @@
 Does not choose models or devices; `JAX_PLATFORMS` stays jax's own setting.
 """
 
+import atexit
 import ctypes
 import functools
 import hashlib
 import importlib.metadata
 import importlib.util
+import logging
+import math
 import os
 import platform
 from pathlib import Path
+
+from hfjax_app.runtime import compile_cache
+
+_log = logging.getLogger(__name__)
 
 # mallopt's parameter numbers, from glibc's <malloc.h>.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -52,18 +59,31 @@ def default_cache_folder() -> Path:
     return root / "hfjax_app" / f"programs-{hashlib.sha256(features.encode()).hexdigest()[:12]}"
 
 
-@functools.cache
 def prepare(cache_folder: Path | None = None) -> None:
-    """Apply the allocator settings (on CPU) and turn the persistent compile cache on; later calls do nothing.
+    """Apply the allocator settings (on CPU) and turn the persistent compile cache on. Calling it again is cheap.
 
     Args:
-        cache_folder: where compiled programs are kept; None takes `default_cache_folder()`.
+        cache_folder: where compiled programs are kept. None: where an earlier call or jax's own setting
+            (JAX_COMPILATION_CACHE_DIR) put it, else `default_cache_folder()`.
     """
     if runs_on_cpu():
         keep_freed_memory()
     import jax  # only now: the allocator is set before jax and its thread pools exist
 
-    folder = cache_folder or default_cache_folder()
+    chosen = cache_folder or jax.config.jax_compilation_cache_dir or default_cache_folder()
+    _use_cache_folder(Path(chosen))
+
+
+@functools.cache
+def _use_cache_folder(folder: Path) -> None:
+    import jax
+
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    if compile_cache.open_folder(folder):
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+        atexit.register(compile_cache.seal, folder)
+    else:  # read what is there; jax would warn about every entry that it can't write
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
+        jax.config.update("jax_enable_compilation_cache", folder.is_dir())
+        _log.warning("the folder of compiled programs can't be written, so new ones are not kept: %s", folder)

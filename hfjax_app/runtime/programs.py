@@ -9,9 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
+
+from hfjax_app.runtime import compile_cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,8 @@ class Programs:
         program.__name__ = name
         with _cache_hits() as hits:
             compiled = jax.jit(program, donate_argnums=donate).lower(*args).compile()
+        if jax.config.jax_compilation_cache_dir and not hits:
+            compile_cache.seal(Path(jax.config.jax_compilation_cache_dir))
         report = ProgramReport(name=name, seconds=time.perf_counter() - started, cached=bool(hits))
         self.reports.append(report)
         self._on_report(report)
