@@ -8,7 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
 from safetensors import SafetensorError
 
 from hfjax_app.errors import ModelUnavailable
@@ -63,6 +69,8 @@ def _explain(name: str, error: Exception) -> str:
         if ".safetensors" not in files:
             return f"model folder {name!r} has no weights (*.safetensors)"
         return f"model folder {name!r} can't be loaded: {_first_line(error)}"
+    if caused_by(HFValidationError):
+        return f"model {name!r}: there is no such folder, and a hub id looks like owner/name"
     if caused_by(GatedRepoError):
         return (
             f"model {name!r} is gated: accept its licence on https://huggingface.co/{name} and set HF_TOKEN to a token "

@@ -1,0 +1,85 @@
+# run, test, lint, format, train, screenshots, clean: each sets up what it needs in .venv and skips what is done.
+#   make run HFJAX_PORT=8000        any HFJAX_* setting, from the environment or the command line
+#   make run PYTHON=python3.12      another Python, 3.11 or newer
+#   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   PyTorch without CUDA's gigabytes
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet
+RUFF := $(VENV)/bin/ruff
+
+.DEFAULT_GOAL := help
+.PHONY: help run test lint format train screenshots chromium clean
+
+help:
+	@echo "make run          the studio on http://127.0.0.1:7860"
+	@echo "make test         ruff and every test"
+	@echo "make lint         ruff only;  make format mends what it can"
+	@echo "make train        make the embedded models again"
+	@echo "make screenshots  take the README's pictures from the running app"
+	@echo "make clean        remove .venv and everything else that is not in git"
+
+# Ctrl-C: the trap keeps the shell alive to see the exit status, so that make has nothing to complain about.
+run: $(VENV)/.installed
+	@trap : INT; $(PY) -m hfjax_app serve || test $$? -eq 130
+
+test: lint chromium
+	@$(PY) -m pytest
+
+lint: $(VENV)/.installed-dev
+	@$(RUFF) check
+	@$(RUFF) format --check
+
+format: $(VENV)/.installed-dev
+	@$(RUFF) check --fix
+	@$(RUFF) format
+
+train: $(VENV)/.installed-train
+	@$(PY) -m training.chat
+	@$(PY) -m training.sentiment
+	@$(PY) -m training.images
+
+screenshots: $(VENV)/.installed-dev chromium
+	@$(PY) -m tests.screenshots
+
+# The browser tests drive Debian's chromium; without it they are skipped and say so.
+chromium:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	  && echo "installing chromium" && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	  || echo "chromium is not installed: the browser tests will be skipped (as root: apt-get install chromium)"
+
+# A stamp is older than its requirements file when that changed since the last install.
+$(VENV)/.installed: requirements.txt | $(VENV)/.created
+	@echo "installing requirements.txt into $(VENV) (minutes, the first time)"
+	@$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep -m 1 '^torch==' requirements.txt))
+	@$(PIP) -r requirements.txt || $(build_failed)
+	@touch $@
+
+$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
+	@echo "installing requirements-dev.txt into $(VENV)"
+	@$(PIP) -r requirements-dev.txt || $(build_failed)
+	@touch $@
+
+$(VENV)/.installed-train: training/requirements.txt $(VENV)/.installed
+	@echo "installing training/requirements.txt into $(VENV)"
+	@$(PIP) -r training/requirements.txt || $(build_failed)
+	@touch $@
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null \
+	  || $(call stop,$(PYTHON) not found: install Python 3.11 or newer (Debian and Ubuntu: apt-get install python3 python3-venv))
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || $(call stop,$$($(PYTHON) --version) is too old: Python 3.11 or newer is needed (make run PYTHON=python3.12))
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || $(call stop,the venv module of $(PYTHON) is missing: install the package python3-venv (apt-get install python3-venv))
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+stop = { echo "error: $(1)" >&2; exit 1; }
+build_failed = { command -v cc >/dev/null \
+  || echo "error: no C compiler here, if a package above had to be built: install the package build-essential" >&2; exit 1; }
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache out test-results
+	find . -name __pycache__ -prune -exec rm -rf {} +

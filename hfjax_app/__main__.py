@@ -1,0 +1,233 @@
+"""The commands: serve, chat, sentiment, image. Each loads only what it needs, after its arguments are read.
+
+Results go to stdout, everything else to stderr. An error is one line, with exit status 2 when the request was wrong and
+1 when something else was.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hfjax_app import console
+from hfjax_app.errors import HfjaxError, RequestRejected
+from hfjax_app.settings import Settings, load_settings
+
+PROGRAM = "python -m hfjax_app"
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+
+_EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
+_MODEL = "an embedded model's name, a folder, or a hub id"
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        console.quiet()
+        parsed.command(parsed)
+        sys.stdout.flush()
+    except HfjaxError as error:
+        return _failed(error, parsed.traceback, 2 if isinstance(error, RequestRejected) else 1)
+    except BrokenPipeError:  # whoever read stdout has gone, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # 128 + SIGPIPE
+    except KeyboardInterrupt:
+        return 130  # 128 + SIGINT
+    except Exception as error:
+        return _failed(error, parsed.traceback, 1)
+    return 0
+
+
+def _failed(error: Exception, traceback: bool, status: int) -> int:
+    if traceback:
+        raise error
+    known = isinstance(error, HfjaxError | OSError)
+    text = str(error) if known else f"{type(error).__name__}: {error} (--traceback shows where)"
+    print("error:", " ".join(text.split()), file=sys.stderr)
+    return status
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    settings = load_settings(**{name: getattr(arguments, name) for name in Settings.model_fields})
+    from hfjax_app.backends import Backends
+    from hfjax_app.studio import launch
+
+    launch(Backends(settings), settings)
+
+
+def chat(arguments: argparse.Namespace) -> None:
+    settings = load_settings(chat_model=arguments.model, context=arguments.context)
+    asyncio.run(_chat(arguments, settings))
+
+
+async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
+    from hfjax_app.chat import ChatAssistant, ChatEngine, SamplingParams
+    from hfjax_app.chat.conversation import MAX_CHARACTERS
+    from hfjax_app.embedded import resolve
+    from hfjax_app.runtime.process import prepare
+    from hfjax_app.text import checked_text
+
+    checked_text(arguments.text, "message", MAX_CHARACTERS)
+    options = _given(arguments, "max_tokens", "temperature", "top_p", "top_k", "seed")
+    defaults = {"max_tokens": min(SamplingParams().max_tokens, settings.context)}
+    params = SamplingParams(**{**defaults, **options})
+
+    prepare(settings.cache_folder)
+    engine = ChatEngine.from_pretrained(resolve(settings.chat_model), slots=1, context=settings.context)
+    assistant = ChatAssistant(engine.start())
+    try:
+        messages = [{"role": "user", "content": arguments.text}]
+        shown = 0
+        async for reply in assistant.reply(messages, params, system_prompt=arguments.system):
+            print(reply.text[shown:], end="", flush=True)
+            shown = len(reply.text)
+        print(flush=True)
+    finally:
+        assistant.stop()
+    if arguments.stats:
+        stats = ("ttft_s", "tokens", "tokens_per_s", "prompt_tokens", "finish_reason")
+        print(json.dumps({name: getattr(reply, name) for name in stats}), file=sys.stderr)
+
+
+def sentiment(arguments: argparse.Namespace) -> None:
+    settings = load_settings(sentiment_model=arguments.model)
+    from hfjax_app.embedded import resolve
+    from hfjax_app.runtime.process import prepare
+    from hfjax_app.sentiment import SentimentClassifier
+
+    prepare(settings.cache_folder)
+    classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model))
+    for text, scores in zip(arguments.texts, classifier.classify(arguments.texts), strict=True):
+        line = {"text": text, "label": max(scores, key=scores.__getitem__), "scores": scores}
+        print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+def image(arguments: argparse.Namespace) -> None:
+    settings = load_settings(image_model=arguments.model)
+    out = _checked_out(arguments.out)
+    from tqdm import tqdm
+
+    from hfjax_app.embedded import resolve
+    from hfjax_app.images import ImageGenerator
+    from hfjax_app.runtime.process import prepare
+
+    prepare(settings.cache_folder)
+    generator = ImageGenerator.from_pretrained(resolve(settings.image_model))
+    options = _given(arguments, "negative_prompt", "steps", "guidance_scale", "seed")
+    with closing(generator.generate(arguments.prompt, **options)) as steps:
+        step = next(steps)
+        with tqdm(total=step.steps, initial=step.step, unit="step", file=sys.stderr) as bar:
+            for step in steps:
+                bar.update(step.step - bar.n)
+    if notice := getattr(step, "notice", None):
+        print(f"note: {notice}", file=sys.stderr)
+    step.image.save(out)
+    print(f"{out} (seed {step.seed})")
+
+
+def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """The options that were given; the others keep the backend's defaults."""
+    return {name: value for name in names if (value := getattr(arguments, name)) is not None}
+
+
+def _checked_out(path: Path) -> Path:
+    """The path, if a picture can be written there, found out before the picture is computed."""
+    if path.suffix.lower() not in IMAGE_SUFFIXES:
+        raise RequestRejected(f"--out {path}: the name must end in one of {', '.join(IMAGE_SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise RequestRejected(f"--out {path}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise RequestRejected(f"--out {path}: this file can't be written")
+    return path
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=PROGRAM,
+        description="Hugging Face PyTorch models served from JAX: chat, sentiment and text-to-image.",
+        epilog=f"`{PROGRAM} COMMAND --help` shows a command's options and an example; {_EXIT}",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, command: Callable[[argparse.Namespace], None], summary: str, *examples: str) -> _Parser:
+        shown = "\n".join(f"  {PROGRAM} {name} {example}".rstrip() for example in examples)
+        sub = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            epilog=f"examples:\n{shown}\n\nHFJAX_* environment variables set defaults (see serve --help).\n{_EXIT}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        sub.set_defaults(command=command)
+        sub.add_argument("--traceback", action="store_true", help="show where an error came from")
+        return sub
+
+    sub = add("serve", serve, "serve the studio in a browser", "", "--port 8000 --chat-model chat-llama")
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default is None else f" (default: {field.default})"
+        flag = f"--{name.replace('_', '-')}"
+        sub.add_argument(flag, metavar="VALUE", help=f"{field.description}{default}; HFJAX_{name.upper()}")
+
+    sub = add(
+        "chat",
+        chat,
+        "answer one message, streamed to stdout",
+        '"What is JAX?"',
+        '"Tell me a story about a cat." --temperature 0 --stats',
+    )
+    sub.add_argument("text", help="the message")
+    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['chat_model'].default})")
+    sub.add_argument("--system", default="", metavar="TEXT", help="system prompt (default: none)")
+    sub.add_argument("--max-tokens", type=int, metavar="N", help="the most tokens to make (default: 256)")
+    sub.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, at most 10 (default: 0.7)")
+    sub.add_argument("--top-p", type=float, metavar="P", help="nucleus sampling, over 0, at most 1 (default: 1)")
+    sub.add_argument("--top-k", type=int, metavar="K", help="only the K most likely tokens; 0 is all (default: 0)")
+    sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same answer")
+    sub.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer together (default: 512)")
+    sub.add_argument("--stats", action="store_true", help="one JSON line on stderr: ttft_s, tokens, tokens_per_s, ...")
+
+    sub = add(
+        "sentiment",
+        sentiment,
+        "classify texts, one JSON line each",
+        '"I loved it." "Not bad at all, but the ending drags."',
+    )
+    sub.add_argument("texts", nargs="+", metavar="text", help="a sentence or a few")
+    default = Settings.model_fields["sentiment_model"].default
+    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {default})")
+
+    sub = add(
+        "image",
+        image,
+        "draw a picture from words",
+        '"a red circle" --out circle.png',
+        '"a snowy mountain under a starry sky" --seed 7 --steps 30 --out mountain.png',
+    )
+    sub.add_argument("prompt", help="what to draw")
+    sub.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help=f"{', '.join(IMAGE_SUFFIXES)}; overwritten"
+    )
+    sub.add_argument("--negative-prompt", metavar="TEXT", help="what not to draw (default: nothing)")
+    sub.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20)")
+    sub.add_argument("--guidance-scale", type=float, metavar="G", help="how closely to follow the words (default: 7.5)")
+    sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same picture")
+    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['image_model'].default})")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Settings: which source wins, and what a wrong value is told."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.settings import load_settings
+
+
+def test_flags_win_over_the_environment_which_wins_over_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (load_settings().port, load_settings().slots) == (7860, 4)
+    monkeypatch.setenv("HFJAX_PORT", "8001")
+    monkeypatch.setenv("HFJAX_SLOTS", "2")
+    settings = load_settings(port="8002", host=None)
+    assert (settings.port, settings.slots, settings.host) == (8002, 2, "127.0.0.1")
+
+
+def test_the_defaults_are_the_embedded_models() -> None:
+    settings = load_settings()
+    assert (settings.chat_model, settings.sentiment_model, settings.image_model) == (
+        "chat-gemma",
+        "sentiment",
+        "images",
+    )
+    assert settings.cache_folder is None
+
+
+def test_the_cache_folder_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFJAX_CACHE_FOLDER", "/somewhere/warm")
+    assert load_settings().cache_folder == Path("/somewhere/warm")
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        load_settings().port = 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "limit"),
+    [
+        ("port", "0", "1"),
+        ("port", "65536", "65535"),
+        ("port", "http", "integer"),
+        ("slots", "0", "1"),
+        ("slots", "1000000000", "256"),
+        ("context", "-1", "64"),
+        ("context", "nan", "integer"),
+        ("chat_model", "", "1 character"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_limit(name: str, value: str, limit: str) -> None:
+    with pytest.raises(RequestRejected) as error:
+        load_settings(**{name: value})
+    message = str(error.value)
+    assert message.startswith(f"{name} = {value!r}: ")
+    assert limit in message
+    assert "\n" not in message
+
+
+def test_a_misspelt_variable_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HFJAX_CHATMODEL instead of HFJAX_CHAT_MODEL would otherwise serve the embedded model without a word."""
+    monkeypatch.setenv("HFJAX_CHATMODEL", "google/gemma-3-1b-it")
+    with pytest.raises(RequestRejected, match=r"HFJAX_CHATMODEL.*HFJAX_CHAT_MODEL"):
+        load_settings()
+
+
+def test_an_unknown_flag_is_refused() -> None:
+    with pytest.raises(RequestRejected, match="speed"):
+        load_settings(speed=11)
