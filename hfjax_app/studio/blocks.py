@@ -1,0 +1,38 @@
+"""The page: header, status line and the three tabs."""
+
+import gradio as gr
+
+from hfjax_app.backends import Backends
+from hfjax_app.studio.chat_tab import ChatTab
+from hfjax_app.studio.images_tab import ImagesTab
+from hfjax_app.studio.sentiment_tab import SentimentTab
+from hfjax_app.studio.status import StatusLine
+
+TITLE = "hfjax studio"
+QUEUE_LIMIT = 128
+PICTURES_KEPT_S = 24 * 3600
+
+_HEADER = f"<h1>{TITLE}</h1><p>PyTorch models from Hugging Face, computed by JAX.</p>"
+
+
+def build_studio(backends: Backends) -> gr.Blocks:
+    """The studio for these backends, which may still be warming up.
+
+    Args:
+        backends: chat, sentiment and images.
+
+    Returns:
+        Blocks that take theme and CSS when they are served (`launch`).
+    """
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(PICTURES_KEPT_S, PICTURES_KEPT_S)) as page:
+        gr.HTML(_HEADER, elem_id="header")
+        status = StatusLine(backends)
+        with gr.Tab("Chat", id="chat"):
+            chat = ChatTab(backends.chat, backends.settings.context)
+        with gr.Tab("Sentiment", id="sentiment"):
+            sentiment = SentimentTab(backends.sentiment)
+        with gr.Tab("Images", id="images"):
+            images = ImagesTab(backends.images)
+        status.watch(page, [chat.gate, sentiment.gate, images.gate])
+    # api_open=False: nobody runs past the queue and its limits
+    return page.queue(max_size=QUEUE_LIMIT, api_open=False)

@@ -1,0 +1,203 @@
+"""The chat tab: streamed answers with stop, retry, undo, edit and clear.
+
+Every way to ask ends in one generator, `_answer`, and every one of them is cancelled by Stop and by clearing.
+"""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict, replace
+from typing import Any
+
+import gradio as gr
+
+from hfjax_app.backends import Backend
+from hfjax_app.chat import Reply, SamplingParams
+from hfjax_app.errors import HfjaxError, RequestRejected
+from hfjax_app.studio.refusal import refusals_shown, streamed
+from hfjax_app.studio.status import Gate, model_name
+from hfjax_app.studio.transcript import Message, note, position, read, with_fact
+
+CONCURRENCY = 24  # answers and waiting lines of all visitors; Gradio itself runs at most 40 events at a time
+REDRAW_S = 0.05  # a browser that redraws more often than this falls behind fast models
+EXAMPLES = [
+    "What is JAX?",
+    "My name is Ada. What can you do?",
+    "Tell me a short story about a fox.",
+    "What is 17 plus 25?",
+]
+_RUN = {"concurrency_id": "chat", "concurrency_limit": CONCURRENCY}
+
+
+class ChatTab:
+    """Builds the tab's components and events in the surrounding gr.Blocks.
+
+    Args:
+        backend: the chat backend.
+        context: tokens that the engine's slots hold, the upper end of max tokens.
+    """
+
+    def __init__(self, backend: Backend, context: int):
+        self._backend = backend
+        self.gate = Gate(backend)
+        name = model_name(backend.model)
+        with self.gate.panel:
+            self._chatbot = gr.Chatbot(
+                show_label=False,
+                container=False,
+                height="max(340px, calc(100dvh - 390px))",
+                layout="bubble",
+                editable="user",
+                buttons=["copy"],
+                latex_delimiters=[],
+                placeholder=f"<h3>{name}</h3>Ask something, or pick a question.",
+                examples=[{"text": example} for example in EXAMPLES],
+                elem_id="conversation",
+            )
+            self._textbox = gr.Textbox(
+                "",
+                show_label=False,
+                container=False,
+                placeholder="Type a message; Enter sends it, Shift+Enter starts a new line",
+                lines=1,
+                max_lines=8,
+                submit_btn=True,
+                elem_id="message",
+            )
+            with gr.Accordion("Settings", open=False, elem_id="chat-settings"):
+                system_prompt = gr.Textbox(
+                    "",
+                    label="System prompt",
+                    placeholder="Instructions for the model",
+                    lines=2,
+                    elem_id="system-prompt",
+                )
+                with gr.Row():
+                    defaults = SamplingParams()
+                    max_tokens = gr.Slider(
+                        1, context, min(defaults.max_tokens, context), step=1, label="Max tokens", elem_id="max-tokens"
+                    )
+                    temperature = gr.Slider(
+                        0, 2, defaults.temperature, step=0.05, label="Temperature", elem_id="temperature"
+                    )
+                    top_p = gr.Slider(0.05, 1, defaults.top_p, step=0.05, label="Top-p", elem_id="top-p")
+                    top_k = gr.Slider(0, 200, defaults.top_k, step=1, label="Top-k (0: all)", elem_id="top-k")
+                    seed = gr.Number(None, label="Seed", placeholder="random", minimum=0, elem_id="chat-seed")
+        self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed])
+        gr.api(self.chat, api_name="chat", **_RUN)
+
+    def _wire(self, options: list[gr.components.Component]) -> None:
+        chatbot, textbox = self._chatbot, self._textbox
+        outputs = [chatbot, textbox]
+        # preprocess=False: values arrive as the client sent them, and the backend judges them
+        asking = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **_RUN}
+        runs = [
+            textbox.submit(self._submit, [textbox, chatbot, *options], outputs, **asking),
+            chatbot.retry(self._retry, [chatbot, *options], outputs, **asking),
+            chatbot.edit(self._edit, [chatbot, *options], outputs, **asking),
+            chatbot.example_select(self._example, [chatbot, *options], outputs, **asking),
+        ]
+        at_once = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", "queue": False}
+        textbox.stop(self._stopped, [chatbot], outputs, cancels=runs, **at_once)
+        chatbot.clear(lambda: ([], _idle()), None, outputs, cancels=runs, **at_once)
+        chatbot.undo(self._undo, [chatbot], outputs, cancels=runs, **at_once)
+
+    @streamed
+    def _submit(self, text: object, history: object, *options: Any) -> AsyncGenerator[list[Any], None]:
+        return self._answer(read(history), text, options)
+
+    @streamed
+    def _retry(self, event: gr.RetryData, history: object, *options: Any) -> AsyncGenerator[list[Any], None]:
+        messages = read(history)
+        asked = _last_question(messages, position(event.index))
+        return self._answer(messages[:asked], messages[asked].text, options)
+
+    @streamed
+    def _edit(self, event: gr.EditData, history: object, *options: Any) -> AsyncGenerator[list[Any], None]:
+        return self._answer(read(history)[: position(event.index)], event.value, options)
+
+    @streamed
+    def _example(self, event: gr.SelectData, history: object, *options: Any) -> AsyncGenerator[list[Any], None]:
+        return self._answer(read(history), event.value["text"], options)
+
+    def _undo(self, event: gr.UndoData, history: object) -> list[Any]:
+        with refusals_shown():
+            messages = read(history)
+            asked = _last_question(messages, position(event.index))
+            return [_shown(messages[:asked]), _idle(messages[asked].text)]
+
+    def _stopped(self, history: object) -> list[Any]:
+        with refusals_shown():
+            messages = read(history)
+            if messages and messages[-1].role == "assistant":
+                messages[-1] = replace(messages[-1], note=with_fact(messages[-1].note, "stopped"))
+            return [_shown(messages), _idle()]
+
+    async def _answer(
+        self, before: list[Message], text: Any, options: tuple[Any, ...]
+    ) -> AsyncGenerator[list[Any], None]:
+        """Ask `text` after the messages `before`, and stream new values of the chatbot and the text box.
+
+        What was typed leaves the text box only when the assistant has accepted it.
+
+        Raises:
+            RequestRejected: before anything was yielded.
+            EngineStopped: also in the middle; what had been said by then stays on the page.
+        """
+        messages = [*before, Message(role="user", text=text)]
+        drawn_at = 0.0
+        async with aclosing(self._replies([message.said() for message in messages], *options)) as replies:
+            box = gr.Textbox("", submit_btn=False, stop_btn=True)
+            try:
+                async for reply in replies:
+                    if reply.finish_reason is None and time.monotonic() < drawn_at + REDRAW_S:
+                        continue
+                    answer = Message(role="assistant", text=reply.text, note=note(reply))
+                    yield [_shown([*messages, answer]), box]
+                    box, drawn_at = gr.skip(), time.monotonic()
+            except HfjaxError:
+                if drawn_at:
+                    yield [gr.skip(), _idle()]
+                raise
+        yield [gr.skip(), _idle()]
+
+    @streamed
+    async def chat(
+        self,
+        messages: list[dict[str, str]],
+        system_prompt: str = "",
+        max_tokens: int = 256,
+        temperature: float = 0.7,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+    ) -> dict[str, Any]:
+        """Answer a conversation: messages are {"role": "user" or "assistant", "content": text}, the last one the
+        user's. Streams the answer so far with its speed; the last one has a finish_reason."""
+        replies = self._replies(messages, system_prompt, max_tokens, temperature, top_p, top_k, seed)
+        async with aclosing(replies):
+            async for reply in replies:
+                yield asdict(reply)
+
+    def _replies(
+        self, messages: Any, system_prompt: Any, max_tokens: Any, temperature: Any, top_p: Any, top_k: Any, seed: Any
+    ) -> AsyncGenerator[Reply, None]:
+        params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
+        return self._backend.get().reply(messages, params, system_prompt=system_prompt)
+
+
+def _shown(messages: list[Message]) -> list[dict[str, object]]:
+    return [message.shown() for message in messages]
+
+
+def _idle(*text: str) -> gr.Textbox:
+    """The text box when nothing runs: Enter sends. Without a text, what is typed stays."""
+    return gr.Textbox(*text, submit_btn=True, stop_btn=False)
+
+
+def _last_question(messages: list[Message], at: int) -> int:
+    """The user's message at or before a place in the conversation."""
+    for place in range(min(at, len(messages) - 1), -1, -1):
+        if messages[place].role == "user":
+            return place
+    raise RequestRejected("there is no question to go back to")

@@ -1,0 +1,89 @@
+"""The status line, and the gates that keep a tab's controls closed until its backend is warm."""
+
+import html
+from pathlib import Path
+
+import gradio as gr
+
+from hfjax_app.backends import Backend, Backends
+
+POLL_S = 1.0
+_SETTLED = ("ready", "failed")
+
+
+def model_name(model: str) -> str:
+    """A model's name for display: a hub id or embedded name as it is, a folder by its last part."""
+    return Path(model).name if Path(model).is_absolute() or model.startswith(".") else model
+
+
+class Gate:
+    """A tab's content: a line that says what the tab waits for, then, once its backend is ready, the controls.
+
+    Use `with gate.panel:` to add the controls.
+    """
+
+    def __init__(self, backend: Backend):
+        self.backend = backend
+        self.line = gr.HTML(self._line(), elem_classes="waiting-line")
+        self.panel = gr.Column(visible=False)
+
+    @property
+    def components(self) -> list[gr.blocks.Block]:
+        return [self.line, self.panel]
+
+    def updates(self) -> list[gr.blocks.Block]:
+        """New values for `components`."""
+        ready = self.backend.state == "ready"
+        return [gr.HTML(self._line(), visible=not ready), gr.Column(visible=ready)]
+
+    def _line(self) -> str:
+        model, progress = html.escape(model_name(self.backend.model)), html.escape(self.backend.progress)
+        if self.backend.state == "failed":
+            return f'<div class="waiting failed"><strong>{model}</strong> can\'t be used. {progress}</div>'
+        return (
+            f'<div class="waiting"><span class="spinner"></span>Warming up <strong>{model}</strong>: {progress}</div>'
+        )
+
+
+class StatusLine:
+    """Device, models and what each backend is doing; asked for every second until all are ready or failed.
+
+    Args:
+        backends: what to report on.
+    """
+
+    def __init__(self, backends: Backends):
+        self._backends = backends
+        self._line = gr.HTML('<div class="status">Connecting …</div>', elem_id="status-line")
+        self._timer = gr.Timer(POLL_S)
+
+    def watch(self, page: gr.Blocks, gates: list[Gate]) -> None:
+        """Keep the line and the gates up to date on this page."""
+        self._gates = gates
+        outputs = [self._line, self._timer, *(component for gate in gates for component in gate.components)]
+        gr.on(
+            [page.load, self._timer.tick],
+            self._refresh,
+            outputs=outputs,
+            show_progress="hidden",
+            queue=False,
+            api_visibility="private",
+        )
+
+    def _refresh(self) -> list[gr.blocks.Block]:
+        """Runs in a thread of Gradio's, because the first look at the devices starts jax."""
+        settled = all(backend.state in _SETTLED for backend in self._backends.all)
+        updates = [gr.HTML(self._html()), gr.Timer(active=not settled)]
+        return updates + [update for gate in self._gates for update in gate.updates()]
+
+    def _html(self) -> str:
+        device = html.escape(self._backends.device())
+        chips = "".join(self._chip(backend) for backend in self._backends.all)
+        return f'<div class="status"><span class="chip device"><b>device</b> {device}</span>{chips}</div>'
+
+    @staticmethod
+    def _chip(backend: Backend) -> str:
+        progress, model = html.escape(backend.progress), html.escape(model_name(backend.model))
+        named = "" if model == backend.name else model
+        doing = "" if backend.state == "ready" else f"<i>{progress}</i>"
+        return f'<span class="chip {backend.state}" title="{progress}"><b>{backend.name}</b> {named} {doing}</span>'

@@ -1,0 +1,98 @@
+"""The conversation on the page: what gr.Chatbot holds, and what of it the assistant is given.
+
+Each answer has two parts: its text and a note under it (speed, place in line), which the model must never see.
+"""
+
+import html
+import re
+from dataclasses import dataclass
+
+from hfjax_app.chat import Reply
+from hfjax_app.errors import RequestRejected
+
+_TAG = re.compile(r"<[^>]*>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One message on the page; `note` is the line under an answer, as HTML."""
+
+    role: str
+    text: str
+    note: str = ""
+
+    def shown(self) -> dict[str, object]:
+        """The message as gr.Chatbot takes it. Texts are parts, because Gradio would re-indent a bare string."""
+        texts = [self.text, self.note] if self.role == "assistant" else [self.text]
+        return {"role": self.role, "content": [{"type": "text", "text": text} for text in texts]}
+
+    def said(self) -> dict[str, str]:
+        """The message as the assistant takes it."""
+        return {"role": self.role, "content": self.text}
+
+
+def read(history: object) -> list[Message]:
+    """The messages of a gr.Chatbot's value, as it came from the browser.
+
+    Raises:
+        RequestRejected: it is not one.
+    """
+    if not isinstance(history, list):
+        raise RequestRejected("the conversation must be a list of messages")
+    return [_message(message) for message in history]
+
+
+def _message(message: object) -> Message:
+    match message:
+        case {"role": "user" | "assistant" as role, "content": str(text)}:
+            return Message(role=role, text=text)
+        case {"role": "user" | "assistant" as role, "content": [{"text": str(text)}, *notes]}:
+            return Message(role=role, text=text, note=str(notes[0].get("text", "")) if _is_part(notes) else "")
+    raise RequestRejected("each message needs a role of user or assistant and a text")
+
+
+def _is_part(notes: list[object]) -> bool:
+    return bool(notes) and isinstance(notes[0], dict)
+
+
+def position(index: object) -> int:
+    """The message that an event of gr.Chatbot is about; its index may be a pair of message and part."""
+    first = index[0] if isinstance(index, list | tuple) and index else index
+    if not isinstance(first, int) or isinstance(first, bool) or first < 0:
+        raise RequestRejected("this message does not exist")
+    return first
+
+
+def note(reply: Reply) -> str:
+    """The line under an answer: place in line, or time to first token, tokens per second, tokens, and why it ended."""
+    facts: list[str] = []
+    if reply.place:
+        facts.append(f"place {reply.place} in line")
+    if reply.ttft_s is not None:
+        facts.append(f"first token {_duration(reply.ttft_s)}")
+    if reply.tokens_per_s is not None:
+        facts.append(
+            f"{reply.tokens_per_s:,.0f} tokens/s" if reply.tokens_per_s >= 10 else f"{reply.tokens_per_s:.1f} tokens/s"
+        )
+    if reply.tokens:
+        facts.append(f"{reply.tokens:,} tokens")
+    if reply.dropped_messages:
+        facts.append(f"oldest {reply.dropped_messages} messages dropped: context is full")
+    if reply.finish_reason == "length":
+        facts.append("ended at max tokens")
+    if reply.finish_reason == "context":
+        facts.append("ended: context is full")
+    return _line(" · ".join(facts) or "thinking …")
+
+
+def with_fact(note: str, fact: str) -> str:
+    """A note with one more fact at its end."""
+    return _line(f"{html.unescape(_TAG.sub('', note))} · {fact}")
+
+
+def _line(text: str) -> str:
+    return f'<small class="note">{html.escape(text)}</small>'
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
