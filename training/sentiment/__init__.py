@@ -1,0 +1,1 @@
+"""How `hfjax_app/embedded/sentiment` was made: grammar -> corpus -> tokenizer -> DistilBERT classifier -> scores."""
