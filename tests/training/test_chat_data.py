@@ -1,0 +1,136 @@
+"""The data of the chat models: deterministic, arithmetically true, and disjoint from what the models are judged on."""
+
+import json
+import random
+import re
+from itertools import islice
+
+import pytest
+
+from training.chat import words
+from training.chat.arithmetic import arithmetic_turn, difference_shown, is_held_out, sum_shown
+from training.chat.batches import IGNORED, encode
+from training.chat.conversations import EARLY_TALKS, conversations
+from training.chat.evaluate import HELD_OUT, is_right, score
+from training.chat.phrasing import expand, user
+from training.chat.stories import creative_turn
+from training.chat.tokenizer import GEMMA, LLAMA, train_tokenizer
+
+
+def test_the_same_seed_gives_the_same_conversations():
+    """`make train` can only reproduce a model when its data is a function of the seed."""
+    assert list(islice(conversations(5), 40)) == list(islice(conversations(5), 40))
+    assert list(islice(conversations(5), 40)) != list(islice(conversations(6), 40))
+
+
+def test_expand_handles_nested_and_empty_choices():
+    """All sentences of a pattern are reachable, and nothing else."""
+    rng = random.Random(0)
+    assert {expand(rng, "a[ b| [c|d]|]") for _ in range(200)} == {"a b", "a c", "a d", "a"}
+
+
+def test_typing_habits_never_change_a_slot_except_its_capitals():
+    """A name with a typo in it could not be repeated by the assistant."""
+    rng = random.Random(1)
+    for _ in range(500):
+        typed = user(rng, "[hello|hi], my name is {v}.", {"v": "Zwxqa"})
+        assert typed.values["v"] in typed.text
+        assert typed.values["v"].lower() == "zwxqa"
+
+
+@pytest.mark.parametrize("shown", [sum_shown, difference_shown])
+def test_every_step_of_the_shown_work_is_true(shown):
+    """Each side of each equals sign has the same value, for all pairs up to 100."""
+    for a in range(101):
+        for b in range(101):
+            sides = shown(a, b).split(" = ")
+            values = {eval(side, {"__builtins__": {}}) for side in sides}
+            assert values == {a + b if shown is sum_shown else a - b}
+
+
+def test_held_out_pairs_never_appear_in_training():
+    """A question about two numbers up to 100 never uses a held-out pair, neither as asked nor as worked out."""
+    rng = random.Random(2)
+    for _ in range(3000):
+        _, reply = arithmetic_turn(rng)
+        match = re.match(r"(\d+) [+-] (\d+) =", reply)
+        if match:
+            assert not is_held_out(int(match[1]), int(match[2])) or int(match[1]) > int(match[2])
+
+
+def test_a_poem_has_two_lines_and_names_its_thing():
+    """What the held-out check asks of the model must hold for its data."""
+    rng = random.Random(3)
+    for _ in range(300):
+        _, reply, subject = creative_turn(rng, "poem")
+        assert len(reply.splitlines()) == 2
+        assert subject.introduced.lower() in reply.lower()
+
+
+@pytest.mark.parametrize("chat_format", [GEMMA, LLAMA])
+def test_only_the_assistants_words_are_learned(chat_format):
+    """The labelled tokens decode to the replies and their end tokens, through the model's own chat template."""
+    tokenizer = train_tokenizer(chat_format, count=150)
+    talks = [talk.messages for talk in islice(conversations(9), 20)]
+    for talk, (ids, labels) in zip(talks, encode(tokenizer, chat_format, talks), strict=True):
+        learned = tokenizer.decode([label for label in labels if label != IGNORED])
+        replies = "".join(m["content"] + chat_format.end_of_turn for m in talk if m["role"] == "assistant")
+        assert learned == replies[: len(learned)]
+        assert all(label in (IGNORED, token) for token, label in zip(ids, labels, strict=True))
+
+
+def test_the_held_out_names_are_unknown_to_the_training_lists():
+    """Copying is only tested by names that no list contains."""
+    known = {name.lower() for name in [*words.NAMES, *words.PET_NAMES, *words.CITIES]}
+    copied = [
+        pattern
+        for talk in json.loads(HELD_OUT.read_text())
+        if talk["skill"] == "memory"
+        for turn in talk["turns"]
+        for pattern in turn.get("all", [])
+    ]
+    assert len(copied) >= 30
+    assert not known & {pattern.lower() for pattern in copied}
+
+
+def test_the_held_out_questions_are_not_generated():
+    """No question on topics, identity or unknown things that models are judged on is among ten thousand generated."""
+    asked = {
+        m["content"].lower().strip("?.! ")
+        for talk in islice(conversations(1), EARLY_TALKS, EARLY_TALKS + 3000)
+        for m in talk.messages
+        if m["role"] == "user"
+    }
+    held_out = [
+        talk["turns"][0]["user"]
+        for talk in json.loads(HELD_OUT.read_text())
+        if talk["skill"] in ("topics", "unknown", "identity")
+    ]
+    repeated = [text for text in held_out if text.lower().strip("?.! ") in asked]
+    assert not repeated
+
+
+@pytest.mark.parametrize(
+    ("reply", "check", "right"),
+    [
+        ("27 + 45 = 60 + 12 = 72, so the answer is 72.", {"number": 72}, True),
+        ("27 + 45 = 62.", {"number": 72}, False),
+        ("20 - 53 = -(53 - 20) = -33, so the answer is -33.", {"number": -33}, True),
+        ("89 - 47 = 42.", {"number": 42}, True),
+        ("Your name is Ada.", {"all": ["ada"]}, True),
+        ("Your name is Bo.", {"all": ["ada"]}, False),
+        ("One line.\nTwo lines.", {"lines": 2}, True),
+        ("I'm sorry, I don't know.", {"any": ["don't know"], "none": ["haven't told"]}, True),
+    ],
+)
+def test_the_check_itself(reply, check, right):
+    """The scripted check must tell right from wrong on replies that a model gives."""
+    assert is_right(reply, check) is right
+
+
+def test_a_model_that_always_says_the_same_scores_badly():
+    """The score is not satisfied by a constant; "I don't know" is right for the unknown and the never told only."""
+    shares = score(lambda messages: "I don't know.")
+    assert shares["unknown"] == 1.0
+    assert shares["topics"] == shares["arithmetic"] == shares["memory"] == 0.0
+    assert shares["all"] < 0.3

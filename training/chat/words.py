@@ -1,0 +1,160 @@
+"""Words that fill the slots: lists written by hand, and a generator of words that nobody has seen.
+
+The made-up words are what forces the models to copy a name instead of recalling it.
+"""
+
+# ruff: noqa: E501, SIM905 (patterns and word lists read best on one line)
+
+import random
+
+NAMES = """Alice Bob Carol David Emma Frank George Hannah Ivan Julia Kevin Laura Mike Nora Oscar Paul Quinn Rachel Sam Tina Uma Victor Wendy
+Xavier Yara Zoe Anna Ben Clara Daniel Eva Felix Greta Henry Isabel Jack Karen Leo Maria Nathan Olivia Peter Rosa Simon Thomas Ursula Vera
+William Yusuf Zara Ahmed Fatima Omar Leila Hassan Aisha Chen Wei Li Mei Hiroshi Yuki Sakura Kenji Haruto Priya Raj Anil Deepa Sanjay Lakshmi
+Arjun Carlos Sofia Diego Lucia Miguel Elena Pablo Carmen Mateo Pierre Marie Luc Camille Antoine Claire Jean Louis Hans Klaus Heidi Jürgen
+Lars Ingrid Sven Astrid Bjorn Freya Giovanni Marco Giulia Luca Paolo Chiara Dmitri Olga Natasha Sergei Boris Irina Kofi Ama Kwame Zola Thabo
+Amara Chidi Ngozi John James Robert Michael Mary Linda Susan Lisa Nancy Betty Helen Sandra Ruth Sharon Kim Tom Jim Joe Dan Max Mia Amy Joy May
+Eve Ian Guy Ron Ned Ted Roy Ray Liam Noah Ethan Lucas Mason Logan Aiden Elijah Amelia Harper Evelyn Ella Lily Chloe Penelope Layla Riley Nina
+Ruby Ivy Hazel Violet Stella Lucy Alex Chris Jordan Taylor Morgan Casey Jamie Robin Sasha Andrea Kelly Terry Pat Lee Dana Marta Piotr Agnes
+Zofia Tomasz Ewa Mehmet Elif Emre Ayse Minh Linh Thuy Somchai Nari Jisoo Minjun Eun Tariq Samira Nadia Karim Yasmin Dalia Ravi Meera Kiran
+Nikhil Asha Grete Otto Emil Ida Nils Aino Mikko Eero Siobhan Aoife Declan Fiona Gwen Rhys Bronwen Callum Isla Hamish Cyrus Darius Roxana
+Wanjiru Otieno Abebe Selam Tendai Rudo Moana Kai Leilani Tane Aroha Inti Killa Itzel Camila Beatriz Joao Thiago Rafael Bruna""".split()
+COLOURS = [
+    *"""red blue green yellow orange purple pink black white brown grey turquoise teal violet indigo gold silver crimson beige lavender
+navy magenta cyan maroon olive scarlet peach mint coral ivory lilac amber emerald""".split(),
+    "sky blue",
+    "dark green",
+    "light blue",
+    "navy blue",
+]
+PETS = """dog cat rabbit hamster parrot goldfish turtle pony horse snake lizard mouse rat canary ferret gecko budgie chicken duck goat pig
+spider tortoise kitten puppy frog guinea-pig iguana hedgehog cockatiel llama donkey sheep cow axolotl chinchilla""".split()
+PET_NAMES = """Rex Bella Max Luna Charlie Lucy Cooper Daisy Milo Bailey Rocky Sadie Buddy Molly Toby Coco Bear Ruby Duke Rosie Simba Nala Oreo
+Whiskers Mittens Shadow Tiger Smokey Misty Pepper Ginger Felix Socks Patches Snowball Biscuit Cookie Peanut Pumpkin Waffles Noodle Mochi Kiwi
+Mango Ziggy Gizmo Pixel Bandit Scout Ace Thor Loki Zeus Hera Apollo Juno Olive Hazel Nugget Pickle Button Pebbles Fluffy Spot Fido""".split()
+CITIES = """London Paris Berlin Madrid Rome Vienna Prague Warsaw Dublin Lisbon Athens Oslo Stockholm Helsinki Copenhagen Amsterdam Brussels
+Zurich Geneva Munich Hamburg Milan Naples Barcelona Seville Porto Budapest Bucharest Sofia Belgrade Zagreb Kyiv Moscow Istanbul Ankara Cairo
+Lagos Nairobi Accra Casablanca Tunis Dakar Johannesburg Durban Delhi Mumbai Bangalore Chennai Karachi Lahore Dhaka Kathmandu Bangkok Hanoi
+Jakarta Manila Singapore Tokyo Osaka Kyoto Seoul Busan Beijing Shanghai Sydney Melbourne Perth Auckland Wellington Toronto Montreal Vancouver
+Boston Chicago Seattle Denver Austin Dallas Houston Miami Atlanta Phoenix Portland Detroit Philadelphia Lima Bogota Quito Santiago Havana
+Reykjavik Edinburgh Glasgow Cardiff Belfast Leeds Bristol Oxford Cambridge Nantes Lyon Toulouse Germany France Spain Italy India Japan Brazil
+Canada Mexico Kenya Norway Poland Peru Egypt Turkey Greece Portugal Ireland Scotland""".split()
+CITIES += [
+    "New York",
+    "San Francisco",
+    "Los Angeles",
+    "Cape Town",
+    "Buenos Aires",
+    "Hong Kong",
+    "Tel Aviv",
+    "Mexico City",
+    "Rio de Janeiro",
+    "Salt Lake City",
+]
+FOODS = """pizza pasta sushi rice soup salad curry tacos lasagna ramen burgers pancakes chocolate cheese bread apples mangoes strawberries
+dumplings noodles falafel hummus paella steak fish chips ice-cream cake cookies waffles kebab pho risotto ravioli couscous potatoes""".split()
+ANIMALS = """fox wolf bear lion tiger elephant giraffe zebra monkey kangaroo koala panda penguin owl eagle sparrow swan duck goose hen rooster
+rabbit hare squirrel mouse rat hedgehog badger otter beaver deer moose horse donkey cow pig sheep goat camel llama cat dog puppy kitten frog toad
+turtle tortoise snake lizard crocodile dragon unicorn whale dolphin shark octopus crab lobster seal walrus bee ant butterfly spider snail worm
+ladybird dragonfly parrot crow raven pigeon bat mole raccoon skunk sloth hippo rhino cheetah leopard jaguar goldfish salmon phoenix""".split()
+PEOPLE = """boy girl man woman king queen prince princess knight pirate wizard witch baker farmer fisherman sailor teacher doctor nurse painter
+gardener shepherd robot ghost giant dwarf fairy astronaut scientist inventor musician dancer clown detective librarian postman cook carpenter
+grandmother grandfather child student soldier poet programmer engineer vampire monster mermaid elf ninja cowboy explorer pilot thief""".split()
+ADJECTIVES = """little brave lonely tiny old young clever lazy happy sad curious shy kind friendly hungry sleepy red blue white black golden
+silver magic invisible talking flying lost funny grumpy wise forgetful gentle proud quiet noisy strange""".split()
+THINGS = """moon sun sea river mountain forest tree rose flower garden rain snow wind storm cloud rainbow star sky night morning evening summer
+winter spring autumn beach island desert lake ocean bridge city village house window door road train boat ship plane bicycle car lamp candle
+fire book letter song violin piano guitar drum clock mirror key ring crown sword stone shell feather leaf apple bread coffee tea chocolate
+cake pizza soup cheese honey salt chair table bed blanket pillow shoe hat coat sock umbrella pencil computer keyboard robot telephone camera
+castle tower kite balloon doll ball dream shadow silence time friendship love hope home music dancing winter sunshine thunder dew sand wave
+spoon potato tomato onion banana lemon cherry orange teapot bicycle lighthouse harbour market kitchen library school football chess""".split()
+PLACES = ["a quiet forest", "a small village", "a house by the sea", "a tall tower", "a green valley", "an old windmill", "a busy town", "a cave in the hills", "a cottage near a lake", "a castle on a hill", "a garden full of roses", "a tiny island", "a snowy mountain", "an old library", "a wooden boat"]  # fmt: skip
+
+STARTS = (
+    "b c d f g h j k l m n p q r s t v w y z br ch cl cr dr fl fr gr kl kr pl pr qu sh sk sl sn st th tr tw vl wr zh x".split()
+    + [""] * 6
+)
+VOWELS = "a e i o u a e i o u ai au ea ee ei ia ie io oa oo ou y ua".split()
+ENDS = ["", "", "", "", "", *"n r l s t m k x th sh nd rk lt st ck ng d b p g v z ss ff rn".split()]
+SUFFIXES = [
+    "",
+    "",
+    "",
+    "",
+    "",
+    "a",
+    "o",
+    "i",
+    "us",
+    "ia",
+    "en",
+    "er",
+    "el",
+    "ix",
+    "ara",
+    "ette",
+    "son",
+    "ton",
+    "ville",
+    "burg",
+    "y",
+    "ie",
+    "ina",
+    "or",
+    "eth",
+]
+
+
+def made_up(rng: random.Random) -> str:
+    """A pronounceable word of one to three syllables, without a capital: "brimo", "thaulsen", "quia"."""
+    count = rng.choices([1, 2, 3], [0.25, 0.5, 0.25])[0]
+    word = "".join(
+        rng.choice(STARTS) + rng.choice(VOWELS) + (rng.choice(ENDS) if rng.random() < 0.5 else "") for _ in range(count)
+    )
+    word += rng.choice(ENDS) if count == 1 else rng.choice(SUFFIXES)
+    if rng.random() < 0.08:
+        word = "".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(rng.randint(3, 8)))
+    return word if 2 < len(word) < 13 else made_up(rng)
+
+
+def name(rng: random.Random) -> str:
+    """A first name, known or made up; now and then with a family name, a hyphen or an unusual capital."""
+    first = rng.choice(NAMES) if rng.random() < 0.4 else made_up(rng).capitalize()
+    kind = rng.random()
+    if kind < 0.05:
+        return f"{first} {made_up(rng).capitalize()}"
+    if kind < 0.065:
+        return f"{first}-{rng.choice(NAMES)}"
+    return first
+
+
+def pet_name(rng: random.Random) -> str:
+    kind = rng.random()
+    if kind < 0.35:
+        return rng.choice(PET_NAMES)
+    if kind < 0.42:
+        return (
+            rng.choice(["Mr", "Mrs", "Lady", "Captain", "Sir", "Miss"])
+            + " "
+            + rng.choice([*PET_NAMES, made_up(rng).capitalize()])
+        )
+    return rng.choice(
+        [rng.choice(NAMES), rng.choice(THINGS).capitalize(), made_up(rng).capitalize(), made_up(rng).capitalize()]
+    )
+
+
+def city(rng: random.Random) -> str:
+    kind = rng.random()
+    if kind < 0.5:
+        return rng.choice(CITIES)
+    return made_up(rng).capitalize() + (f" {made_up(rng).capitalize()}" if kind > 0.93 else "")
+
+
+def word_or_made_up(rng: random.Random, words: list[str], share: float = 0.25) -> str:
+    """One of the words, or, for this share, another noun or a made-up word."""
+    if rng.random() > share:
+        return rng.choice(words)
+    return rng.choice([made_up(rng), made_up(rng), rng.choice(THINGS), rng.choice(ANIMALS)])
+
+
+def with_article(noun: str) -> str:
+    return ("an " if noun[0].lower() in "aeiou" else "a ") + noun
