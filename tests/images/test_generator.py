@@ -1,0 +1,333 @@
+"""The image generator against diffusers' pipeline in torch, its seeds, limits and errors, on random weights."""
+
+import dataclasses
+import itertools
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from diffusers import (
+    DDIMScheduler,
+    EulerDiscreteScheduler,
+    PNDMScheduler,
+    StableDiffusionPipeline,
+    UniPCMultistepScheduler,
+)
+from PIL import Image
+
+from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.images import ImageGenerator, ImageStep
+
+# diffusers' Euler and UniPC schedulers turn a torch tensor into an array in the old way.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+
+NOISE = np.random.default_rng(7).standard_normal((1, 4, 16, 16)).astype(np.float32)
+
+
+def last(steps: Any) -> ImageStep:
+    return list(steps)[-1]
+
+
+def with_scheduler(pipeline: StableDiffusionPipeline, scheduler: Any) -> StableDiffusionPipeline:
+    """The same networks with another scheduler."""
+    changed = StableDiffusionPipeline(**{**pipeline.components, "scheduler": scheduler}, requires_safety_checker=False)
+    changed.set_progress_bar_config(disable=True)
+    return changed
+
+
+def torch_pixels(pipeline: StableDiffusionPipeline, prompt: str, *, steps: int = 6, **options: Any) -> np.ndarray:
+    """diffusers' own picture before rounding, float32 [height, width, 3]."""
+    latents = torch.from_numpy(NOISE.copy())
+    return pipeline(prompt, num_inference_steps=steps, latents=latents, output_type="np", **options).images[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"negative_prompt": "blue square"},
+        {"guidance_scale": 1.0},
+        {"guidance_scale": 0.0},
+        {"guidance_scale": 3.0, "steps": 11},
+        {"steps": 1},
+        {"prompt": "a very long prompt of many more letters than fit"},
+    ],
+    ids=str,
+)
+def test_equals_diffusers_in_torch(
+    pipeline: StableDiffusionPipeline, generator: ImageGenerator, options: dict[str, Any]
+) -> None:
+    options = {"prompt": "red dot", "steps": 6} | options
+    got = last(generator.generate(latents=NOISE, **options))
+    want = torch_pixels(pipeline, **options)
+    assert got.pixels.shape == (32, 32, 3)
+    assert want.std() > 0.05, "the comparison needs a picture"
+    np.testing.assert_allclose(got.pixels, want, atol=1e-3)
+    assert np.abs(np.asarray(got.image, np.float32) - want * 255).max() < 0.5 + 0.255
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        lambda: DDIMScheduler(clip_sample=False, steps_offset=1),
+        lambda: PNDMScheduler(skip_prk_steps=True, steps_offset=1, beta_schedule="scaled_linear"),
+        lambda: EulerDiscreteScheduler(prediction_type="v_prediction", timestep_spacing="trailing", steps_offset=1),
+    ],
+    ids=["DDIM that predicts noise", "PNDM, with history", "Euler, which scales its input"],
+)
+def test_other_schedulers_equal_diffusers(pipeline: StableDiffusionPipeline, scheduler: Callable[[], Any]) -> None:
+    """Random networks amplify: pixels that are not clipped to black or white are what is compared."""
+    changed = with_scheduler(pipeline, scheduler())
+    got = last(ImageGenerator(changed).generate("red dot", steps=6, guidance_scale=2.0, latents=NOISE))
+    want = torch_pixels(changed, "red dot", guidance_scale=2.0)
+    assert ((want > 0) & (want < 1)).mean() > 0.3, "the comparison needs a picture"
+    np.testing.assert_allclose(got.pixels, want, atol=1e-3)
+
+
+def test_the_prompt_the_negative_prompt_and_guidance_matter(generator: ImageGenerator) -> None:
+    def draw(prompt: str = "red dot", steps: int = 4, **options: Any) -> np.ndarray:
+        return last(generator.generate(prompt, steps=steps, latents=NOISE, **options)).pixels
+
+    pictures = [draw(), draw("blue square"), draw(negative_prompt="cat"), draw(guidance_scale=2.0), draw(steps=5)]
+    for one, other in itertools.combinations(pictures, 2):
+        assert np.abs(one - other).max() > 0.01
+
+
+def test_steps_come_with_previews_and_end_with_the_image(generator: ImageGenerator) -> None:
+    steps = list(generator.generate("red dot", steps=5, seed=3))
+    assert [step.step for step in steps] == [1, 2, 3, 4, 5]
+    assert {step.steps for step in steps} == {5}
+    assert {step.seed for step in steps} == {3}
+    assert [step.seconds for step in steps] == sorted(step.seconds for step in steps)
+    assert {step.preview.size for step in steps} == {(32, 32)} == {generator.size}
+    assert [step.image is None for step in steps] == [True] * 4 + [False]
+    assert steps[-1].preview is steps[-1].image
+    assert isinstance(steps[-1].image, Image.Image)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        steps[0].step = 2
+
+
+def test_the_preview_is_the_predicted_picture(pipeline: StableDiffusionPipeline, generator: ImageGenerator) -> None:
+    """After the first step: diffusers' predicted clean sample, decoded by the torch decoder."""
+    first = next(generator.generate("red dot", steps=5, guidance_scale=1.0, latents=NOISE))
+    scheduler = DDIMScheduler.from_config(pipeline.scheduler.config)
+    scheduler.set_timesteps(5)
+    t, x = scheduler.timesteps[0], torch.from_numpy(NOISE)
+    with torch.no_grad():
+        states, _ = pipeline.encode_prompt("red dot", "cpu", 1, False)
+        clean = scheduler.step(pipeline.unet(x, t, states).sample, t, x).pred_original_sample
+        pixels = pipeline.vae.decode(clean / pipeline.vae.config.scaling_factor).sample[0].permute(1, 2, 0)
+    want = ((pixels / 2 + 0.5).clamp(0, 1) * 255).numpy()
+    assert np.abs(np.asarray(first.preview, np.float32) - want).max() < 1
+
+
+def test_same_seed_same_image(generator: ImageGenerator) -> None:
+    one, same, other = (last(generator.generate("red dot", steps=3, seed=seed)) for seed in (5, 5, 2**64 - 1))
+    np.testing.assert_array_equal(one.pixels, same.pixels)
+    assert np.abs(one.pixels - other.pixels).max() > 0.01
+
+
+def test_a_random_seed_is_reported_and_draws_the_same_again(generator: ImageGenerator) -> None:
+    one, other = (last(generator.generate("red dot", steps=3)) for _ in range(2))
+    assert one.seed != other.seed
+    again = last(generator.generate("red dot", steps=3, seed=one.seed))
+    np.testing.assert_array_equal(one.pixels, again.pixels)
+
+
+def test_given_latents_are_left_alone(generator: ImageGenerator) -> None:
+    """The program reuses the memory of its latents, which must not be the caller's."""
+    mine = NOISE.copy()
+    one = last(generator.generate("red dot", steps=3, latents=mine))
+    np.testing.assert_array_equal(mine, NOISE)
+    np.testing.assert_array_equal(last(generator.generate("red dot", steps=3, latents=mine)).pixels, one.pixels)
+
+
+def test_drawing_compiles_nothing(generator: ImageGenerator) -> None:
+    """Two pictures with other prompts, steps, guidance and seeds; jax.monitoring counts what the compiler is asked."""
+    compiled: list[str] = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            compiled.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        jax.jit(lambda x: x * 4.75 + 2)(1.0)
+        assert compiled, "the counter must be able to count"
+        compiled.clear()
+        last(generator.generate("red dot", steps=4, guidance_scale=7.5, seed=1))
+        last(generator.generate("blue", negative_prompt="cat", steps=9, guidance_scale=3, seed=2**63))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert compiled == []
+
+
+def test_no_weight_is_a_constant_of_a_program(pipeline: StableDiffusionPipeline) -> None:
+    """The largest constant of any program is smaller than the smallest convolution of the tiny networks."""
+    from hfjax_app.images.pipeline import DiffusionPrograms
+
+    programs = DiffusionPrograms(pipeline)
+    for program in (programs._encode, programs._denoise, programs._decode):
+        shapes = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", program.as_text())
+        assert shapes
+        assert max(np.prod([int(n) for n in shape.split(",") if n]) for shape in shapes) <= 256
+
+
+def test_closing_between_steps_stops_and_frees_the_device(generator: ImageGenerator) -> None:
+    steps = generator.generate("red dot", steps=100, seed=1)
+    next(steps)
+    steps.close()
+    assert list(steps) == []
+    assert last(generator.generate("red dot", steps=2, seed=1)).image is not None
+
+
+def test_two_users_alternate(generator: ImageGenerator) -> None:
+    """Both draw at once, and neither waits for the other's picture to be finished."""
+    order: list[str] = []
+    ready = threading.Barrier(2)
+
+    def draw(name: str) -> None:
+        steps = generator.generate("red dot", steps=12, seed=1)
+        ready.wait(10)
+        order.extend(name for _ in steps)
+
+    threads = [threading.Thread(target=draw, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(order) == 24
+    first_to_finish = order[[order[: i + 1].count(order[i]) for i in range(24)].index(12)]
+    other = "ab".replace(first_to_finish, "")
+    done = len(order) - 1 - order[::-1].index(first_to_finish)
+    assert order[:done].count(other) >= 8
+
+
+def test_a_cut_prompt_is_said(generator: ImageGenerator) -> None:
+    short = last(generator.generate("red dot", steps=1, seed=1))
+    assert short.notice is None
+    long = last(generator.generate("a" * 40, negative_prompt="b" * 30, steps=1, seed=1))
+    assert long.notice == (
+        "the prompt has 42 tokens and the negative prompt has 32 tokens, the model reads 16: the end was not read"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": ""}, "empty"),
+        ({"prompt": " \n"}, "empty"),
+        ({"prompt": None}, "NoneType"),
+        ({"prompt": "a" * 1001}, "1,001 characters: at most 1,000"),
+        ({"prompt": "a\ud800"}, "surrogate"),
+        ({"prompt": "a\0"}, "NUL"),
+        ({"negative_prompt": "a" * 1001}, "negative prompt of 1,001 characters: at most 1,000"),
+        ({"negative_prompt": "\udfff"}, "surrogate"),
+        ({"negative_prompt": "\0"}, "NUL"),
+        ({"steps": 0}, "steps = 0: must be a whole number from 1 to 100"),
+        ({"steps": -1}, "steps = -1"),
+        ({"steps": 101}, "steps = 101"),
+        ({"steps": 10**9}, "steps = 1000000000"),
+        ({"steps": True}, "steps = True"),
+        ({"steps": 5.0}, "steps = 5.0"),
+        ({"steps": float("nan")}, "steps = nan"),
+        ({"steps": "5"}, "steps = '5'"),
+        ({"guidance_scale": float("nan")}, "guidance scale = nan: must be a number from 0 to 20"),
+        ({"guidance_scale": float("inf")}, "guidance scale = inf"),
+        ({"guidance_scale": -1}, "guidance scale = -1"),
+        ({"guidance_scale": 20.5}, "guidance scale = 20.5"),
+        ({"guidance_scale": True}, "guidance scale = True"),
+        ({"guidance_scale": None}, "guidance scale = None"),
+        ({"seed": -1}, "seed = -1: must be a whole number from 0 to 18446744073709551615"),
+        ({"seed": 2**64}, "seed = 18446744073709551616"),
+        ({"seed": 1.5}, "seed = 1.5"),
+        ({"seed": False}, "seed = False"),
+        ({"seed": "1"}, "seed = '1'"),
+        ({"latents": np.zeros((1, 4, 8, 8))}, "latents"),
+        ({"latents": np.full((1, 4, 16, 16), np.nan)}, "finite"),
+    ],
+    ids=lambda value: str(value)[:40].encode("ascii", "replace").decode(),
+)
+def test_bad_input_is_refused_by_the_call_itself(
+    generator: ImageGenerator, options: dict[str, Any], message: str
+) -> None:
+    """Before the first step is asked for; each limit is named."""
+    with pytest.raises(RequestRejected, match=message):
+        generator.generate(**{"prompt": "red dot"} | options)
+
+
+def test_pixels_that_are_no_numbers_are_an_error(make_pipeline: Callable[..., StableDiffusionPipeline]) -> None:
+    """A black picture would look like an answer."""
+    broken = make_pipeline()
+    with torch.no_grad():
+        broken.vae.decoder.conv_out.bias.fill_(float("nan"))
+    with pytest.raises(ModelUnavailable, match="NaN"):
+        ImageGenerator(broken)
+
+
+def test_a_large_picture_has_a_preview_too(make_pipeline: Callable[..., StableDiffusionPipeline]) -> None:
+    """Above 128 pixels previews come from a linear map, which must resemble what the decoder shows."""
+    large = ImageGenerator(make_pipeline(latent_size=72))
+    assert large.size == (144, 144)
+    steps = list(large.generate("red dot", steps=3, seed=1))
+    assert steps[0].preview.size == (144, 144)
+    # The last clean prediction but one is close to the final latents of this short run.
+    shown, true = (np.asarray(step.preview.resize((18, 18), Image.Resampling.BOX), float) for step in steps[-2:])
+    assert np.corrcoef(shown.ravel(), true.ravel())[0, 1] > 0.5
+
+
+def test_a_scheduler_that_does_not_fit_is_refused(pipeline: StableDiffusionPipeline) -> None:
+    with pytest.raises(ModelUnavailable, match="UniPCMultistepScheduler can't run in a compiled program"):
+        ImageGenerator(with_scheduler(pipeline, UniPCMultistepScheduler(steps_offset=1)))
+
+
+def damage_none(folder: Path) -> None:
+    """Leave only the configurations."""
+    for file in folder.rglob("*.safetensors"):
+        file.unlink()
+
+
+def damage_one(folder: Path) -> None:
+    """One network of three has no weights."""
+    (folder / "unet" / "diffusion_pytorch_model.safetensors").unlink()
+
+
+def damage_truncate(folder: Path) -> None:
+    file = folder / "vae" / "diffusion_pytorch_model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def damage_pickle(folder: Path) -> None:
+    for file in list(folder.rglob("*.safetensors")):
+        torch.save({}, file.with_suffix(".bin"))
+        file.unlink()
+
+
+def damage_index(folder: Path) -> None:
+    (folder / "model_index.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (damage_none, "has no weights"),
+        (damage_one, "unet"),
+        (damage_truncate, "truncated"),
+        (damage_pickle, "only safetensors"),
+        (damage_index, "model_index.json"),
+    ],
+)
+def test_a_bad_folder_says_why(
+    pipeline: StableDiffusionPipeline, tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    pipeline.save_pretrained(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(ModelUnavailable, match=message) as caught:
+        ImageGenerator.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
