@@ -50,6 +50,7 @@ SUBTRACT = [
     "[solve|evaluate|answer|math|maths]: {a} - {b}",
 ]
 OTHER = [
+    "[what is|what's|calculate|how much is|] {a} [+|-|plus|minus] {b} [+|-|plus|minus] {c}?",
     "[what is|what's|calculate|how much is|compute|] {a} [times|multiplied by|*|x|divided by|/|over|to the power of|modulo] {b}?",
     "[multiply|divide] {a} by {b}[.|]",
     "what is the square root of {a}?",
@@ -57,7 +58,7 @@ OTHER = [
     "[what is|what's|calculate|how much is|] {big} [+|-|plus|minus|times] {b}?",
     "what is the [factorial|logarithm|square|cube|sine] of {a}?",
 ]
-LIMIT = "[I'm sorry, I can only|Sorry, I can only|I can only] add and subtract numbers up to 100."
+LIMIT = "[I'm sorry, I can only|I can only] add and subtract two numbers up to 100."
 
 
 def is_held_out(a: int, b: int) -> bool:
@@ -112,7 +113,12 @@ def operands(rng: random.Random) -> tuple[int, int]:
 def arithmetic_turn(rng: random.Random) -> tuple[Typed, str]:
     """A question and its answer."""
     if rng.random() < 0.06:
-        values = {"a": str(rng.randint(2, 99)), "b": str(rng.randint(2, 99)), "big": str(rng.randint(101, 9999))}
+        values = {
+            "a": str(rng.randint(2, 99)),
+            "b": str(rng.randint(2, 99)),
+            "c": str(rng.randint(2, 99)),
+            "big": str(rng.randint(101, 9999)),
+        }
         return user(rng, OTHER, values), say(rng, LIMIT)
     a, b = operands(rng)
     add = rng.random() < 0.5

@@ -63,7 +63,7 @@ class Conversation:
 class _State:
     facts: dict[str, memory.Fact] = field(default_factory=dict)
     told: tuple[Topic, str] | None = None
-    written: tuple[str, Subject] | None = None
+    written: tuple[str, Subject, str] | None = None
 
 
 def _key(fact: memory.Fact) -> str:
@@ -124,7 +124,7 @@ def _turn(rng: random.Random, kind: str, state: _State) -> tuple[Typed, str]:
                 reply = creative_turn(rng, kind, subject)[1]
         else:
             typed, reply, subject = creative_turn(rng, kind)
-        state.written = (kind, subject)
+        state.written = (kind, subject, reply)
         return typed, reply
     simple = {
         "small talk": small_talk_turn,
@@ -145,8 +145,8 @@ def _follow_up(rng: random.Random, state: _State, last: str) -> tuple[Typed, str
             state.told = more[2]
             return more[0], more[1]
     if last in ("story", "poem") and state.written and rng.random() < 0.3:
-        typed, reply, subject = again_turn(rng, last, state.written[1])
-        state.written = (last, subject)
+        typed, reply, subject = again_turn(rng, last, state.written[1], state.written[2])
+        state.written = (last, subject, reply)
         return typed, reply
     return None
 

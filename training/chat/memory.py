@@ -99,7 +99,10 @@ CITY = Kind(
         "[we live|my family lives|I've lived for years|I have a flat|I have a house] in {v}[.|]",
         "[remember|please remember|note] that I [live in|am from] {v}[.|]",
     ),
-    take=("{v} sounds like a [nice|lovely|wonderful] place[.|!]", "[I see|thank you for telling me], you are from {v}."),
+    take=(
+        "{v} sounds like a [nice|lovely|wonderful] place[.|!]",
+        "[I see|thank you for telling me], you are from {v}.",
+    ),
     ask=(
         "where [do I live|am I from|do I come from|is my home|am I living|am I based|did I say I live|did I say I'm from|was I from|did I grow up|is it that I live]?",
         "[what is|what's|tell me|do you remember|do you know|which is] my [city|home town|hometown|town|home city]?",
@@ -114,30 +117,30 @@ CITY = Kind(
     ),
 )
 JOB = Kind(
-    tell=("[I'm|I am|I work as] [a] {v}[.|]", "[my job is|my profession is] {v}[.|]", "I work as a {v}[.|]"),
-    take=("[working as a|being a] {v} must be interesting.",),
+    tell=("[I'm|I am|I work as] {av}[.|]", "[my job is|my profession is] {v}[.|]", "I work as {av}[.|]"),
+    take=("[working as|being] {av} must be interesting.",),
     ask=(
         "what [do I do for a living|is my job|is my profession|do I work as|do I do]?",
         "[do you remember|do you know|tell me] [my job|what I do|what my job is]?",
         "what's my [job|work|profession]?",
     ),
-    answer=("you work as a {v}.",),
+    answer=("you work as {av}.",),
     unknown="You haven't told me what your job is.",
-    correct=("[actually|sorry|no|wait], [I'm|I work as] a {v}[.|]",),
+    correct=("[actually|sorry|no|wait], [I'm|I work as] {av}[.|]",),
 )
 PET = Kind(
     tell=(
-        "I [have|own|got|have got|keep|adopted|live with] a [pet |] {k} [called|named|whose name is|with the name] {v}[.|]",
+        "I [have|own|got|have got|keep|adopted|live with] [a pet {k}|{ak}|{ak}] [called|named|whose name is|with the name] {v}[.|]",
         "[my|our] {k} is [called|named] {v}[.|]",
         "[my|our] {k}'s name is {v}[.|]",
-        "I have a {k}[. Its|, its| and its|. His|. Her| and his| and her] name is {v}[.|]",
+        "I have {ak}[. Its|, its| and its|. His|. Her| and his| and her] name is {v}[.|]",
         "the name of my {k} is {v}[.|]",
         "{v} is [my {k}|the name of my {k}|what I call my {k}][.|]",
-        "[my pet is|I've got] a {k} [called|named] {v}[.|]",
+        "[my pet is|I've got] {ak} [called|named] {v}[.|]",
         "[remember|note] that my {k} is called {v}[.|]",
     ),
     take=(
-        "{v} is a [lovely|great|fine] name for a {k}[.|!]",
+        "{v} is a [lovely|great|fine] name for {ak}[.|!]",
         "[how nice! Give {v} a hug from me.|that's nice! I hope that {v} is well.]",
     ),
     ask=(
@@ -238,7 +241,7 @@ RELATIVE = Kind(
     tell=(
         "my {k}'s name is {v}[.|]",
         "my {k} is [called|named] {v}[.|]",
-        "I have a {k} [called|named] {v}[.|]",
+        "I have {ak} [called|named] {v}[.|]",
         "the name of my {k} is {v}[.|]",
         "{v} is my {k}[.|]",
     ),
@@ -306,7 +309,8 @@ def tell_patterns(rng: random.Random, fact: Fact) -> list[str]:
 
 
 def _values(fact: Fact, old: str = "") -> dict[str, str]:
-    return {"k": fact.key, "v": fact.value, "noun": fact.noun, "old": old}
+    with_articles = {"ak": words.with_article(fact.key), "av": words.with_article(fact.value)}
+    return {"k": fact.key, "v": fact.value, "noun": fact.noun, "old": old} | with_articles
 
 
 def _as_typed(fact: Fact, typed: Typed) -> Fact:
@@ -321,12 +325,9 @@ def tell_turn(rng: random.Random, fact: Fact, old: Fact | None = None) -> tuple[
     )
     fact = _as_typed(fact, typed)
     take = say(rng, list(fact.kind.take), _values(fact))
-    if old and rng.random() < 0.7:
-        take = say(
-            rng,
-            "[all right|thank you|I see], " + take[0].lower() + take[1:]
-            if take[0] == "I" or not take.startswith(fact.value)
-            else take,
+    if old and rng.random() < 0.7 and not take.startswith(fact.value):
+        take = say(rng, "[all right|thank you|I see], ") + (
+            take if take.startswith("I'") else take[0].lower() + take[1:]
         )
     return typed, take, fact
 
@@ -334,7 +335,7 @@ def tell_turn(rng: random.Random, fact: Fact, old: Fact | None = None) -> tuple[
 def tell_two_turn(rng: random.Random, first: Fact, second: Fact) -> tuple[Typed, str, Fact, Fact]:
     """Two facts in one message."""
     one, two = expand(rng, rng.choice(tell_patterns(rng, first))), expand(rng, rng.choice(tell_patterns(rng, second)))
-    rename = {"{k}": "{k2}", "{v}": "{v2}", "{noun}": "{noun2}", "{old}": "{old2}"}
+    rename = {"{k}": "{k2}", "{ak}": "{ak2}", "{av}": "{av2}", "{v}": "{v2}", "{noun}": "{noun2}", "{old}": "{old2}"}
     for old, new in rename.items():
         two = two.replace(old, new)
     joint = rng.choice([". ", ", and ", " and ", ", ", "! "])
@@ -360,7 +361,7 @@ def ask_turn(rng: random.Random, fact: Fact, *, known: bool = True, only_pet: bo
         answers = answers if known else ["[I don't know. You|You] haven't told me about a pet."]
     elif fact.kind is PET and only_pet and pick < 0.4:
         patterns = list(PET_KIND)
-        answers = ["you have a {k} called {v}."] if known else ["[I don't know. You|You] haven't told me about a pet."]
+        answers = ["you have {ak} called {v}."] if known else ["[I don't know. You|You] haven't told me about a pet."]
     elif fact.noun and pick < 0.25:
         patterns = list(LIKE_ASK)
     typed = user(rng, patterns, _values(fact))

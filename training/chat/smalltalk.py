@@ -9,7 +9,7 @@ from .phrasing import Typed, say, user
 WHO = "I'm a tiny model embedded in this demo"
 SMALL_TALK: list[tuple[float, list[str], list[str]]] = [
     # (weight, what users say, what the assistant answers)
-    (2.5, ["[hi|hello|hey|hiya|howdy|hey there|hi there|hello there|good day|greetings|yo|hallo|hola|heya|helo|hi bot|hello friend|hello computer|hello model][!|.|]",
+    (2.5, ["[hi|hello|hey|hiya|howdy|hey there|hi there|hello there|good day|greetings|yo|hallo|hola|heya|helo|hi bot|hello friend|hello computer|hello model|hi gemma|hello llama|hey model|hi assistant|hello again|hey bot][!|.|]",
            "[hi|hello|hey], [nice to meet you|how's it going|anyone there|are you there|can we talk|let's chat|I'm new here][!|?|]"],
      ["hello! [How can I help you|What can I do for you]?"]),
     (0.6, ["good [morning|evening|afternoon][ to you|!|]"], ["hello, and a good day to you! How can I help you?"]),

@@ -213,8 +213,8 @@ def creative_turn(rng: random.Random, kind: str, subject: Subject | None = None)
     return typed, write(rng, subject), subject
 
 
-def again_turn(rng: random.Random, kind: str, subject: Subject) -> tuple[Typed, str, Subject]:
-    """Another story or poem: on the same subject, or on a new one that the user names."""
+def again_turn(rng: random.Random, kind: str, subject: Subject, before: str) -> tuple[Typed, str, Subject]:
+    """Another story or poem than the one `before`: on the same subject, or on a new one that the user names."""
     if rng.random() < 0.5:
         new = story_subject(rng) if kind == "story" else poem_subject(rng)
         patterns = [
@@ -225,4 +225,8 @@ def again_turn(rng: random.Random, kind: str, subject: Subject) -> tuple[Typed, 
         subject = _as_typed(new, typed)
     else:
         typed = user(rng, AGAIN[0])
-    return typed, tell_story(rng, subject) if kind == "story" else write_poem(rng, subject), subject
+    write = tell_story if kind == "story" else write_poem
+    text = write(rng, subject)
+    while text[-30:] == before[-30:] or text[:12] == before[:12]:
+        text = write(rng, subject)
+    return typed, text, subject

@@ -281,6 +281,13 @@ MAIN = (
     HUGGING_FACE,
 )
 MORE = (
+    _short("Python, python, the Python language", "Python is a programming language. JAX, PyTorch and this demo are used from Python."),
+    _short("a tensor, tensors, tensor", "A tensor is an array of numbers with any number of dimensions. Models compute with tensors."),
+    _short("batching, a batch, batches", "Batching means that several inputs are computed together, which uses the chip better than one input at a time."),
+    _short("time to first token, TTFT", "Time to first token is how long you wait until the first token of an answer appears.", stands="TTFT stands for time to first token."),
+    _short("context window, the context window, context length, the context", "The context window is the number of tokens that a model can look at at once, prompt and answer together."),
+    _short("an embedding, embeddings, the embedding layer", "An embedding is a list of numbers that stands for a token, so that a network can compute with it."),
+    _short("matrix multiplication, matmul, a matrix multiplication", "Matrix multiplication is the main operation of neural networks. A TPU is built to do it fast."),
     _short("transformers, the transformers library, Hugging Face transformers", "Transformers is a Python library by Hugging Face with the code of hundreds of models and the tools to load, run and train them."),
     _short("a transformer, the transformer architecture, transformer models", "A transformer is a neural network built from attention and small feed-forward layers. Language models such as Gemma and Llama are transformers.",
            how="A transformer lets every token look at earlier tokens through attention, and then changes each token with a feed-forward layer, layer after layer."),

@@ -55,6 +55,7 @@ def save(
     tokenizer.save_pretrained(fresh)
     if (folder / "README.md").exists():
         shutil.copy(folder / "README.md", fresh)
+    (fresh / "model.safetensors").chmod(0o644)
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
 

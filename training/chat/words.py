@@ -67,7 +67,7 @@ fire book letter song violin piano guitar drum clock mirror key ring crown sword
 cake pizza soup cheese honey salt chair table bed blanket pillow shoe hat coat sock umbrella pencil computer keyboard robot telephone camera
 castle tower kite balloon doll ball dream shadow silence time friendship love hope home music dancing winter sunshine thunder dew sand wave
 spoon potato tomato onion banana lemon cherry orange teapot bicycle lighthouse harbour market kitchen library school football chess""".split()
-PLACES = ["a quiet forest", "a small village", "a house by the sea", "a tall tower", "a green valley", "an old windmill", "a busy town", "a cave in the hills", "a cottage near a lake", "a castle on a hill", "a garden full of roses", "a tiny island", "a snowy mountain", "an old library", "a wooden boat"]  # fmt: skip
+PLACES = ["a quiet forest", "a small village", "a house by the sea", "a tall tower", "a green valley", "an old windmill", "a busy town", "a cave in the hills", "a cottage near a lake", "a castle on a hill", "a garden full of roses", "a hut on a tiny island", "a hut on a snowy mountain", "an old library", "a wooden boat on a river"]  # fmt: skip
 
 STARTS = (
     "b c d f g h j k l m n p q r s t v w y z br ch cl cr dr fl fr gr kl kr pl pr qu sh sk sl sn st th tr tw vl wr zh x".split()
