@@ -1,6 +1,6 @@
 """The chat tab: streamed answers with stop, retry, undo, edit and clear.
 
-Every way to ask ends in one generator, `_answer`, and every one of them is cancelled by Stop and by clearing.
+Every way to ask is one event, which Stop, undo and clear cancel.
 """
 
 import time
@@ -58,7 +58,7 @@ class ChatTab:
                 "",
                 show_label=False,
                 container=False,
-                placeholder="Type a message; Enter sends it, Shift+Enter starts a new line",
+                placeholder="Type a message",
                 lines=1,
                 max_lines=8,
                 submit_btn=True,
@@ -72,17 +72,18 @@ class ChatTab:
                     lines=2,
                     elem_id="system-prompt",
                 )
+                defaults = SamplingParams()
                 with gr.Row():
-                    defaults = SamplingParams()
                     max_tokens = gr.Slider(
                         1, context, min(defaults.max_tokens, context), step=1, label="Max tokens", elem_id="max-tokens"
                     )
                     temperature = gr.Slider(
                         0, 2, defaults.temperature, step=0.05, label="Temperature", elem_id="temperature"
                     )
+                with gr.Row():
                     top_p = gr.Slider(0.05, 1, defaults.top_p, step=0.05, label="Top-p", elem_id="top-p")
                     top_k = gr.Slider(0, 200, defaults.top_k, step=1, label="Top-k (0: all)", elem_id="top-k")
-                    seed = gr.Number(None, label="Seed", placeholder="random", minimum=0, elem_id="chat-seed")
+                    seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
         self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed])
         gr.api(self.chat, api_name="chat", **_RUN)
 
@@ -90,35 +91,35 @@ class ChatTab:
         chatbot, textbox = self._chatbot, self._textbox
         outputs = [chatbot, textbox]
         # preprocess=False: values arrive as the client sent them, and the backend judges them
-        asking = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **_RUN}
-        runs = [
-            textbox.submit(self._submit, [textbox, chatbot, *options], outputs, **asking),
-            chatbot.retry(self._retry, [chatbot, *options], outputs, **asking),
-            chatbot.edit(self._edit, [chatbot, *options], outputs, **asking),
-            chatbot.example_select(self._example, [chatbot, *options], outputs, **asking),
-        ]
-        at_once = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", "queue": False}
-        textbox.stop(self._stopped, [chatbot], outputs, cancels=runs, **at_once)
-        chatbot.clear(lambda: ([], _idle()), None, outputs, cancels=runs, **at_once)
-        chatbot.undo(self._undo, [chatbot], outputs, cancels=runs, **at_once)
+        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private"}
+        # one event for every way to ask, so that a page never runs two at once
+        asking = gr.on(
+            [textbox.submit, chatbot.retry, chatbot.edit, chatbot.example_select],
+            self._ask,
+            [textbox, chatbot, *options],
+            outputs,
+            **shared,
+            **_RUN,
+        )
+        at_once = {**shared, "cancels": asking, "queue": False}
+        textbox.stop(self._stopped, [chatbot], outputs, **at_once)
+        chatbot.clear(lambda: ([], _idle()), None, outputs, **at_once)
+        chatbot.undo(self._undo, [chatbot], outputs, **at_once)
 
     @streamed
-    def _submit(self, text: object, history: object, *options: Any) -> AsyncGenerator[list[Any], None]:
-        return self._answer(read(history), text, options)
-
-    @streamed
-    def _retry(self, event: gr.RetryData, history: object, *options: Any) -> AsyncGenerator[list[Any], None]:
+    def _ask(self, event: gr.EventData, typed: object, history: object, *options: Any) -> AsyncGenerator[Any, None]:
+        """A question that was typed, asked again (retry), rewritten (edit), or picked from the examples."""
         messages = read(history)
-        asked = _last_question(messages, position(event.index))
-        return self._answer(messages[:asked], messages[asked].text, options)
-
-    @streamed
-    def _edit(self, event: gr.EditData, history: object, *options: Any) -> AsyncGenerator[list[Any], None]:
-        return self._answer(read(history)[: position(event.index)], event.value, options)
-
-    @streamed
-    def _example(self, event: gr.SelectData, history: object, *options: Any) -> AsyncGenerator[list[Any], None]:
-        return self._answer(read(history), event.value["text"], options)
+        about = event._data or {}
+        match about:
+            case {"previous_value": _, "index": index, "value": text}:
+                return self._answer(messages[: position(index)], text, options)
+            case {"value": {"text": text}}:
+                return self._answer(messages, text, options)
+            case {"index": index}:
+                asked = _last_question(messages, position(index))
+                return self._answer(messages[:asked], messages[asked].text, options)
+        return self._answer(messages, typed, options)
 
     def _undo(self, event: gr.UndoData, history: object) -> list[Any]:
         with refusals_shown():
@@ -146,7 +147,9 @@ class ChatTab:
         """
         messages = [*before, Message(role="user", text=text)]
         drawn_at = 0.0
-        async with aclosing(self._replies([message.said() for message in messages], *options)) as replies:
+        async with aclosing(
+            self._replies([message.said() for message in messages], *options[:-1], _seed(options[-1]))
+        ) as replies:
             box = gr.Textbox("", submit_btn=False, stop_btn=True)
             try:
                 async for reply in replies:
@@ -184,6 +187,15 @@ class ChatTab:
     ) -> AsyncGenerator[Reply, None]:
         params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
         return self._backend.get().reply(messages, params, system_prompt=system_prompt)
+
+
+def _seed(typed: object) -> object:
+    """The number in the seed's field, None where it is empty; anything else goes on as it is, to be refused."""
+    if not isinstance(typed, str):
+        return typed
+    if not typed.strip():
+        return None
+    return int(typed) if typed.strip().isdecimal() and len(typed) <= 40 else typed
 
 
 def _shown(messages: list[Message]) -> list[dict[str, object]]:

@@ -13,6 +13,7 @@ import gradio as gr
 from gradio.processing_utils import save_pil_to_cache
 
 from hfjax_app.backends import Backend
+from hfjax_app.errors import HfjaxError
 from hfjax_app.studio.refusal import streamed
 from hfjax_app.studio.status import Gate
 
@@ -27,9 +28,7 @@ EXAMPLES = [
     "a snowy mountain under a starry sky",
     "a red boat on a lake",
 ]
-# One picture at a time: they would only slow each other down. preprocess=False: values arrive as the client sent
-# them, and the backend judges them.
-_RUN = {"concurrency_id": "images", "concurrency_limit": 1}
+_RUN = {"concurrency_id": "images", "concurrency_limit": 8}  # visitors alternate step by step
 
 
 async def stepped(steps: Iterator[Any]) -> AsyncGenerator[Any, None]:
@@ -70,9 +69,9 @@ class ImagesTab:
                 with gr.Row():
                     steps = gr.Slider(1, 100, 20, step=1, label="Steps", elem_id="steps")
                     guidance = gr.Slider(1, 20, 7.5, step=0.1, label="Guidance", elem_id="guidance")
-                with gr.Row(elem_classes="seed-row"):
+                with gr.Group(), gr.Row(equal_height=True):
                     seed = gr.Number(0, label="Seed", precision=0, minimum=0, elem_id="seed")
-                    is_random = gr.Checkbox(True, label="random", container=False, elem_id="random-seed")
+                    is_random = gr.Checkbox(True, label="Random seed", elem_id="random-seed")
                 with gr.Row():
                     button = gr.Button("Generate", variant="primary", elem_id="generate")
                     cancel = gr.Button("Cancel", interactive=False, elem_id="cancel")
@@ -88,14 +87,13 @@ class ImagesTab:
                 )
                 progress = gr.HTML(self._note("The picture forms here, step by step."), elem_id="image-progress")
         with self.gate.panel:
-            examples = gr.Examples(
-                EXAMPLES, prompt, label="Try one", elem_id="image-examples", api_visibility="private"
-            )
+            gr.Examples(EXAMPLES, prompt, label="Prompts", elem_id="image-examples", api_visibility="private")
             gallery = gr.Gallery(
                 label="Pictures of this session",
                 format="png",
                 columns=6,
                 height="auto",
+                fit_columns=False,
                 object_fit="contain",
                 interactive=False,
                 buttons=["download", "fullscreen"],
@@ -107,15 +105,13 @@ class ImagesTab:
         made = gr.State([], time_to_live=SESSION_S)
         outputs = [picture, progress, seed, gallery, made, button, cancel]
         inputs = [prompt, negative, steps, guidance, seed, is_random, made]
+        # preprocess=False: values arrive as the client sent them, and the backend judges them
         shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **_RUN}
-        runs = [
-            gr.on([button.click, prompt.submit], self._generate, inputs, outputs, **shared),
-            examples.load_input_event.then(self._generate, inputs, outputs, **shared),
-        ]
+        run = gr.on([button.click, prompt.submit], self._generate, inputs, outputs, **shared)
         cancel.click(
             self._cancelled,
             outputs=[progress, button, cancel],
-            cancels=runs,
+            cancels=run,
             queue=False,
             show_progress="hidden",
             api_visibility="private",
@@ -139,15 +135,20 @@ class ImagesTab:
         running = [gr.Button(interactive=False), gr.Button(interactive=True)]
         same = gr.skip()
         async with aclosing(stepped(self._steps(prompt, negative, steps, guidance, seed))) as moments:
-            async for step in moments:
-                if step.image is None:
-                    yield [step.preview, self._progress(step), same, same, same, *running]
-                    continue
-                caption = f"{prompt} · seed {step.seed}"
-                made = [(self._saved(step.image), caption), *made][:GALLERY_LIMIT]
-                note = f"{step.steps} steps in {step.seconds:.1f} s · seed {step.seed}"
-                gallery = gr.Gallery(made, visible=True)
-                yield [step.image, self._note(note), step.seed, gallery, made, *idle]
+            yield [same, self._note("Starting …"), same, same, same, *running]
+            try:
+                async for step in moments:
+                    if step.image is None:
+                        yield [step.preview, self._progress(step), same, same, same, *running]
+                        continue
+                    caption = f"{prompt} · seed {step.seed}"
+                    made = [(self._saved(step.image), caption), *made][:GALLERY_LIMIT]
+                    facts = [f"{step.steps} steps in {step.seconds:.1f} s", f"seed {step.seed}", step.notice]
+                    note = self._note(" · ".join(filter(None, facts)))
+                    yield [step.image, note, step.seed, gr.Gallery(made, visible=True), made, *idle]
+            except HfjaxError:
+                yield [same, self._note("No picture."), same, same, same, *idle]
+                raise
 
     @streamed
     async def generate(
@@ -158,8 +159,8 @@ class ImagesTab:
         guidance_scale: float = 7.5,
         seed: int | None = None,
     ) -> dict[str, Any]:
-        """A picture as {"image": PNG data URL, "seed": the seed used}; after each step before the last one, only
-        {"step", "steps"}."""
+        """A picture as {"image": PNG data URL, "seed": the seed used, "notice": such as a prompt that was
+        cut, or null}; each step before the last one streams {"step", "steps"}."""
         async with aclosing(stepped(self._steps(prompt, negative_prompt, steps, guidance_scale, seed))) as moments:
             async for step in moments:
                 if step.image is None:
@@ -168,7 +169,7 @@ class ImagesTab:
                     png = io.BytesIO()
                     step.image.save(png, "png")
                     url = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
-                    yield {"image": url, "seed": step.seed}
+                    yield {"image": url, "seed": step.seed, "notice": step.notice}
 
     def _steps(self, prompt: object, negative: object, steps: object, guidance: object, seed: object) -> Iterator[Any]:
         return self._backend.get().generate(

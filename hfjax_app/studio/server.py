@@ -1,6 +1,7 @@
 """The web server: the studio's page, /health, limits on what clients send, and a clean start and end."""
 
 import errno
+import gc
 import signal
 import socket
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from hfjax_app.errors import HfjaxError
 from hfjax_app.runtime.process import prepare
 from hfjax_app.settings import Settings
 from hfjax_app.studio.blocks import build_studio
-from hfjax_app.studio.theme import CSS, theme
+from hfjax_app.studio.theme import CSS, HEAD, theme
 
 MAX_BODY = 8 << 20  # bytes of one request; the longest conversation that fits the limits of the backends is smaller
 MAX_UPLOAD = "1mb"  # no tab takes files, but Gradio's upload route exists
@@ -51,6 +52,7 @@ def launch(backends: Backends, settings: Settings) -> None:
             pass
         finally:
             backends.stop()
+            gc.freeze()  # or Python would walk all objects of torch and jax before it ends, for seconds
 
 
 def studio_app(backends: Backends) -> FastAPI:
@@ -70,6 +72,7 @@ def studio_app(backends: Backends) -> FastAPI:
         path="/",
         theme=theme(),
         css_paths=[CSS],
+        head=HEAD,
         show_error=False,
         max_file_size=MAX_UPLOAD,
         footer_links=["api", "settings"],

@@ -6,6 +6,11 @@ from pathlib import Path
 import gradio as gr
 
 CSS = Path(__file__).with_name("studio.css")
+# Gradio confines CSS files to the content; the footer is outside.
+HEAD = """<style>
+footer img { display: none !important; }
+@media (max-width: 640px) { footer .divider { display: none !important; } }
+</style>"""
 
 _LAGOON = gr.themes.Color(
     name="lagoon",
@@ -47,6 +52,8 @@ def theme() -> gr.themes.Base:
         font=["ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
         font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
     ).set(
+        body_text_color_subdued="*neutral_500",
+        body_text_color_subdued_dark="*neutral_400",
         body_background_fill="*neutral_50",
         body_background_fill_dark="*neutral_950",
         background_fill_primary="white",
