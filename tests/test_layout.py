@@ -18,7 +18,7 @@ BACKENDS = ("chat", "sentiment", "images")
 ALLOWED = {
     "runtime": {"errors"},
     "embedded": set(),
-    **dict.fromkeys(BACKENDS, {"errors", "text", "runtime"}),
+    **{backend: {"errors", "text", "runtime"} for backend in BACKENDS},
     "studio": {"errors", "settings", "text", "backends", "embedded", "runtime", *BACKENDS},
 }
 LEAVES = {"errors": set(), "settings": {"errors"}, "text": {"errors"}, "console": {"errors"}}

@@ -80,6 +80,8 @@ def _use_cache_folder(folder: Path) -> None:
 
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+    if runs_on_cpu():  # these are caches of GPU kernels, but their path would be part of every entry's key
+        jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     if compile_cache.open_folder(folder):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         atexit.register(compile_cache.seal, folder)

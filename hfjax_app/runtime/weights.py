@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from huggingface_hub import HfApi
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -35,7 +36,7 @@ def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **op
     """
     name = os.fspath(source)
     try:
-        return from_pretrained(name, **options)
+        return from_pretrained(name, **_reach(name), **options)
     except Exception as error:
         raise ModelUnavailable(_explain(name, error)) from error
 
@@ -43,6 +44,19 @@ def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **op
 def load_model(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
     """`load` for weights: safetensors files only, and no code from the checkpoint is ever run."""
     return load(from_pretrained, source, use_safetensors=True, **options)
+
+
+def _reach(name: str) -> dict[str, Any]:
+    """Asks the hub once. Out of reach, each file of a model would wait for its retries, also of one that is cached."""
+    if Path(name).exists():
+        return {}
+    try:
+        HfApi().model_info(name, timeout=10)
+    except (HfHubHTTPError, HFValidationError):
+        return {}  # an answer; from_pretrained gets the same one, and `_explain` puts it into words
+    except Exception:  # whatever the HTTP library raises without a network
+        return {"local_files_only": True}
+    return {}
 
 
 def _chain(error: BaseException | None) -> list[BaseException]:

@@ -1,0 +1,169 @@
+"""What must be set before jax starts, tested by effect, each in a process of its own."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import json, logging, sys
+from pathlib import Path
+from hfjax_app.runtime.process import prepare
+prepare(Path(sys.argv[1]))
+prepare()  # what every backend calls again: the folder stays
+import jax.numpy as jnp, numpy as np
+from hfjax_app.runtime.programs import Programs
+x = np.linspace(0, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
+programs = Programs()
+program = programs.compile("waves", lambda x: jnp.sin(x) @ jnp.cos(x), x)
+result = float(np.asarray(program(x)).sum())
+print(json.dumps({"cached": programs.reports[0].cached, "sum": result}))
+"""
+
+PAGE_FAULTS = """
+import resource, sys
+from hfjax_app.runtime.process import keep_freed_memory
+if sys.argv[1] == "tuned":
+    keep_freed_memory()
+import jax, jax.numpy as jnp, numpy as np
+def temporaries(x, w):  # 64 MiB each: a dot's result is not fused away
+    for _ in range(4):
+        x = jnp.tanh(x @ w)
+    return x.sum()
+program = jax.jit(temporaries)
+x, w = np.ones((1 << 18, 64), np.float32), np.eye(64, dtype=np.float32)
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+calls = []
+for _ in range(8):
+    before = faults()
+    program(x, w).block_until_ready()
+    calls.append(faults() - before)
+print(sorted(calls)[1])  # a settled call: the heap still grows in the first ones
+"""
+
+
+def run_python(script: str, *arguments: object, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run a script with this Python and the app importable; its output, checked for success."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment.pop("JAX_COMPILATION_CACHE_DIR")
+    command = [*prefix, sys.executable, "-c", script, *map(str, arguments)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def run_program(folder: Path, prefix: tuple[str, ...] = ()) -> tuple[bool, str]:
+    """Compile and run PROGRAM with a cache folder; whether the cache had it, and everything on stderr."""
+    result = run_python(PROGRAM, folder, prefix=prefix)
+    report = json.loads(result.stdout)
+    assert report["sum"] == pytest.approx(101264.66, rel=1e-4)
+    return report["cached"], result.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is tuned only on Linux")
+def test_the_same_program_faults_far_fewer_pages_with_the_allocator_settings() -> None:
+    default = int(run_python(PAGE_FAULTS, "default").stdout)
+    tuned = int(run_python(PAGE_FAULTS, "tuned").stdout)
+    assert default > 1_000, "the program has no large temporaries, so this test measures nothing"
+    assert tuned < default / 10
+
+
+@pytest.fixture(scope="module")
+def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cache") / "made" / "by" / "prepare"
+    cached, stderr = run_program(folder)
+    assert not cached
+    assert stderr == ""
+    return folder
+
+
+@pytest.fixture
+def folder(warm_folder: Path, tmp_path: Path) -> Path:
+    """A copy of a filled cache, for a test to spoil."""
+    return Path(shutil.copytree(warm_folder, tmp_path / "cache"))
+
+
+def test_a_second_process_finds_its_programs_in_the_cache(warm_folder: Path) -> None:
+    cached, stderr = run_program(warm_folder)
+    assert cached
+    assert stderr == ""
+
+
+def flip_a_byte(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda content: b"",
+        lambda content: content[: len(content) // 2],
+        lambda content: b"garbage\0" * 999,
+        flip_a_byte,
+    ],
+    ids=["empty", "truncated", "garbage", "one byte flipped"],
+)
+def test_damaged_entries_are_compiled_again_once_and_in_silence(folder: Path, spoil: Callable[[bytes], bytes]) -> None:
+    """jax alone warns about a damaged entry at every start and never replaces it, so every start stayed slow."""
+    for file in folder.iterdir():
+        file.write_bytes(spoil(file.read_bytes()))
+    assert run_program(folder) == (False, "")
+    assert run_program(folder) == (True, "")
+
+
+def test_an_entry_that_was_never_sealed_is_not_trusted(folder: Path) -> None:
+    """A process that was killed while it wrote leaves an entry without a checksum."""
+    for seal in folder.glob("*.sha256"):
+        seal.unlink()
+    assert run_program(folder) == (False, "")
+    assert run_program(folder) == (True, "")
+
+
+def test_a_folder_that_can_not_be_made_costs_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    cached, stderr = run_program(file / "cache")
+    assert not cached
+    assert stderr.count("\n") == 1
+    assert str(file) in stderr
+
+
+def test_a_read_only_folder_is_read_and_costs_one_line(folder: Path) -> None:
+    prefix: tuple[str, ...] = ()
+    if os.geteuid() == 0:  # root writes everywhere unless it gives that up
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv (util-linux) is needed to give up root's right to write everywhere")
+        prefix = ("setpriv", "--bounding-set=-dac_override")
+    folder.chmod(0o555)
+    try:
+        cached, stderr = run_program(folder, prefix)
+    finally:
+        folder.chmod(0o755)
+    assert cached
+    assert stderr.count("\n") == 1
+    assert str(folder) in stderr
+
+
+def test_jax_s_own_setting_of_the_folder_is_respected(tmp_path: Path) -> None:
+    script = (
+        "from hfjax_app.runtime.process import prepare\nprepare()\n"
+        "import jax\nprint(jax.config.jax_compilation_cache_dir)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "XDG_CACHE_HOME": str(tmp_path / "home")}
+    found = []
+    for folder in (tmp_path / "own", None):
+        environment.pop("JAX_COMPILATION_CACHE_DIR")
+        if folder is not None:
+            environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+        result = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        found.append(Path(result.stdout.strip()))
+    assert found[0] == tmp_path / "own"
+    assert found[1].parent == tmp_path / "home" / "hfjax_app"

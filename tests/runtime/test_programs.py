@@ -1,0 +1,96 @@
+"""Ahead-of-time programs: the ledger, refusal of other shapes, donation, and no compilation when they are called."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from hfjax_app.runtime.process import prepare
+from hfjax_app.runtime.programs import ProgramReport, Programs
+
+
+@contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Backend compilations of the process while the block runs, cache hits included."""
+    seen: list[str] = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seen
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def test_a_report_comes_with_each_program_as_soon_as_it_is_ready() -> None:
+    prepare()
+    heard: list[ProgramReport] = []
+    programs = Programs(heard.append)
+    programs.compile("first", lambda x: x + 1, X)
+    assert [report.name for report in heard] == ["first"]
+    programs.compile("second", lambda x: x * 2, X)
+    assert [report.name for report in heard] == ["first", "second"]
+    assert programs.reports == heard
+    assert all(report.seconds > 0 for report in heard)
+
+
+def test_calling_a_program_compiles_nothing() -> None:
+    prepare()
+    with compilations() as seen:
+        program = Programs().compile("twice", lambda tree: {"out": tree["in"] * 2}, {"in": X})
+        assert len(seen) == 1
+        for scale in range(3):
+            result = program({"in": X * np.float32(scale)})["out"]
+        assert len(seen) == 1
+    np.testing.assert_array_equal(result, X * 4)
+
+
+def test_shapes_are_enough_to_compile() -> None:
+    prepare()
+    program = Programs().compile("sum", jnp.sum, jax.ShapeDtypeStruct((3, 4), np.float32))
+    assert program(X) == X.sum()
+
+
+@pytest.mark.parametrize("wrong", [X[:2], X.astype(np.int32), X[0]], ids=["shape", "dtype", "rank"])
+def test_another_shape_or_dtype_is_an_error(wrong: np.ndarray) -> None:
+    """Never a silent recompilation while somebody waits."""
+    prepare()
+    program = Programs().compile("strict", lambda x: x - 1, X)
+    with compilations() as seen, pytest.raises(TypeError, match=r"differ|compiled"):
+        program(wrong)
+    assert not seen
+
+
+def test_a_donated_buffer_is_used_up() -> None:
+    prepare()
+    program = Programs().compile("count", lambda state, step: state + step, jnp.asarray(X), X, donate=(0,))
+    state = jnp.asarray(X)
+    result = program(state, X)
+    assert state.is_deleted()
+    np.testing.assert_array_equal(result, X * 2)
+
+
+def test_an_error_in_the_function_is_raised_and_not_reported() -> None:
+    prepare()
+    programs = Programs()
+    with pytest.raises(ZeroDivisionError):
+        programs.compile("broken", lambda x: x * (1 // 0), X)
+    assert programs.reports == []
+
+
+def test_the_name_is_in_the_cache() -> None:
+    """Profiles and the cache folder are readable: entries carry the program's name."""
+    prepare()
+    Programs().compile("a_name_to_find", lambda x: x @ x.T, X)
+    folder = Path(jax.config.jax_compilation_cache_dir)
+    assert list(folder.glob("*a_name_to_find*-cache"))
