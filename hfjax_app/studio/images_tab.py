@@ -78,6 +78,7 @@ class ImagesTab:
             with gr.Column(scale=2):
                 picture = gr.Image(
                     label="Picture",
+                    show_label=False,
                     format="png",
                     interactive=False,
                     height=340,

@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import os
 import signal
 import socket
 from dataclasses import asdict
@@ -52,7 +53,9 @@ def launch(backends: Backends, settings: Settings) -> None:
             pass
         finally:
             backends.stop()
-            gc.freeze()  # or Python would walk all objects of torch and jax before it ends, for seconds
+    if not backends.wait(0):
+        os._exit(0)  # a compiler's threads can't be stopped, and abort the process when Python ends under them
+    gc.freeze()  # or Python would walk all objects of torch and jax before it ends, for seconds
 
 
 def studio_app(backends: Backends) -> FastAPI:

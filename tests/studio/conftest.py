@@ -1,0 +1,189 @@
+"""Real servers, started once a session, and real browsers that fail a test when the page is not clean."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from hfjax_app.embedded import resolve
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+START_S = 240
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+@dataclass(kw_only=True)
+class Studio:
+    """A running server."""
+
+    process: subprocess.Popen[str]
+    url: str
+    output: Path
+    early_health: list[httpx.Response] = field(default_factory=list)
+
+    def health(self) -> dict[str, Any]:
+        return httpx.get(f"{self.url}/health", timeout=30).json()
+
+    def wait_until(self, holds: Callable[[dict[str, Any]], bool], seconds: float, what: str) -> dict[str, Any]:
+        """Poll /health until a condition holds; fails after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            health = self.health()
+            if holds(health):
+                return health
+            assert time.monotonic() < deadline, f"{what}: not within {seconds} s; {json.dumps(health)}"
+            time.sleep(0.05)
+
+    def wait_busy(self, slots: int = 1) -> None:
+        self.wait_until(lambda health: health["chat_engine"]["busy"] >= slots, 20, f"{slots} slots busy")
+
+    def wait_idle(self, seconds: float = 2.0) -> None:
+        def idle(health: dict[str, Any]) -> bool:
+            return health["chat_engine"]["busy"] == health["chat_engine"]["waiting"] == 0
+
+        self.wait_until(idle, seconds, "engine idle")
+
+
+def start(output: Path, **environment: str) -> Studio:
+    """`python app.py` on a free port; returns as soon as it answers."""
+    port = free_port()
+    with output.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "app.py"],
+            cwd=ROOT,
+            env={**os.environ, "HFJAX_PORT": str(port), **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    studio = Studio(process=process, url=f"http://127.0.0.1:{port}", output=output)
+    deadline = time.monotonic() + START_S
+    while not studio.early_health:
+        assert process.poll() is None, output.read_text()
+        assert time.monotonic() < deadline, "the server does not answer"
+        try:
+            studio.early_health.append(httpx.get(f"{studio.url}/health", timeout=30))
+        except httpx.TransportError:
+            time.sleep(0.2)
+    return studio
+
+
+def end(studio: Studio) -> None:
+    studio.process.terminate()
+    try:
+        studio.process.wait(30)
+    finally:
+        studio.process.kill()
+
+
+@pytest.fixture(scope="session")
+def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    """The app as a visitor gets it: embedded models, all warm."""
+    studio = start(tmp_path_factory.mktemp("studio") / "log")
+    studio.wait_until(lambda health: health["status"] != "warming up", START_S, "warm")
+    assert studio.health()["status"] == "ready", studio.health()
+    yield studio
+    end(studio)
+
+
+@pytest.fixture(scope="session")
+def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of random weights that never ends an answer and takes seconds for a long one."""
+    folder = tmp_path_factory.mktemp("slow-model")
+    tokenizer = AutoTokenizer.from_pretrained(resolve("chat-gemma"))
+    tokenizer.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=512,
+        intermediate_size=2048,
+        num_hidden_layers=12,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> Iterator[Studio]:
+    """A server with two slots of a slow chat model; its other two models do not exist."""
+    missing = tmp_path_factory.mktemp("missing")
+    studio = start(
+        tmp_path_factory.mktemp("slow-studio") / "log",
+        HFJAX_CHAT_MODEL=str(slow_model),
+        HFJAX_SENTIMENT_MODEL=str(missing / "no-sentiment"),
+        HFJAX_IMAGE_MODEL=str(missing / "no-images"),
+        HFJAX_SLOTS="2",
+        HFJAX_CONTEXT="2048",
+    )
+    studio.wait_until(lambda health: health["backends"]["images"]["state"] == "failed", START_S, "settled")
+    assert studio.health()["backends"]["chat"]["state"] == "ready", studio.health()
+    yield studio
+    end(studio)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    if not CHROMIUM.exists():
+        pytest.skip(f"browser tests need Debian's chromium at {CHROMIUM}: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """visit(studio, width=1280) opens the page in a browser profile of its own.
+
+    Afterwards the test fails if a page asked for anything outside the server, or logged an error.
+    """
+    contexts: list[BrowserContext] = []
+    faults: list[str] = []
+
+    def visit(studio: Studio, *, width: int = 1280, tab: str = "Chat") -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        local = (studio.url, "data:", "blob:")
+        page.on("request", lambda request: None if request.url.startswith(local) else faults.append(request.url))
+        page.goto(studio.url)
+        page.get_by_role("tab", name=tab).click()
+        return page
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert faults == []

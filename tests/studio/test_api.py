@@ -1,0 +1,187 @@
+"""What clients send that no browser would: refused in one line, with nothing computed or compiled, nobody disturbed."""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from .conftest import Studio
+
+HELLO = [{"role": "user", "content": "Hello!"}]
+CHAT = {
+    "messages": HELLO,
+    "system_prompt": "",
+    "max_tokens": 8,
+    "temperature": 0.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "seed": None,
+}
+GENERATE = {"prompt": "a red circle", "negative_prompt": "", "steps": 2, "guidance_scale": 7.5, "seed": 1}
+SURROGATE = "half \ud800 a pair"
+
+
+def call(studio: Studio, name: str, *values: Any) -> tuple[str, Any]:
+    """Call an endpoint as curl would: the last event's name ("complete" or "error") and its data."""
+    url = f"{studio.url}/gradio_api/call/{name}"
+    body = json.dumps({"data": values})  # not httpx's json=, which refuses NaN
+    joined = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=30)
+    assert joined.status_code == 200, joined.text
+    with httpx.stream("GET", f"{url}/{joined.json()['event_id']}", timeout=60) as stream:
+        lines = [line for line in stream.iter_lines() if line.strip()]
+    event, data = lines[-2].removeprefix("event: "), lines[-1].removeprefix("data: ")
+    return event, json.loads(data)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_computed_or_compiled(studio: Studio) -> Iterator[None]:
+    """Refused requests reach no engine, and good ones compile nothing either."""
+    before = studio.health()
+    yield
+    after = studio.health()
+    assert after["compilations"] == before["compilations"]
+    assert after["chat_engine"]["requests"] - before["chat_engine"]["requests"] == 1, "the one good request"
+    assert after["chat_engine"]["busy"] == after["chat_engine"]["waiting"] == 0
+
+
+def refused(studio: Studio, name: str, *values: Any) -> str:
+    event, data = call(studio, name, *values)
+    assert event == "error", data
+    assert isinstance(data["error"], str), data
+    assert "\n" not in data["error"]
+    assert "Traceback" not in data["error"]
+    return data["error"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("messages", None, "conversation must be a list"),
+        ("messages", "Hello!", "conversation must be a list"),
+        ("messages", [], "not empty"),
+        ("messages", [1, None], "needs a role"),
+        ("messages", [{"role": "system", "content": "x"}], "needs a role"),
+        ("messages", [{"role": "user", "content": ""}], "message is empty"),
+        ("messages", [{"role": "user", "content": 5}], "must be text"),
+        ("messages", [{"role": "user", "content": "a\0b"}], "NUL"),
+        ("messages", [{"role": "user", "content": SURROGATE}], "surrogate"),
+        ("messages", [{"role": "user", "content": "x" * 30_000}], "at most 20,000"),
+        ("system_prompt", None, "system prompt: must be text"),
+        ("max_tokens", 0, "max tokens = 0"),
+        ("max_tokens", -1, "max tokens = -1"),
+        ("max_tokens", 10**9, "max tokens = 1000000000"),
+        ("max_tokens", "many", "max tokens = 'many'"),
+        ("max_tokens", None, "max tokens = None"),
+        ("temperature", math.nan, "temperature = nan"),
+        ("temperature", math.inf, "temperature = inf"),
+        ("temperature", -1, "temperature = -1"),
+        ("top_p", 0, "top-p = 0"),
+        ("top_p", 2, "top-p = 2"),
+        ("top_k", -1, "top-k = -1"),
+        ("seed", -1, "seed = -1"),
+        ("seed", 2**64, f"seed = {2**64}"),
+    ],
+)
+def test_bad_chats(studio: Studio, field: str, value: Any, says: str) -> None:
+    assert says in refused(studio, "chat", *{**CHAT, field: value}.values())
+
+
+@pytest.mark.parametrize("text", ["", " \n", None, 7, ["a"], "a\0b", SURROGATE, "x" * 1_000_000])
+def test_bad_texts(studio: Studio, text: Any) -> None:
+    refused(studio, "classify", text)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("prompt", "", "prompt is empty"),
+        ("prompt", None, "prompt: must be text"),
+        ("prompt", SURROGATE, "surrogate"),
+        ("negative_prompt", 3, "negative prompt: must be text"),
+        ("steps", 0, "steps = 0"),
+        ("steps", 10**9, "steps = 1000000000"),
+        ("steps", 2.5, "steps = 2.5"),
+        ("guidance_scale", math.nan, "guidance scale = nan"),
+        ("guidance_scale", -math.inf, "guidance scale = -inf"),
+        ("seed", -1, "seed = -1"),
+        ("seed", 2**64, f"seed = {2**64}"),
+    ],
+)
+def test_bad_pictures(studio: Studio, field: str, value: Any, says: str) -> None:
+    assert says in refused(studio, "generate", *{**GENERATE, field: value}.values())
+
+
+def test_good_calls(studio: Studio) -> None:
+    event, [reply] = call(studio, "chat", *CHAT.values())
+    assert event == "complete"
+    assert reply["text"]
+    assert 1 <= reply["tokens"] <= 8
+    event, [scores] = call(studio, "classify", "I loved it")
+    assert event == "complete"
+    assert max(scores, key=scores.get) == "positive"
+    event, [picture] = call(studio, "generate", *GENERATE.values())
+    assert event == "complete"
+    assert picture["image"].startswith("data:image/png;base64,")
+    assert picture["seed"] == 1
+
+
+def page_events(studio: Studio) -> dict[str, int]:
+    """The page's own events, by what they are bound to first: name of the function -> number."""
+    dependencies = httpx.get(f"{studio.url}/config").json()["dependencies"]
+    return {
+        dependency["api_name"]: dependency["id"]
+        for dependency in dependencies
+        if dependency["queue"] is not False and dependency["api_name"]
+    }
+
+
+@pytest.mark.parametrize(
+    "history", [None, "x", [1], [{"role": "user"}], [{"role": "user", "content": [{"path": "/etc/passwd"}]}]]
+)
+def test_the_pages_own_events_refuse_what_no_page_sends(studio: Studio, history: Any) -> None:
+    """They are not in the API, yet anybody can send to the queue: no file is read, and the server lives on."""
+    event = page_events(studio)["_ask"]
+    data = ["", history, "", 8, 0.0, 1.0, 0, ""]
+    session = "raw"
+    joined = httpx.post(
+        f"{studio.url}/gradio_api/queue/join", json={"data": data, "fn_index": event, "session_hash": session}
+    )
+    assert joined.status_code == 200, joined.text
+    with httpx.stream(
+        "GET", f"{studio.url}/gradio_api/queue/data", params={"session_hash": session}, timeout=30
+    ) as stream:
+        messages = [json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data:")]
+    [done] = [message for message in messages if message["msg"] == "process_completed"]
+    assert not done["success"]
+    assert "root:" not in json.dumps(messages)
+
+
+def test_nobody_runs_past_the_queue(studio: Studio) -> None:
+    """Gradio's direct routes would bypass every limit."""
+    for route in ("run", "api"):
+        response = httpx.post(f"{studio.url}/gradio_api/{route}/chat", json={"data": list(CHAT.values())})
+        assert response.status_code == 404, response.text
+
+
+def test_huge_bodies_are_refused(studio: Studio) -> None:
+    url = f"{studio.url}/gradio_api/call/classify"
+    assert httpx.post(url, content=b"x" * (9 << 20)).status_code == 413
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(9):
+            yield b"x" * (1 << 20)
+
+    try:
+        status = httpx.post(url, content=chunks()).status_code  # of unknown length
+    except httpx.TransportError:
+        return  # cut off in the middle: refused too
+    assert status >= 400
+
+
+def test_large_uploads_are_refused(studio: Studio) -> None:
+    """No tab takes files."""
+    response = httpx.post(f"{studio.url}/gradio_api/upload", files={"files": ("big.bin", b"x" * (2 << 20))})
+    assert response.status_code == 413

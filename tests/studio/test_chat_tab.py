@@ -1,0 +1,162 @@
+"""The chat tab in a browser, with the embedded model."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from .conftest import Studio
+
+Visit = Callable[..., Page]
+ANSWER_MS = 30_000
+
+
+def answers(page: Page) -> Locator:
+    """The assistant's messages: the texts, without the notes under them."""
+    return page.locator("#conversation [data-testid=bot]:not(:has(small.note))")
+
+
+def notes(page: Page) -> Locator:
+    return page.locator("#conversation small.note")
+
+
+def questions(page: Page) -> Locator:
+    return page.locator("#conversation [data-testid=user]")
+
+
+def box(page: Page) -> Locator:
+    return page.locator("#message textarea")
+
+
+def wait_answered(page: Page, count: int) -> None:
+    """`count` answers are there and nothing runs any more."""
+    expect(notes(page)).to_have_count(count, timeout=ANSWER_MS)
+    expect(notes(page).last).to_contain_text("tokens", timeout=ANSWER_MS)
+    expect(page.locator("#message .submit-button")).to_be_visible(timeout=ANSWER_MS)
+
+
+def ask(page: Page, text: str) -> str:
+    """Type a message, wait for the whole answer and return it."""
+    before = notes(page).count()
+    box(page).fill(text)
+    box(page).press("Enter")
+    wait_answered(page, before + 1)
+    return answers(page).last.inner_text()
+
+
+def set_option(page: Page, elem_id: str, value: str) -> None:
+    if not page.locator("#system-prompt").is_visible():
+        page.locator("#chat-settings").get_by_text("Settings").click()
+    field = page.locator(f"#{elem_id} input[type=number], #{elem_id} textarea, #{elem_id} input[type=text]").first
+    field.fill(value)
+    field.blur()
+
+
+def test_says_what_jax_is_as_it_thinks(studio: Studio, visit: Visit) -> None:
+    """The answer grows before one's eyes: at least two lengths are seen on the way."""
+    page = visit(studio)
+    set_option(page, "temperature", "0")
+    page.evaluate("""() => {
+        window.lengths = new Set()
+        const look = () => {
+            const answer = document.querySelector('#conversation [data-testid=bot]')
+            if (answer) window.lengths.add(answer.innerText.length)
+        }
+        new MutationObserver(look).observe(document.body, {subtree: true, childList: true, characterData: true})
+    }""")
+    answer = ask(page, "What is JAX?")
+    assert re.search(r"python|numpy|compil|XLA|library|google|accelerat", answer, re.IGNORECASE), answer
+    assert len(page.evaluate("[...window.lengths].filter(length => length > 0)")) >= 2
+    expect(notes(page)).to_have_text(re.compile(r"first token [\d.]+ m?s · [\d,.]+ tokens/s · \d+ tokens"))
+    expect(box(page)).to_have_value("")
+
+
+def test_remembers_a_name(studio: Studio, visit: Visit) -> None:
+    page = visit(studio)
+    set_option(page, "temperature", "0")
+    ask(page, "My name is Ada.")
+    assert "Ada" in ask(page, "What's my name?")
+
+
+def test_retry_edit_undo_clear(studio: Studio, visit: Visit) -> None:
+    page = visit(studio)
+    ask(page, "Hello!")
+    ask(page, "What is 2 plus 3?")
+    page.get_by_role("button", name="Retry").last.click()
+    wait_answered(page, 2)
+    expect(questions(page)).to_have_count(2)
+
+    page.get_by_role("button", name="Edit").first.click()
+    page.locator("#conversation textarea").fill("Good morning!")
+    page.get_by_role("button", name="Submit").click()
+    expect(questions(page)).to_have_count(1)
+    wait_answered(page, 1)
+    expect(questions(page)).to_have_text("Good morning!")
+
+    page.get_by_role("button", name="Undo").click()
+    expect(questions(page)).to_have_count(0)
+    expect(box(page)).to_have_value("Good morning!")
+
+    ask(page, "Hello!")
+    page.get_by_role("button", name="Clear").click()
+    expect(questions(page)).to_have_count(0)
+
+
+def test_an_example_is_asked_at_once(studio: Studio, visit: Visit) -> None:
+    page = visit(studio)
+    page.get_by_role("button", name="What is JAX?").click()
+    wait_answered(page, 1)
+    expect(questions(page)).to_have_text("What is JAX?")
+
+
+def test_max_tokens_and_seed(studio: Studio, visit: Visit) -> None:
+    """The controls reach the engine: five tokens are five, and a seed repeats itself."""
+    page = visit(studio)
+    set_option(page, "temperature", "1.5")
+    set_option(page, "chat-seed", "7")
+    story = ask(page, "Tell me a story about a cat.")
+    page.get_by_role("button", name="Clear").click()
+    assert ask(page, "Tell me a story about a cat.") == story
+    set_option(page, "max-tokens", "5")
+    ask(page, "Tell me a story about a cat.")
+    expect(notes(page).last).to_contain_text("5 tokens · ended at max tokens")
+
+
+def test_a_full_context_drops_the_oldest_messages_and_says_so(studio: Studio, visit: Visit) -> None:
+    page = visit(studio)
+    set_option(page, "max-tokens", "8")
+    for _ in range(4):
+        ask(page, "I like the sea and the mountains. " * 24)
+    expect(notes(page).last).to_contain_text(re.compile(r"oldest \d+ messages dropped"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"), [("   ", "message is empty"), ("a" * 20_001, "message of 20,001 characters: at most 20,000")]
+)
+def test_bad_messages_are_refused_and_stay_in_the_box(studio: Studio, visit: Visit, typed: str, says: str) -> None:
+    page = visit(studio)
+    ask(page, "Hello!")
+    box(page).fill(typed)
+    box(page).press("Enter")
+    expect(page.get_by_text(says)).to_be_visible()
+    expect(box(page)).to_have_value(typed)
+    expect(answers(page)).to_have_count(1)
+    expect(answers(page)).to_be_visible()
+
+
+def test_a_bad_seed_is_refused(studio: Studio, visit: Visit) -> None:
+    page = visit(studio)
+    set_option(page, "chat-seed", "minus one")
+    box(page).fill("Hello!")
+    box(page).press("Enter")
+    expect(page.get_by_text("seed = 'minus one': must be a whole number")).to_be_visible()
+    expect(box(page)).to_have_value("Hello!")
+
+
+def test_what_one_types_is_shown_as_typed(studio: Studio, visit: Visit) -> None:
+    """Special tokens and HTML stay text on the page; Gradio's Markdown would swallow unknown tags."""
+    page = visit(studio)
+    ask(page, "Is <start_of_turn> a token? <script>window.hacked = true</script>")
+    expect(questions(page)).to_contain_text("Is <start_of_turn> a token?")
+    assert page.evaluate("window.hacked") is None

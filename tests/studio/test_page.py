@@ -1,0 +1,60 @@
+"""The page itself: warming up, the status line, narrow screens. Every visit also checks that nothing is asked of other
+hosts and that the console stays clean."""
+
+from collections.abc import Callable
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from .conftest import Studio
+
+
+def test_not_ready_until_all_backends_are(studio: Studio) -> None:
+    """/health says 503 while models load and compile, 200 afterwards."""
+    early = studio.early_health[0]
+    assert (early.status_code, early.json()["status"]) == (503, "warming up")
+    late = httpx.get(f"{studio.url}/health")
+    assert (late.status_code, late.json()["status"]) == (200, "ready")
+    assert {backend["state"] for backend in late.json()["backends"].values()} == {"ready"}
+
+
+def test_the_address_is_printed_once(studio: Studio) -> None:
+    assert studio.output.read_text().count(studio.url) == 1
+
+
+def test_the_status_line_names_device_and_models(studio: Studio, visit: Callable[..., Page]) -> None:
+    page = visit(studio)
+    line = page.locator("#status-line")
+    expect(line).to_contain_text("device CPU")
+    expect(line).to_contain_text("chat-gemma")
+    expect(line.locator(".chip.ready")).to_have_count(3)
+    for tab, control in (("Chat", "#message"), ("Sentiment", "#classify"), ("Images", "#generate")):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(control)).to_be_visible()
+
+
+def test_polling_ends_when_all_is_settled(studio: Studio, visit: Callable[..., Page]) -> None:
+    page = visit(studio)
+    expect(page.locator("#status-line .chip.ready")).to_have_count(3)
+    page.wait_for_timeout(1500)
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.wait_for_timeout(2500)
+    assert requests == []
+
+
+@pytest.mark.parametrize("tab", ["Chat", "Sentiment", "Images"])
+def test_nothing_overflows_on_a_phone(studio: Studio, visit: Callable[..., Page], tab: str) -> None:
+    page = visit(studio, width=390, tab=tab)
+    expect(page.locator("#status-line .chip.ready")).to_have_count(3)
+    expect(page.get_by_role("tabpanel").locator("textarea:visible").first).to_be_visible()
+    if tab == "Chat":
+        page.locator("#chat-settings").get_by_text("Settings").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    too_wide = page.evaluate(
+        """() => [...document.querySelectorAll('main *')]
+            .filter(element => element.checkVisibility() && element.getBoundingClientRect().right > 391)
+            .map(element => element.outerHTML.slice(0, 120))"""
+    )
+    assert too_wide == []

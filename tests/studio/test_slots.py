@@ -1,0 +1,122 @@
+"""Long answers: streaming to several visitors, and every way in which one ends frees its slot within two seconds."""
+
+import re
+import time
+
+import httpx
+import pytest
+from playwright.sync_api import Page, expect
+
+from .conftest import Studio
+from .test_chat_tab import Visit, answers, box, notes, questions
+
+
+def begin(page: Page, text: str = "Tell me a story.") -> None:
+    """Ask for an answer that takes long, and wait until some of it is there."""
+    if not page.locator("#system-prompt").is_visible():
+        page.locator("#chat-settings").get_by_text("Settings").click()
+        page.locator("#max-tokens input[type=number]").fill("1500")
+        page.locator("#max-tokens input[type=number]").blur()
+    box(page).fill(text)
+    box(page).press("Enter")
+    expect(notes(page).last).to_contain_text(re.compile(r"\d tokens"), timeout=30_000)
+
+
+def tokens(page: Page) -> int:
+    return int(re.search(r"([\d,]+) tokens(?!/)", notes(page).last.inner_text())[1].replace(",", ""))
+
+
+def stop(page: Page) -> None:
+    page.locator("#message .stop-button").click()
+
+
+def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, visit: Visit) -> None:
+    page = visit(slow_studio)
+    begin(page)
+    slow_studio.wait_busy()
+    stop(page)
+    slow_studio.wait_idle()
+    expect(notes(page)).to_contain_text("stopped")
+    assert answers(page).first.inner_text()
+    made = tokens(page)
+    begin(page, "Go on.")
+    expect(questions(page)).to_have_count(2)
+    stop(page)
+    slow_studio.wait_idle()
+    assert made < 1500
+
+
+def test_stop_ends_a_retry_and_an_edit(slow_studio: Studio, visit: Visit) -> None:
+    """Gradio's own chat interface does not cancel the answer to an edited message."""
+    page = visit(slow_studio)
+    begin(page)
+    stop(page)
+    slow_studio.wait_idle()
+    page.get_by_role("button", name="Retry").click()
+    slow_studio.wait_busy()
+    stop(page)
+    slow_studio.wait_idle()
+    page.get_by_role("button", name="Edit").click()
+    page.locator("#conversation textarea").fill("Another story.")
+    page.get_by_role("button", name="Submit").click()
+    slow_studio.wait_busy()
+    stop(page)
+    slow_studio.wait_idle()
+
+
+def test_clear_in_the_middle_frees_the_slot(slow_studio: Studio, visit: Visit) -> None:
+    page = visit(slow_studio)
+    begin(page)
+    page.get_by_role("button", name="Clear").click()
+    slow_studio.wait_idle()
+    expect(questions(page)).to_have_count(0)
+
+
+def test_a_closed_tab_frees_the_slot(slow_studio: Studio, visit: Visit) -> None:
+    page = visit(slow_studio)
+    begin(page)
+    slow_studio.wait_busy()
+    page.close()
+    slow_studio.wait_idle()
+
+
+def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
+    """An API client that goes away in the middle of a stream."""
+    data = [[{"role": "user", "content": "Tell me a story."}], "", 1500, 1.0, 1.0, 0, None]
+    call = f"{slow_studio.url}/gradio_api/call/chat"
+    event = httpx.post(call, json={"data": data}).json()["event_id"]
+    with httpx.stream("GET", f"{call}/{event}", timeout=30) as stream:
+        next(line for line in stream.iter_lines() if '"tokens": 1' in line)
+        slow_studio.wait_busy()
+    slow_studio.wait_idle()
+
+
+def test_two_visitors_stream_at_the_same_time_and_the_third_waits_in_line(slow_studio: Studio, visit: Visit) -> None:
+    """The server has two slots. Both answers grow in the same second; the third sees its place until one stops."""
+    first, second, third = visit(slow_studio), visit(slow_studio), visit(slow_studio)
+    begin(first)
+    begin(second)
+    before = tokens(first), tokens(second)
+    time.sleep(1)
+    assert tokens(first) > before[0]
+    assert tokens(second) > before[1]
+    box(third).fill("Hello!")
+    box(third).press("Enter")
+    expect(notes(third)).to_have_text("place 1 in line")
+    stop(first)
+    expect(notes(third)).to_contain_text("first token", timeout=10_000)
+    for page in (second, third):
+        stop(page)
+    slow_studio.wait_idle()
+
+
+@pytest.mark.parametrize(("tab", "model"), [("Sentiment", "no-sentiment"), ("Images", "no-images")])
+def test_a_tab_whose_model_failed_says_why_and_stays_closed(
+    slow_studio: Studio, visit: Visit, tab: str, model: str
+) -> None:
+    page = visit(slow_studio, tab=tab)
+    expect(page.get_by_role("tabpanel").get_by_text(f"{model} can't be used")).to_be_visible()
+    assert page.locator("#classify:visible, #generate:visible").count() == 0
+    response = httpx.get(f"{slow_studio.url}/health")
+    assert (response.status_code, response.json()["status"]) == (503, "failed")
+    assert response.json()["backends"][tab.lower()]["error"]
