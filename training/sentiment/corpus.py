@@ -19,6 +19,7 @@ _WORD = re.compile(r"\w+")
 _TIDY = (
     (re.compile(r"\s+"), " "),
     (re.compile(r" ([,.;:?!](?:\s|$))"), r"\1"),
+    (re.compile(r" (?='(?:m|re|ve|ll|s|d)\b)"), ""),
     (re.compile(r"\ba (?=(?!one\b|uni|use|euro|u )[aeiou])", re.IGNORECASE), "an "),
     (re.compile(r"\ban (?=[bcdfgjklmnpqrstvwxyz])(?!x-ray)"), "a "),
     (re.compile(r"([.!?])\.(?=\s|$)"), r"\1"),
@@ -99,7 +100,7 @@ def roughen(text: str, rng: Random) -> str:
         text = text.replace("'", "’")
     if rng.random() < 0.06:
         text = re.sub(r"[,.;:!?]", "", text)
-    if rng.random() < 0.06:
+    if rng.random() < 0.04:
         words = text.split(" ")
         long = [index for index, word in enumerate(words) if len(word) > 4 and word.isalpha()]
         if long:

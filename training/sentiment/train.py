@@ -18,6 +18,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedTokenizerFast
 
+from training.sentiment import lexicon
 from training.sentiment import tokenizer as wordpiece
 from training.sentiment.corpus import HELD_OUT, LABELS, build_grammar, read_labelled, texts
 
@@ -28,8 +29,8 @@ class Recipe:
 
     seed: int = 7
     examples: int = 480_000
-    batch: int = 128
-    learning_rate: float = 1.5e-3
+    batch: int = 64
+    learning_rate: float = 1.1e-3
     warmup: float = 0.06
     weight_decay: float = 0.02
     label_smoothing: float = 0.12
@@ -42,7 +43,8 @@ class Recipe:
     hidden: int = 384
     layers: int = 3
     heads: int = 4
-    split_share: float = 0.08
+    split_share: float = 0.05
+    valence_scale: float = 0.01
     threads: int = 1
 
 
@@ -89,6 +91,7 @@ def batches(
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> DistilBertForSequenceClassification:
+    """Random weights, except that the first coordinates of an opinion word's vector start with its valence."""
     config = DistilBertConfig(
         vocab_size=len(tokenizer),
         max_position_embeddings=wordpiece.MAX_LENGTH,
@@ -108,6 +111,12 @@ def build_model(tokenizer: PreTrainedTokenizerFast, recipe: Recipe) -> DistilBer
     table = model.distilbert.embeddings.position_embeddings.weight
     table.data.copy_(sinusoids(wordpiece.MAX_LENGTH, recipe.dim) * config.initializer_range * math.sqrt(2))
     table.requires_grad_(False)
+    vocabulary = tokenizer.get_vocab()
+    words = model.distilbert.embeddings.word_embeddings.weight.data
+    for word, valence in lexicon.valences().items():
+        index = vocabulary.get(word)
+        if index is not None:
+            words[index, : recipe.dim // 16] += recipe.valence_scale * valence
     return model
 
 
