@@ -129,11 +129,11 @@ def image(arguments: argparse.Namespace) -> None:
     options = _given(arguments, "negative_prompt", "steps", "guidance_scale", "seed")
     with closing(generator.generate(arguments.prompt, **options)) as steps:
         step = next(steps)
-        with tqdm(total=step.steps, initial=step.step, unit="step", file=sys.stderr) as bar:
+        with tqdm(total=step.steps, initial=step.step, unit="step", disable=False) as bar:
             for step in steps:
                 bar.update(step.step - bar.n)
-    if notice := getattr(step, "notice", None):
-        print(f"note: {notice}", file=sys.stderr)
+    if step.notice is not None:
+        print(f"note: {step.notice}", file=sys.stderr)
     step.image.save(out)
     print(f"{out} (seed {step.seed})")
 
