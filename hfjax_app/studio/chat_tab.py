@@ -101,10 +101,14 @@ class ChatTab:
             **shared,
             **_RUN,
         )
-        at_once = {**shared, "cancels": asking, "queue": False}
-        textbox.stop(self._stopped, [chatbot], outputs, **at_once)
-        chatbot.clear(lambda: ([], _idle()), None, outputs, **at_once)
-        chatbot.undo(self._undo, [chatbot], outputs, **at_once)
+        # the cancellation first, then what it leaves behind, or a late piece of the answer would overwrite that
+        for end, then, inputs in (
+            (textbox.stop, self._stopped, [chatbot]),
+            (chatbot.undo, self._undo, [chatbot]),
+            (chatbot.clear, lambda: ([], _idle()), []),
+        ):
+            cancel = end(None, cancels=asking, queue=False, api_visibility="private")
+            cancel.then(then, inputs, outputs, queue=False, **shared)
 
     @streamed
     def _ask(self, event: gr.EventData, typed: object, history: object, *options: Any) -> AsyncGenerator[Any, None]:
@@ -121,10 +125,10 @@ class ChatTab:
                 return self._answer(messages[:asked], messages[asked].text, options)
         return self._answer(messages, typed, options)
 
-    def _undo(self, event: gr.UndoData, history: object) -> list[Any]:
+    def _undo(self, history: object) -> list[Any]:
         with refusals_shown():
             messages = read(history)
-            asked = _last_question(messages, position(event.index))
+            asked = _last_question(messages, len(messages) - 1)
             return [_shown(messages[:asked]), _idle(messages[asked].text)]
 
     def _stopped(self, history: object) -> list[Any]:

@@ -109,10 +109,11 @@ class ImagesTab:
         # preprocess=False: values arrive as the client sent them, and the backend judges them
         shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **_RUN}
         run = gr.on([button.click, prompt.submit], self._generate, inputs, outputs, **shared)
-        cancel.click(
+        # the cancellation first, then its note, or a late step would overwrite that
+        cancel.click(None, cancels=run, queue=False, api_visibility="private").then(
             self._cancelled,
-            outputs=[progress, button, cancel],
-            cancels=run,
+            None,
+            [progress, button, cancel],
             queue=False,
             show_progress="hidden",
             api_visibility="private",
