@@ -3,25 +3,25 @@
 import os
 import sys
 
-from hfjax_app.backends import Backends
+from hfjax_app import console
 from hfjax_app.errors import HfjaxError, RequestRejected
 from hfjax_app.settings import load_settings
-from hfjax_app.studio import launch
 
 
 def main() -> int:
     """Serve until told to end. Returns the exit status: 0, 1 for a failure, 2 for a setting that is wrong."""
-    # A Space is reached from outside its container.
-    in_space = "SPACE_ID" in os.environ and "HFJAX_HOST" not in os.environ
+    console.quiet()
     try:
+        # a Space is reached from outside its container
+        in_space = "SPACE_ID" in os.environ and "HFJAX_HOST" not in os.environ
         settings = load_settings(host="0.0.0.0" if in_space else None)
+        from hfjax_app.backends import Backends  # after quiet(), and after the settings turned out to be right
+        from hfjax_app.studio import launch
+
         launch(Backends(settings), settings)
-    except RequestRejected as error:
-        print(error, file=sys.stderr)
-        return 2
     except HfjaxError as error:
-        print(error, file=sys.stderr)
-        return 1
+        print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, RequestRejected) else 1
     return 0
 
 

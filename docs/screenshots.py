@@ -2,7 +2,8 @@
 
     python docs/screenshots.py [ADDRESS]
 
-ADDRESS is a studio with warm models, by default http://127.0.0.1:7860. Needs requirements-dev.txt and Debian's chromium.
+ADDRESS is a studio with warm models, by default http://127.0.0.1:7860. Needs requirements-dev.txt and Debian's
+chromium.
 """
 
 import io

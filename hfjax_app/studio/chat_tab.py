@@ -43,6 +43,7 @@ class ChatTab:
         name = model_name(backend.model)
         with self.gate.panel:
             self._chatbot = gr.Chatbot(
+                label="Conversation",
                 show_label=False,
                 container=False,
                 height="max(340px, calc(100dvh - 390px))",
@@ -56,6 +57,7 @@ class ChatTab:
             )
             self._textbox = gr.Textbox(
                 "",
+                label="Message",
                 show_label=False,
                 container=False,
                 placeholder="Type a message",

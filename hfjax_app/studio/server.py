@@ -36,6 +36,7 @@ def launch(backends: Backends, settings: Settings) -> None:
     Raises:
         HfjaxError: the port is taken, or the address is not one of this machine.
     """
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     listener = _listen(settings.host, settings.port)
     with listener:
         app = studio_app(backends)

@@ -154,7 +154,7 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for each file: while it is open, Playwright occupies this thread's event loop, and no test may use asyncio."""
+    """One for each file: while it is open, Playwright runs this thread's event loop, and no test may use asyncio."""
     if not CHROMIUM.exists():
         pytest.skip(f"browser tests need Debian's chromium at {CHROMIUM}: apt-get install chromium")
     with sync_playwright() as playwright:

@@ -25,7 +25,7 @@ def test_a_taken_port_is_one_line_and_status_1() -> None:
             timeout=120,
         )
     assert ended.returncode == 1
-    assert ended.stderr == f"port {port} is taken; choose another with --port or HFJAX_PORT\n"
+    assert ended.stderr == f"error: port {port} is taken; choose another with --port or HFJAX_PORT\n"
 
 
 def test_an_unknown_setting_is_one_line_and_status_2() -> None:
