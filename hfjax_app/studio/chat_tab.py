@@ -13,7 +13,7 @@ import gradio as gr
 
 from hfjax_app.backends import Backend
 from hfjax_app.chat import Reply, SamplingParams
-from hfjax_app.errors import HfjaxError, RequestRejected
+from hfjax_app.errors import RequestRejected
 from hfjax_app.studio.refusal import refusals_shown, streamed
 from hfjax_app.studio.status import Gate, model_name
 from hfjax_app.studio.transcript import Message, note, position, read, with_fact
@@ -103,6 +103,8 @@ class ChatTab:
             **shared,
             **_RUN,
         )
+        # only now, because until its event has ended the page would ignore the next question
+        asking.then(_idle, None, [textbox], queue=False, **shared)
         # the cancellation first, then what it leaves behind, or a late piece of the answer would overwrite that
         for end, then, inputs in (
             (textbox.stop, self._stopped, [chatbot]),
@@ -157,18 +159,12 @@ class ChatTab:
             self._replies([message.said() for message in messages], *options[:-1], _seed(options[-1]))
         ) as replies:
             box = gr.Textbox("", submit_btn=False, stop_btn=True)
-            try:
-                async for reply in replies:
-                    if reply.finish_reason is None and time.monotonic() < drawn_at + REDRAW_S:
-                        continue
-                    answer = Message(role="assistant", text=reply.text, note=note(reply))
-                    yield [_shown([*messages, answer]), box]
-                    box, drawn_at = gr.skip(), time.monotonic()
-            except HfjaxError:
-                if drawn_at:
-                    yield [gr.skip(), _idle()]
-                raise
-        yield [gr.skip(), _idle()]
+            async for reply in replies:
+                if reply.finish_reason is None and time.monotonic() < drawn_at + REDRAW_S:
+                    continue
+                answer = Message(role="assistant", text=reply.text, note=note(reply))
+                yield [_shown([*messages, answer]), box]
+                box, drawn_at = gr.skip(), time.monotonic()
 
     @streamed
     async def chat(

@@ -13,7 +13,6 @@ import gradio as gr
 from gradio.processing_utils import save_pil_to_cache
 
 from hfjax_app.backends import Backend
-from hfjax_app.errors import HfjaxError
 from hfjax_app.studio.refusal import streamed
 from hfjax_app.studio.status import Gate
 
@@ -109,14 +108,11 @@ class ImagesTab:
         # preprocess=False: values arrive as the client sent them, and the backend judges them
         shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **_RUN}
         run = gr.on([button.click, prompt.submit], self._generate, inputs, outputs, **shared)
+        at_once = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+        run.then(_idle, None, [button, cancel], **at_once)
         # the cancellation first, then its note, or a late step would overwrite that
         cancel.click(None, cancels=run, queue=False, api_visibility="private").then(
-            self._cancelled,
-            None,
-            [progress, button, cancel],
-            queue=False,
-            show_progress="hidden",
-            api_visibility="private",
+            lambda: [self._note("Cancelled."), *_idle()], None, [progress, button, cancel], **at_once
         )
         gr.api(self.generate, api_name="generate", **_RUN)
 
@@ -133,24 +129,19 @@ class ImagesTab:
     ) -> AsyncGenerator[list[Any], None]:
         if is_random:
             seed = secrets.randbelow(RANDOM_SEEDS)
-        idle = [gr.Button(interactive=True), gr.Button(interactive=False)]
         running = [gr.Button(interactive=False), gr.Button(interactive=True)]
         same = gr.skip()
         async with aclosing(stepped(self._steps(prompt, negative, steps, guidance, seed))) as moments:
             yield [same, self._note("Starting …"), same, same, same, *running]
-            try:
-                async for step in moments:
-                    if step.image is None:
-                        yield [step.preview, self._progress(step), same, same, same, *running]
-                        continue
-                    caption = f"{prompt} · seed {step.seed}"
-                    made = [(self._saved(step.image), caption), *made][:GALLERY_LIMIT]
-                    facts = [f"{step.steps} steps in {step.seconds:.1f} s", f"seed {step.seed}", step.notice]
-                    note = self._note(" · ".join(filter(None, facts)))
-                    yield [step.image, note, step.seed, gr.Gallery(made, visible=True), made, *idle]
-            except HfjaxError:
-                yield [same, self._note("No picture."), same, same, same, *idle]
-                raise
+            async for step in moments:
+                if step.image is None:
+                    yield [step.preview, self._progress(step), same, same, same, same, same]
+                    continue
+                caption = f"{prompt} · seed {step.seed}"
+                made = [(self._saved(step.image), caption), *made][:GALLERY_LIMIT]
+                facts = [f"{step.steps} steps in {step.seconds:.1f} s", f"seed {step.seed}", step.notice]
+                note = self._note(" · ".join(filter(None, facts)))
+                yield [step.image, note, step.seed, gr.Gallery(made, visible=True), made, same, same]
 
     @streamed
     async def generate(
@@ -193,5 +184,7 @@ class ImagesTab:
             f"step {step.step} of {step.steps} · {step.seconds:.1f} s</div>"
         )
 
-    def _cancelled(self) -> list[Any]:
-        return [self._note("Cancelled."), gr.Button(interactive=True), gr.Button(interactive=False)]
+
+def _idle() -> list[gr.Button]:
+    """Generate and Cancel when nothing runs."""
+    return [gr.Button(interactive=True), gr.Button(interactive=False)]

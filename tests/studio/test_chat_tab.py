@@ -45,6 +45,13 @@ def ask(page: Page, text: str) -> str:
     return answers(page).last.inner_text()
 
 
+def clear(page: Page) -> None:
+    """Clear the conversation and wait for the server's part of it."""
+    with page.expect_response("**/run/predict"):
+        page.get_by_role("button", name="Clear").click()
+    expect(questions(page)).to_have_count(0)
+
+
 def set_option(page: Page, elem_id: str, value: str) -> None:
     if not page.locator("#system-prompt").is_visible():
         page.locator("#chat-settings").get_by_text("Settings").click()
@@ -99,8 +106,7 @@ def test_retry_edit_undo_clear(studio: Studio, visit: Visit) -> None:
     expect(box(page)).to_have_value("Good morning!")
 
     ask(page, "Hello!")
-    page.get_by_role("button", name="Clear").click()
-    expect(questions(page)).to_have_count(0)
+    clear(page)
 
 
 def test_an_example_is_asked_at_once(studio: Studio, visit: Visit) -> None:
@@ -116,7 +122,7 @@ def test_max_tokens_and_seed(studio: Studio, visit: Visit) -> None:
     set_option(page, "temperature", "1.5")
     set_option(page, "chat-seed", "7")
     story = ask(page, "Tell me a story about a cat.")
-    page.get_by_role("button", name="Clear").click()
+    clear(page)
     assert ask(page, "Tell me a story about a cat.") == story
     set_option(page, "max-tokens", "5")
     ask(page, "Tell me a story about a cat.")
