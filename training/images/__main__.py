@@ -111,6 +111,8 @@ def save(
     folder: Path, vae: AutoencoderKL, words: CLIPTokenizer, text_encoder: CLIPTextModel, unet: UNet2DConditionModel
 ) -> None:
     """Writes a StableDiffusionPipeline in float16; the folder changes all at once."""
+    words.backend_tokenizer.no_padding()
+    words.backend_tokenizer.no_truncation()
     pipeline = StableDiffusionPipeline(
         vae=copy_half(vae),
         text_encoder=copy_half(text_encoder),

@@ -1,4 +1,4 @@
-"""The tokenizer: lower case, byte-level BPE in CLIP's format. Words of the captions are one token, no text is unknown."""
+"""The tokenizer: lower case, byte-level BPE in CLIP's format. Words of the captions are one token, none is unknown."""
 
 import json
 from collections import Counter
