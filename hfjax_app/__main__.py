@@ -178,7 +178,8 @@ def _parser() -> argparse.ArgumentParser:
 
     sub = add("serve", serve, "serve the studio in a browser", "", "--port 8000 --chat-model chat-llama")
     for name, field in Settings.model_fields.items():
-        default = "" if field.default is None else f" (default: {field.default})"
+        value = field.get_default(call_default_factory=True)
+        default = "" if value is None else f" (default: {value})"
         flag = f"--{name.replace('_', '-')}"
         sub.add_argument(flag, metavar="VALUE", help=f"{field.description}{default}; HFJAX_{name.upper()}")
 

@@ -11,12 +11,19 @@ from hfjax_app.errors import RequestRejected
 PREFIX = "HFJAX_"
 
 
+def _default_host() -> str:
+    """This machine only; in a Hugging Face Space every interface, because it is reached from outside its container."""
+    return "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1"
+
+
 class Settings(BaseSettings):
     """What a deployment can choose. Model fields take an embedded model's name, a folder, or a hub id."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 for every interface")
+    host: str = Field(
+        default_factory=_default_host, description="address to listen on; 0.0.0.0, the default in a Space: every one"
+    )
     port: int = Field(7860, ge=1, le=65535, description="port to listen on")
     chat_model: str = Field("chat-gemma", min_length=1, description="causal language model of the chat tab")
     sentiment_model: str = Field("sentiment", min_length=1, description="sequence classifier of the sentiment tab")

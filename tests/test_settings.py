@@ -69,3 +69,11 @@ def test_a_misspelt_variable_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_unknown_flag_is_refused() -> None:
     with pytest.raises(RequestRejected, match="speed"):
         load_settings(speed=11)
+
+
+def test_a_space_listens_to_the_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hugging Face names the Space in SPACE_ID; its container is reached over the network."""
+    monkeypatch.setenv("SPACE_ID", "someone/studio")
+    assert load_settings().host == "0.0.0.0"
+    monkeypatch.setenv("HFJAX_HOST", "127.0.0.1")
+    assert load_settings().host == "127.0.0.1"
