@@ -64,9 +64,10 @@ class ChatAssistant:
     ) -> AsyncIterator[Reply]:
         """Answer the last message.
 
-        Yields a Reply with every chunk of tokens, and at least twice a second while nothing is new, so that a caller
-        notices a closed connection. Closing or cancelling the generator frees the slot within one decode chunk. The
-        oldest turns are dropped where the conversation leaves less than a quarter of the context for the answer.
+        Yields a Reply as soon as the request is accepted, with every chunk of tokens, and at least twice a second while
+        nothing is new, so that a caller notices a closed connection. Closing or cancelling the generator frees the slot
+        within one decode chunk. The oldest turns are dropped where the conversation leaves less than a quarter of the
+        context for the answer.
 
         Args:
             messages: [{"role": "user" or "assistant", "content": text}, ...], the last one the user's.
@@ -95,13 +96,7 @@ class ChatAssistant:
         ticket = self.engine.submit(prompt, params, deliver)
         try:
             progress = Progress()
-            while not progress.finished:
-                try:
-                    progress = await asyncio.wait_for(inbox.get(), HEARTBEAT_S)
-                except TimeoutError:
-                    progress = Progress()
-                if progress.error is not None:
-                    raise progress.error
+            while True:
                 now = time.perf_counter()
                 if progress.tokens:
                     first_at = first_at or now
@@ -117,5 +112,13 @@ class ChatAssistant:
                     ttft_s=None if first_at is None else first_at - started,
                     tokens_per_s=(tokens - 1) / (now - first_at) if tokens > 1 and now > first_at else None,
                 )
+                if progress.finished:
+                    return
+                try:
+                    progress = await asyncio.wait_for(inbox.get(), HEARTBEAT_S)
+                except TimeoutError:
+                    progress = Progress()
+                if progress.error is not None:
+                    raise progress.error
         finally:
             ticket.cancel()

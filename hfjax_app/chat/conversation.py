@@ -15,6 +15,7 @@ from hfjax_app.text import checked_text
 Message = dict[str, str]
 
 MAX_CHARACTERS = 20_000
+MAX_ANSWER_CHARACTERS = 400_000  # an answer comes back with the next question; a long context makes long ones
 MAX_MESSAGES = 1_000
 _ROLES = ("user", "assistant")
 _PRIVATE_USE = range(0xE000, 0xF900)
@@ -35,7 +36,9 @@ def checked_messages(messages: object) -> list[Message]:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise RequestRejected(f"each message needs a role of {' or '.join(_ROLES)} and a content")
         role = message["role"]
-        content = checked_text(message.get("content"), "message", MAX_CHARACTERS, may_be_blank=role == "assistant")
+        answer = role == "assistant"
+        limit = MAX_ANSWER_CHARACTERS if answer else MAX_CHARACTERS
+        content = checked_text(message.get("content"), "message", limit, may_be_blank=answer)
         if turns and turns[-1]["role"] == role:
             turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n{content}"}
         elif turns or role == "user":
@@ -117,7 +120,7 @@ class ChatFormat:
 
 
 class Detokenizer:
-    """Token ids to text piece by piece; never shows half a character.
+    """Token ids to text piece by piece; never shows half a character, nor a NUL, which no message may hold.
 
     Decodes a short tail again with every token and hands out what it adds (the streaming algorithm of Hugging Face's
     text-generation-inference), so that tokenizers whose spaces depend on the neighbour come out right.
@@ -143,4 +146,5 @@ class Detokenizer:
         return now[len(before) :]
 
     def _decode(self, ids: list[int]) -> str:
-        return self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text.replace("\0", "")

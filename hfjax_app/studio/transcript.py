@@ -8,7 +8,6 @@ import re
 from dataclasses import dataclass
 
 from hfjax_app.chat import Reply
-from hfjax_app.chat.conversation import MAX_CHARACTERS
 from hfjax_app.errors import RequestRejected
 
 _TAG = re.compile(r"<[^>]*>")
@@ -28,12 +27,8 @@ class Message:
         return {"role": self.role, "content": [{"type": "text", "text": text} for text in texts]}
 
     def said(self) -> dict[str, str]:
-        """The message as the assistant takes it.
-
-        What the model itself has said must not be refused afterwards: it may be long, or hold a NUL character.
-        """
-        text = self.text if self.role == "user" else self.text.replace("\0", "")[:MAX_CHARACTERS]
-        return {"role": self.role, "content": text}
+        """The message as the assistant takes it."""
+        return {"role": self.role, "content": self.text}
 
 
 def read(history: object) -> list[Message]:

@@ -121,3 +121,11 @@ def test_detokenizing_never_shows_half_a_character(tokenizer: PreTrainedTokenize
     assert len(ids) > len(text)
     assert "".join(pieces) == text
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
+
+
+def test_what_a_model_says_may_always_come_back_with_the_next_question(tokenizer: PreTrainedTokenizerFast) -> None:
+    """A sampled byte-level token can be a NUL, and answers may be long; neither may end the conversation."""
+    detokenizer = Detokenizer(tokenizer)
+    said = detokenizer.push(tokenizer.encode("zero\0byte ")) + "and so on " * 3_000
+    assert said.startswith("zerobyte")
+    assert checked_messages([user("hi"), assistant(said), user("go on")])[1]["content"] == said

@@ -1,0 +1,95 @@
+"""The three backends on the embedded models: warm one by one, then serve without compiling anything."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+from hfjax_app.backends import Backends
+from hfjax_app.chat import SamplingParams
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.settings import load_settings
+
+SENTENCES = [
+    "I loved it.",
+    "The room was cold, the staff were rude and nobody said sorry for any of it.",
+    "It opens at nine.",
+    "Not bad at all!",
+    "word " * 100,
+    "Is it any good?",
+    "A great cast, but a dull story.",
+    "fine",
+    "I would not buy this again.",
+    "The best coffee in town.",
+]
+
+
+@pytest.fixture(scope="module")
+def backends() -> Iterator[Backends]:
+    warm = Backends(load_settings()).start()
+    assert warm.wait(timeout=300)
+    yield warm
+    warm.stop()
+
+
+def test_all_are_ready_and_every_program_is_in_the_ledger(backends: Backends) -> None:
+    assert [(b.name, b.state, b.error) for b in backends.all] == [
+        (name, "ready", None) for name in ("chat", "sentiment", "images")
+    ]
+    for backend in backends.all:
+        names = [report.name for report in backend.reports]
+        assert len(names) == len(set(names)) >= 2
+        assert backend.progress.startswith(f"ready; {len(names)} programs in ")
+    assert backends.device()
+
+
+def test_serving_compiles_nothing(backends: Backends) -> None:
+    """A whole conversation, two images and ten sentences run in the programs of the warm-up."""
+    seen: list[str] = []
+
+    def listen(event: str, duration: float, **_: object) -> None:
+        if "compile" in event and "backend" in event:
+            seen.append(event)
+
+    async def converse() -> list[str]:
+        chat, messages = backends.chat.get(), []
+        for text in ("Hello!", "My name is Ada.", "What is JAX?", "What's my name?", "Tell me a story about a fox."):
+            messages.append({"role": "user", "content": text})
+            params = SamplingParams(max_tokens=120, temperature=0.7 if "story" in text else 0.0, top_p=0.9)
+            replies = [reply async for reply in chat.reply(messages, params, system_prompt="Be kind.")]
+            messages.append({"role": "assistant", "content": replies[-1].text})
+        return [message["content"] for message in messages]
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        said = asyncio.run(converse())
+        scores = [backends.sentiment.get().classify([sentence])[0] for sentence in SENTENCES[:5]]
+        scores += backends.sentiment.get().classify(SENTENCES[5:])
+        for seed, steps, guidance in ((1, 4, 7.5), (2, 7, 1.0)):
+            made = list(backends.images.get().generate("a red circle", steps=steps, guidance_scale=guidance, seed=seed))
+            assert made[-1].image is not None
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert all(said)
+    assert len(scores) == 10
+    assert seen == []
+
+
+def test_a_backend_that_is_not_ready_says_what_it_waits_for() -> None:
+    backends = Backends(load_settings())
+    with pytest.raises(ModelUnavailable, match=r"chat is warming up \(waiting for its turn\)"):
+        backends.chat.get()
+
+
+def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) -> None:
+    backends = Backends(load_settings(chat_model=str(tmp_path), image_model=str(tmp_path))).start()
+    assert backends.wait(timeout=300)
+    assert [backend.state for backend in backends.all] == ["failed", "ready", "failed"]
+    for backend in (backends.chat, backends.images):
+        assert str(tmp_path) in backend.progress
+        assert "\n" not in backend.progress
+        with pytest.raises(ModelUnavailable, match=f"{backend.name} is not available: "):
+            backend.get()
+    backends.stop()
