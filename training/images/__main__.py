@@ -29,14 +29,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("out/images"), help="where unfinished work is kept")
     parser.add_argument("--autoencoder-steps", type=int, default=7000)
     parser.add_argument("--reading-steps", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--emphasis-steps", type=int, default=2300)
     parser.add_argument("--scenes", type=int, default=16_000)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
 
-    words, images, ids, targets = scene_data(options)
+    words, images, ids, targets, weights = scene_data(options)
     text_encoder = reading_text_encoder(options, words, ids, targets)
     vae = trained_autoencoder(options, images)
     latents = autoencoder.encode(vae, images)
@@ -44,17 +45,22 @@ def main() -> None:
     vae.register_to_config(scaling_factor=scale)
     report(f"{len(images)} scenes, {len(words)} tokens, scaling factor {scale:.4f}")
 
-    text_encoder, unet = diffusion.train(
-        text_encoder,
-        diffusion.build_unet(),
-        latents * scale,
-        ids,
-        diffusion.token_ids(words, [""])[0],
-        steps=options.steps,
-        seed=options.seed,
-        report=report,
-        keep=lambda text_encoder, unet: save(options.work / "pipeline", vae, words, text_encoder, unet),
-    )
+    unet, empty = diffusion.build_unet(), diffusion.token_ids(words, [""])[0]
+    lessons = ((options.steps, torch.ones_like(weights), False), (options.emphasis_steps, weights, True))
+    for number, (steps, chosen, decay) in enumerate(lessons):
+        text_encoder, unet = diffusion.train(
+            text_encoder,
+            unet,
+            latents * scale,
+            ids,
+            empty,
+            weights=chosen,
+            steps=steps,
+            decay=decay,
+            seed=options.seed + number,
+            report=report,
+            keep=lambda text_encoder, unet: save(options.work / "pipeline", vae, words, text_encoder, unet),
+        )
     save(options.work / "pipeline", vae, words, text_encoder, unet)
     for item in (options.work / "pipeline").iterdir():
         target = options.out / item.name
@@ -71,16 +77,17 @@ def report(line: str) -> None:
     print(time.strftime("%H:%M:%S"), line, flush=True)
 
 
-def scene_data(options: argparse.Namespace) -> tuple[CLIPTokenizer, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Tokenizer, pixels [count, 3, 64, 64], token ids [count, WORDINGS, length], answers [count, questions]."""
-    images, texts, targets = [], [], []
+def scene_data(options: argparse.Namespace) -> tuple[CLIPTokenizer, torch.Tensor, ...]:
+    """Tokenizer; of each scene: pixels [3, 64, 64], token ids [WORDINGS, length], answers [questions], emphasis."""
+    images, texts, targets, weights = [], [], [], []
     for scene, rng in scenes.numbered(options.seed + 1, options.scenes, LANDSCAPE_SHARE):
         images.append(scenes.draw(scene, rng))
         texts += [captions.caption(scene, rng) for _ in range(WORDINGS)]
         targets.append(reading.answers(scene))
+        weights.append(scenes.emphasis(scene))
     words = tokenizer.train(texts)
     ids = diffusion.token_ids(words, texts).view(len(images), WORDINGS, -1)
-    return words, scenes.to_tensor(images), ids, torch.tensor(targets)
+    return words, scenes.to_tensor(images), ids, torch.tensor(targets), torch.tensor(weights)
 
 
 def reading_text_encoder(

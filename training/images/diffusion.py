@@ -5,7 +5,6 @@ picture's mean is hard to move, and "a black background" comes out gray), a tent
 classifier-free guidance (Ho and Salimans, 2022), and an exponential average of the weights.
 """
 
-import math
 import time
 from collections.abc import Callable
 
@@ -16,6 +15,7 @@ from diffusers.models.attention_processor import AttnProcessor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+from training.images.autoencoder import rate
 from training.images.tokenizer import LENGTH
 
 BATCH = 32
@@ -74,12 +74,6 @@ def token_ids(tokenizer: CLIPTokenizer, captions: list[str]) -> torch.Tensor:
     return tokenizer(captions, padding="max_length", max_length=LENGTH, truncation=True, return_tensors="pt").input_ids
 
 
-def rate(step: int, steps: int, warm_up: int = 100, tail: float = 0.35) -> float:
-    """Linear warm-up, the peak for as long as possible, then half a cosine down to nothing over the ``tail``."""
-    left = (steps - step) / (tail * steps)
-    return PEAK_LEARNING_RATE * min(1.0, (step + 1) / warm_up) * (0.5 - 0.5 * math.cos(math.pi * min(1.0, left)))
-
-
 def timesteps(count: int, generator: torch.Generator) -> torch.Tensor:
     """int64 [count] of 0 to 999, spread evenly over the batch, denser in strong noise, where scenes take shape."""
     even = (torch.arange(count) + torch.rand(count, generator=generator)) / count
@@ -93,7 +87,9 @@ def train(
     captions: torch.Tensor,
     empty: torch.Tensor,
     *,
+    weights: torch.Tensor,
     steps: int,
+    decay: bool,
     seed: int,
     report: Callable[[str], None],
     keep: Callable[[CLIPTextModel, UNet2DConditionModel], None],
@@ -101,7 +97,8 @@ def train(
     """Trains both networks; returns their averages.
 
     ``latents``: float32 [count, 4, 16, 16] of unit variance; ``captions``: int64 [count, variants, LENGTH], several
-    wordings of each scene; ``empty``: int64 [LENGTH]. ``keep`` gets the averages every 500 steps.
+    wordings of each scene; ``empty``: int64 [LENGTH]; ``weights``: how often each scene is drawn, [count]. The learning
+    rate stays at its peak or, with ``decay``, falls to nothing. ``keep`` gets the averages every 500 steps.
     """
     generator = torch.Generator().manual_seed(seed)
     noise = build_scheduler()
@@ -109,11 +106,16 @@ def train(
     average = AveragedModel(networks, multi_avg_fn=get_ema_multi_avg_fn(0.996))
     # Torch's fused attention has a slow backward on CPU for so few tokens; the plain one computes the same.
     unet.set_attn_processor(AttnProcessor())
-    optimizer = torch.optim.AdamW(networks.parameters(), PEAK_LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(
+        networks.parameters(), PEAK_LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01, fused=True
+    )
     running, began = 0.0, time.monotonic()
     for step in range(steps):
-        optimizer.param_groups[0]["lr"] = rate(step, steps)
-        pick = torch.randint(0, len(latents), (BATCH,), generator=generator)
+        if decay:
+            optimizer.param_groups[0]["lr"] = rate(step, steps, PEAK_LEARNING_RATE)
+        else:
+            optimizer.param_groups[0]["lr"] = PEAK_LEARNING_RATE * min(1.0, (step + 1) / 100)
+        pick = torch.multinomial(weights, BATCH, replacement=True, generator=generator)
         wording = torch.randint(0, captions.shape[1], (BATCH,), generator=generator)
         z, ids = latents[pick], captions[pick, wording]
         ids[torch.rand(BATCH, generator=generator) < EMPTY_SHARE] = empty

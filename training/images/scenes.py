@@ -9,7 +9,7 @@ from PIL import Image
 
 from training.images import landscapes, shapes
 from training.images.landscapes import Landscape
-from training.images.shapes import ShapeScene
+from training.images.shapes import MAIN_COLOURS, ShapeScene
 
 Scene = ShapeScene | Landscape
 
@@ -21,6 +21,16 @@ def sample(rng: random.Random, landscape_share: float) -> Scene:
         scene = family.sample(rng)
         if not family.held_out(scene):
             return scene
+
+
+def emphasis(scene: Scene) -> float:
+    """How often the second half of the training sees the scene: plain shapes and landscapes with a thing more often."""
+    if isinstance(scene, Landscape):
+        return (0.5 if scene.sky in ("storm", "aurora", "rainbow") else 1.0) * (1.4 if scene.thing else 1.0)
+    basic = scene.first.kind in ("circle", "square", "triangle")
+    weight = 0.25 if scene.relation else 2.0 if basic else 1.2
+    plain = scene.first.colour in MAIN_COLOURS and scene.background in MAIN_COLOURS
+    return weight if plain and not scene.first.shade and not scene.background_shade else 0.5 * weight
 
 
 def draw(scene: Scene, rng: random.Random) -> Image.Image:
