@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from random import Random
 
@@ -14,7 +14,8 @@ from training.sentiment.grammar import Grammar
 LABELS = ("negative", "neutral", "positive")
 HELD_OUT = Path(__file__).parents[2] / "tests" / "sentiment" / "held_out.tsv"
 
-_START = {"negative": "text-", "neutral": "text.neutral", "positive": "text+"}
+WHOLE = {"negative": "text-", "neutral": "text.neutral", "positive": "text+"}
+PLAIN = {"negative": "plain.text-", "neutral": "plain.text.neutral", "positive": "plain.text+"}
 _WORD = re.compile(r"\w+")
 _TIDY = (
     (re.compile(r"\s+"), " "),
@@ -71,7 +72,7 @@ class Forbidden:
 def build_grammar() -> Grammar:
     """The grammar's files together with the lexicon's words."""
     bare = Grammar({})
-    polar = [name for name in bare.names() if name[-1] in "+-"]
+    polar = [name for name in bare.names() if name[-1] in "+-" and not name.startswith("plain.")]
     return Grammar(lexicon.sections({word for phrase in bare.words(*polar) for word in words_of(phrase)}))
 
 
@@ -112,16 +113,19 @@ def roughen(text: str, rng: Random) -> str:
     return text
 
 
-def texts(grammar: Grammar, *, seed: int, count: int, forbidden: Collection[str]) -> Iterator[tuple[str, str]]:
+def texts(
+    grammar: Grammar, *, seed: int, count: int, forbidden: Collection[str], start: Mapping[str, str] = WHOLE
+) -> Iterator[tuple[str, str]]:
     """`count` pairs of label and text, the labels in turn; no text contains a forbidden sentence.
 
-    Deterministic from the seed. A grammar that has nothing but forbidden sentences for a label never returns.
+    start: label -> symbol of the grammar, WHOLE for everything or PLAIN for the plainest sentences. Deterministic from
+    the seed. A grammar that has nothing but forbidden sentences for a label never returns.
     """
     rng, guard = Random(seed), Forbidden(forbidden)
     for index in range(count):
         label = LABELS[index % len(LABELS)]
-        text = tidy(grammar.draw(_START[label], rng))
+        text = tidy(grammar.draw(start[label], rng))
         while not text or guard.contained_in(text):
-            text = tidy(grammar.draw(_START[label], rng))
+            text = tidy(grammar.draw(start[label], rng))
         rough = roughen(text, rng)
         yield label, text if guard.contained_in(rough) else rough

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -20,7 +20,8 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification, 
 
 from training.sentiment import lexicon
 from training.sentiment import tokenizer as wordpiece
-from training.sentiment.corpus import HELD_OUT, LABELS, build_grammar, read_labelled, texts
+from training.sentiment.corpus import HELD_OUT, LABELS, PLAIN, build_grammar, read_labelled, texts
+from training.sentiment.grammar import Grammar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,8 @@ class Recipe:
     heads: int = 4
     split_share: float = 0.05
     valence_scale: float = 0.01
+    polish_examples: int = 80_000
+    polish_rate: float = 4e-4
     threads: int = 1
 
 
@@ -169,6 +172,21 @@ def fit(model: DistilBertForSequenceClassification, examples: list[Example], rec
     model.eval()
 
 
+def polish(
+    model: DistilBertForSequenceClassification,
+    tokenizer: PreTrainedTokenizerFast,
+    grammar: Grammar,
+    forbidden: list[str],
+    recipe: Recipe,
+) -> None:
+    """A short second phase at a lower learning rate: half plainest sentences, half texts of all kinds."""
+    half = recipe.polish_examples // 2
+    pairs = list(texts(grammar, seed=recipe.seed + 2, count=half, forbidden=forbidden, start=PLAIN))
+    pairs += texts(grammar, seed=recipe.seed + 3, count=half, forbidden=forbidden)
+    examples = encode(pairs, tokenizer, recipe, Random(recipe.seed + 4))
+    fit(model, examples, replace(recipe, learning_rate=recipe.polish_rate))
+
+
 def save(model: DistilBertForSequenceClassification, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """float16 weights in safetensors; config.json names float32, the type to compute in: loading converts them."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -184,7 +202,8 @@ def train(folder: Path, recipe: Recipe) -> None:
     torch.set_num_threads(recipe.threads)
     torch.manual_seed(recipe.seed)
     forbidden = [sentence for _, sentence in read_labelled(HELD_OUT)]
-    pairs = list(texts(build_grammar(), seed=recipe.seed, count=recipe.examples, forbidden=forbidden))
+    grammar = build_grammar()
+    pairs = list(texts(grammar, seed=recipe.seed, count=recipe.examples, forbidden=forbidden))
     print(f"{len(pairs)} texts, for example: {pairs[0][1]!r}", flush=True)
     counted = (text for _, text in pairs[: recipe.counted])
     tokenizer = wordpiece.build(counted, size=recipe.vocabulary, pieces=recipe.pieces, least=recipe.least)
@@ -195,4 +214,5 @@ def train(folder: Path, recipe: Recipe) -> None:
     print(f"vocabulary {len(tokenizer)}, parameters {count}, tokens {tokens}", flush=True)
     del pairs
     fit(model, examples, recipe)
+    polish(model, tokenizer, grammar, forbidden, recipe)
     save(model, tokenizer, folder)
