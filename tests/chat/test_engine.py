@@ -1,5 +1,7 @@
 """The engine through its public face: equal to `generate`, many at once, cancel, limits, no compilation in service."""
 
+import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -147,6 +149,23 @@ def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine]) -> Non
         engine.stream(prompt_of(50), SamplingParams(max_tokens=200)).close()
         assert idle(engine, within=2)
     assert seen == []
+
+
+def test_no_weight_is_a_constant_of_a_program(engine_of: Callable[[str], ChatEngine]) -> None:
+    """The largest constant is smaller than the smallest matrix of the tiny model (32 x 64)."""
+    runner = engine_of("gemma3").runner
+    for program in (runner._prefill, runner._decode):
+        shapes = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", program.as_text())
+        assert shapes
+        assert max(math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes) <= 512
+
+
+def test_the_cache_is_updated_in_place(engine_of: Callable[[str], ChatEngine]) -> None:
+    """Both programs reuse the cache that is donated to them: as many bytes are aliased as the cache has."""
+    runner = engine_of("gemma3").runner
+    size = sum(array.nbytes for pair in runner._cache for array in pair)
+    for program in (runner._prefill, runner._decode):
+        assert program.memory_analysis().alias_size_in_bytes >= size
 
 
 @pytest.mark.parametrize(

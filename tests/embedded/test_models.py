@@ -1,0 +1,58 @@
+"""The embedded models as the app serves them: held-out scores through the real backends, and their size.
+
+The sentiment model's held-out sentences are in tests/sentiment/.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat.conversation import ChatFormat
+from hfjax_app.embedded import MODELS, resolve
+from hfjax_app.images import ImageGenerator
+from training.chat.evaluate import shares, transcripts
+from training.images.evaluate import held_out_prompts, score
+
+PICTURES = 40
+
+
+def test_all_models_together_are_at_most_40_mebibytes() -> None:
+    files = [path for model in MODELS for path in Path(resolve(model)).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 40 << 20
+    assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja", ".md", ".txt", ".png"}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_has_a_card(model: str) -> None:
+    card = (Path(resolve(model)) / "README.md").read_text().lower()
+    for word in ("parameters", "data", "seed", "held-out", "licen", "%", "not"):
+        assert word in card, f"{model}'s card says nothing of {word!r}"
+
+
+@pytest.mark.parametrize("model", ["chat-gemma", "chat-llama"])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_chat_answers_held_out_conversations(model: str, temperature: float) -> None:
+    """Phrasings, numbers and names that are not in the training data, every skill: at least 90 % right in all."""
+    engine = ChatEngine.from_pretrained(resolve(model), slots=8, context=512).start()
+    chat = ChatFormat(engine.tokenizer)
+    params = SamplingParams(max_tokens=120, temperature=temperature, seed=0)
+
+    def reply_many(talks: list[list[dict[str, str]]]) -> list[str]:
+        answers = engine.generate([chat.encode(messages) for messages in talks], params)
+        return [engine.tokenizer.decode(answer, skip_special_tokens=True) for answer in answers]
+
+    right = shares(transcripts(reply_many))
+    engine.stop()
+    assert right["all"] >= 0.9, right
+
+
+def test_pictures_show_what_the_prompt_says() -> None:
+    """Held-out combinations of colour, shape and background, judged by their pixels."""
+    generator = ImageGenerator.from_pretrained(resolve("images"))
+    specs = held_out_prompts()[:PICTURES]
+    pictures = [list(generator.generate(spec.prompt, seed=seed))[-1].image for seed, spec in enumerate(specs)]
+    right = score(specs, pictures)
+    assert right["colour"] >= 0.95, right
+    assert right["shape"] >= 0.9, right
+    assert right["background"] >= 0.95, right
