@@ -1,10 +1,9 @@
 """The three backends on the embedded models: warm one by one, then serve without compiling anything."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
 import pytest
 
 from hfjax_app.backends import Backends
@@ -45,13 +44,8 @@ def test_all_are_ready_and_every_program_is_in_the_ledger(backends: Backends) ->
     assert backends.device()
 
 
-def test_serving_compiles_nothing(backends: Backends) -> None:
+def test_serving_compiles_nothing(backends: Backends, compilations: Callable) -> None:
     """A whole conversation, two images and ten sentences run in the programs of the warm-up."""
-    seen: list[str] = []
-
-    def listen(event: str, duration: float, **_: object) -> None:
-        if "compile" in event and "backend" in event:
-            seen.append(event)
 
     async def converse() -> list[str]:
         chat, messages = backends.chat.get(), []
@@ -62,16 +56,13 @@ def test_serving_compiles_nothing(backends: Backends) -> None:
             messages.append({"role": "assistant", "content": replies[-1].text})
         return [message["content"] for message in messages]
 
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
+    with compilations() as seen:
         said = asyncio.run(converse())
         scores = [backends.sentiment.get().classify([sentence])[0] for sentence in SENTENCES[:5]]
         scores += backends.sentiment.get().classify(SENTENCES[5:])
         for seed, steps, guidance in ((1, 4, 7.5), (2, 7, 1.0)):
             made = list(backends.images.get().generate("a red circle", steps=steps, guidance_scale=guidance, seed=seed))
             assert made[-1].image is not None
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
     assert all(said)
     assert len(scores) == 10
     assert seen == []

@@ -4,11 +4,9 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import torch
@@ -19,22 +17,6 @@ from hfjax_app.errors import EngineStopped, RequestRejected
 
 GREEDY = SamplingParams(max_tokens=40, temperature=0.0)
 ARCHITECTURES = ["llama", "gemma3"]
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """Collects every compilation by XLA, in any thread, while the block runs."""
-    seen: list[str] = []
-
-    def listen(event: str, duration: float, **_: object) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def prompt_of(length: int) -> list[int]:
@@ -136,7 +118,7 @@ def test_a_request_still_in_line_can_be_cancelled(engine_of: Callable[[str], Cha
     assert streams[5].finish_reason == "cancelled"
 
 
-def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine]) -> None:
+def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine], compilations: Callable) -> None:
     """All lengths, parameters and neighbours run in the programs of the warm-up."""
     engine = engine_of("gemma3")
     with compilations() as seen:

@@ -1,7 +1,6 @@
 """Ahead-of-time programs: the ledger, refusal of other shapes, donation, and no compilation when they are called."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -11,23 +10,6 @@ import pytest
 
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
-
-
-@contextmanager
-def compilations() -> Iterator[list[str]]:
-    """Backend compilations of the process while the block runs, cache hits included."""
-    seen: list[str] = []
-
-    def listen(event: str, duration: float, **_: object) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            seen.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seen
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -44,7 +26,7 @@ def test_a_report_comes_with_each_program_as_soon_as_it_is_ready() -> None:
     assert all(report.seconds > 0 for report in heard)
 
 
-def test_calling_a_program_compiles_nothing() -> None:
+def test_calling_a_program_compiles_nothing(compilations: Callable) -> None:
     prepare()
     with compilations() as seen:
         program = Programs().compile("twice", lambda tree: {"out": tree["in"] * 2}, {"in": X})
@@ -62,7 +44,7 @@ def test_shapes_are_enough_to_compile() -> None:
 
 
 @pytest.mark.parametrize("wrong", [X[:2], X.astype(np.int32), X[0]], ids=["shape", "dtype", "rank"])
-def test_another_shape_or_dtype_is_an_error(wrong: np.ndarray) -> None:
+def test_another_shape_or_dtype_is_an_error(wrong: np.ndarray, compilations: Callable) -> None:
     """Never a silent recompilation while somebody waits."""
     prepare()
     program = Programs().compile("strict", lambda x: x - 1, X)

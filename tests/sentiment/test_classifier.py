@@ -1,10 +1,10 @@
 """The classifier against torch, its limits and its errors, on a checkpoint with random weights made on the spot."""
 
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -98,25 +98,13 @@ def test_a_long_text_is_cut_and_says_so(classifier: SentimentClassifier) -> None
     assert classifier.classify([text]) != classifier.classify([" ".join((WORDS * 2)[:61])])
 
 
-def test_serving_compiles_nothing(classifier: SentimentClassifier) -> None:
-    """Ten calls of various lengths and sizes; jax.monitoring counts what the compiler is asked for."""
-    compiled: list[str] = []
-
-    def listen(event: str, duration: float, **_: object) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compiled.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        jax.jit(lambda x: x * 3.25 + 1)(1.0)
-        assert compiled, "the counter must be able to count"
-        compiled.clear()
+def test_serving_compiles_nothing(classifier: SentimentClassifier, compilations: Callable) -> None:
+    """Eleven calls of various lengths and sizes."""
+    with compilations() as seen:
         for text in sentences(10):
             classifier.classify([text])
         classifier.classify(sentences(40))
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    assert compiled == []
+    assert seen == []
 
 
 def test_several_users_at_once_get_their_own_answers(classifier: SentimentClassifier) -> None:
