@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--autoencoder-steps", type=int, default=7000)
     parser.add_argument("--reading-steps", type=int, default=500)
     parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--emphasis-steps", type=int, default=2300)
+    parser.add_argument("--emphasis-steps", type=int, default=2500)
     parser.add_argument("--scenes", type=int, default=16_000)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()

@@ -21,7 +21,7 @@ from training.images import shapes
 from training.images.shapes import COLOURS, MAIN_COLOURS, SHAPES, Shape, ShapeScene, article
 
 STEPS = 20
-GUIDANCE = 7.5
+GUIDANCE = 4.0
 TEMPLATES = (
     "{thing} on {a_ground} background",
     "{thing} on {ground}",
