@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--reading-steps", type=int, default=500)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--emphasis-steps", type=int, default=2500)
+    parser.add_argument("--repeat-steps", type=int, default=0, help="more of the second lesson, from a lower rate")
     parser.add_argument("--scenes", type=int, default=16_000)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
@@ -46,8 +47,12 @@ def main() -> None:
     report(f"{len(images)} scenes, {len(words)} tokens, scaling factor {scale:.4f}")
 
     unet, empty = diffusion.build_unet(), diffusion.token_ids(words, [""])[0]
-    lessons = ((options.steps, torch.ones_like(weights), False), (options.emphasis_steps, weights, True))
-    for number, (steps, chosen, decay) in enumerate(lessons):
+    lessons = (
+        (options.steps, torch.ones_like(weights), 1.5e-3, False),
+        (options.emphasis_steps, weights, 1.5e-3, True),
+        (options.repeat_steps, weights, 1.2e-3, True),
+    )
+    for number, (steps, chosen, peak, decay) in enumerate(lessons):
         text_encoder, unet = diffusion.train(
             text_encoder,
             unet,
@@ -56,6 +61,7 @@ def main() -> None:
             empty,
             weights=chosen,
             steps=steps,
+            peak=peak,
             decay=decay,
             seed=options.seed + number,
             report=report,

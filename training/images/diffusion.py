@@ -19,7 +19,6 @@ from training.images.autoencoder import rate
 from training.images.tokenizer import LENGTH
 
 BATCH = 32
-PEAK_LEARNING_RATE = 1.5e-3
 EMPTY_SHARE = 0.1
 WIDTH = 128
 
@@ -89,6 +88,7 @@ def train(
     *,
     weights: torch.Tensor,
     steps: int,
+    peak: float,
     decay: bool,
     seed: int,
     report: Callable[[str], None],
@@ -98,7 +98,7 @@ def train(
 
     ``latents``: float32 [count, 4, 16, 16] of unit variance; ``captions``: int64 [count, variants, LENGTH], several
     wordings of each scene; ``empty``: int64 [LENGTH]; ``weights``: how often each scene is drawn, [count]. The learning
-    rate stays at its peak or, with ``decay``, falls to nothing. ``keep`` gets the averages every 500 steps.
+    rate stays at its ``peak`` or, with ``decay``, falls to nothing. ``keep`` gets the averages every 500 steps.
     """
     generator = torch.Generator().manual_seed(seed)
     noise = build_scheduler()
@@ -106,15 +106,13 @@ def train(
     average = AveragedModel(networks, multi_avg_fn=get_ema_multi_avg_fn(0.996))
     # Torch's fused attention has a slow backward on CPU for so few tokens; the plain one computes the same.
     unet.set_attn_processor(AttnProcessor())
-    optimizer = torch.optim.AdamW(
-        networks.parameters(), PEAK_LEARNING_RATE, betas=(0.9, 0.99), weight_decay=0.01, fused=True
-    )
+    optimizer = torch.optim.AdamW(networks.parameters(), peak, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
     running, began = 0.0, time.monotonic()
     for step in range(steps):
         if decay:
-            optimizer.param_groups[0]["lr"] = rate(step, steps, PEAK_LEARNING_RATE)
+            optimizer.param_groups[0]["lr"] = rate(step, steps, peak)
         else:
-            optimizer.param_groups[0]["lr"] = PEAK_LEARNING_RATE * min(1.0, (step + 1) / 100)
+            optimizer.param_groups[0]["lr"] = peak * min(1.0, (step + 1) / 100)
         pick = torch.multinomial(weights, BATCH, replacement=True, generator=generator)
         wording = torch.randint(0, captions.shape[1], (BATCH,), generator=generator)
         z, ids = latents[pick], captions[pick, wording]
