@@ -223,7 +223,7 @@ def generate(
 
 def load(folder: Path) -> StableDiffusionPipeline:
     """The saved pipeline in float32, silent."""
-    pipeline = StableDiffusionPipeline.from_pretrained(folder, torch_dtype=torch.float32)
+    pipeline = StableDiffusionPipeline.from_pretrained(folder, dtype=torch.float32)
     pipeline.set_progress_bar_config(disable=True)
     return pipeline
 
