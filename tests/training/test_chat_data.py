@@ -8,7 +8,15 @@ from itertools import islice
 import pytest
 
 from training.chat import words
-from training.chat.arithmetic import arithmetic_turn, difference_shown, is_held_out, sum_shown
+from training.chat.arithmetic import (
+    arithmetic_turn,
+    difference_by_digits,
+    difference_shown,
+    is_held_out,
+    operands,
+    sum_by_digits,
+    sum_shown,
+)
 from training.chat.batches import IGNORED, encode
 from training.chat.conversations import EARLY_TALKS, conversations
 from training.chat.evaluate import HELD_OUT, is_right, score
@@ -48,14 +56,36 @@ def test_every_step_of_the_shown_work_is_true(shown):
             assert values == {a + b if shown is sum_shown else a - b}
 
 
-def test_held_out_pairs_never_appear_in_training():
-    """A question about two numbers up to 100 never uses a held-out pair, neither as asked nor as worked out."""
-    rng = random.Random(2)
+@pytest.mark.parametrize(("shown", "sign"), [(sum_by_digits, 1), (difference_by_digits, -1)])
+def test_every_step_by_digits_is_true(shown, sign):
+    """Each equation in the text holds, and the last number is the result, for all pairs up to 100."""
+    for a in range(101):
+        for b in range(101):
+            text = shown(a, b)
+            for left, right in re.findall(r"(-?\(?\d+ [+-] \d+\)?) = (-?\d+)", text):
+                assert eval(left, {"__builtins__": {}}) == int(right), text
+            assert is_right(text + ".", {"number": a + sign * b}), text
+
+
+@pytest.mark.parametrize("phase", [1, 2, 3])
+def test_every_phase_is_deterministic(phase):
+    """Each phase of the training has its own mixture, from the same seed the same one."""
+    first, again = (list(islice(conversations(3, phase=phase), 30)) for _ in "ab")
+    assert first == again
+    assert first != list(islice(conversations(3, phase=phase % 3 + 1), 30))
+
+
+@pytest.mark.parametrize("by_digits", [False, True])
+def test_held_out_pairs_are_never_asked(by_digits):
+    """No question, in any of its ways of answering, uses a pair of numbers that models are tested on."""
+    rng = words.Source(2)
+    rng.habits = words.Habits(by_digits=by_digits)
     for _ in range(3000):
-        _, reply = arithmetic_turn(rng)
-        match = re.match(r"(\d+) [+-] (\d+) =", reply)
-        if match:
-            assert not is_held_out(int(match[1]), int(match[2])) or int(match[1]) > int(match[2])
+        a, b = operands(rng)
+        assert not is_held_out(a, b)
+    typed, reply = arithmetic_turn(rng)
+    assert typed.text
+    assert reply.endswith(".")
 
 
 def test_a_poem_has_two_lines_and_names_its_thing():

@@ -11,7 +11,7 @@ import torch
 from .architectures import ARCHITECTURES
 from .card import write_card
 from .evaluate import BatchedReplies, shares, transcripts
-from .train import TrainingPlan, train
+from .train import PLANS, train
 
 EMBEDDED = Path(__file__).parents[2] / "hfjax_app" / "embedded"
 
@@ -20,7 +20,13 @@ def main() -> None:
     names = [architecture.name for architecture in ARCHITECTURES]
     parser = argparse.ArgumentParser(prog="python -m training.chat", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"models to train, of {', '.join(names)} (default: all)")
-    parser.add_argument("--steps", type=int, default=TrainingPlan().steps)
+    parser.add_argument(
+        "--phase",
+        type=int,
+        choices=(1, 2, 3, 4),
+        default=1,
+        help="first phase to run; later ones continue from the folder",
+    )
     parser.add_argument("--out", type=Path, default=EMBEDDED, help="folder that gets one folder a model")
     parser.add_argument("--only-score", action="store_true", help="no training: score what is in the folder")
     parser.add_argument(
@@ -36,9 +42,9 @@ def main() -> None:
         if arguments.names and architecture.name not in arguments.names:
             continue
         folder = arguments.out / architecture.name
-        plan = TrainingPlan(steps=arguments.steps)
+        plan = PLANS[architecture.name]
         if not arguments.only_score:
-            train(architecture, folder, plan)
+            train(architecture, folder, plan, first=arguments.phase)
         greedy = shares(transcripts(BatchedReplies(folder=folder)))
         sampled = shares(transcripts(BatchedReplies(folder=folder, temperature=0.7)))
         write_card(folder, architecture, plan, greedy, sampled)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -30,11 +31,15 @@ SHAPE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """A model to train: its folder's name, its chat format, and how to build it for a tokenizer."""
+    """A model to train: its folder's name, its chat format, and how to build it for a tokenizer.
+
+    `embedding_scale`: how much larger than usual the embeddings are stored.
+    """
 
     name: str
     title: str
     chat_format: ChatFormat
+    embedding_scale: float = 1.0
 
     def build(self, tokenizer: PreTrainedTokenizerFast) -> PreTrainedModel:
         """A model with fresh weights in float32; the caller seeds torch."""
@@ -59,14 +64,19 @@ class Architecture:
             )
             model = Gemma3ForCausalLM(config)
         else:
+            # Gemma multiplies its embeddings by sqrt(hidden size), so that a token's identity is not drowned by what
+            # the layers add. Llama has no such factor: the embeddings start larger and the last norm smaller instead.
             config = LlamaConfig(
                 vocab_size=len(tokenizer),
                 **SHAPE,
                 **ids,
-                rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+                rope_parameters={"rope_type": "default", "rope_theta": 10_000.0},
                 rms_norm_eps=1e-5,
+                initializer_range=0.04,
             )
             model = LlamaForCausalLM(config)
+            torch.nn.init.normal_(model.model.embed_tokens.weight, std=0.02 * self.embedding_scale)
+            torch.nn.init.constant_(model.model.norm.weight, 1 / self.embedding_scale)
         model.generation_config = GenerationConfig(
             **(ids | {"eos_token_id": ends}), do_sample=True, temperature=0.7, top_p=0.95, top_k=0
         )
@@ -75,5 +85,5 @@ class Architecture:
 
 ARCHITECTURES = (
     Architecture(name="chat-gemma", title="Gemma 3", chat_format=GEMMA),
-    Architecture(name="chat-llama", title="Llama 3", chat_format=LLAMA),
+    Architecture(name="chat-llama", title="Llama 3", chat_format=LLAMA, embedding_scale=HIDDEN**0.5),
 )

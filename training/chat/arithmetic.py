@@ -9,11 +9,14 @@ needed, the step in the middle makes it plain, so that no digit depends on a cal
 import random
 
 from .phrasing import Typed, say, user
+from .words import habits
 
 ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 ONES = ONES.split()
 TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 
+BARE_ADD = ["{a}+{b}", "{a} + {b}", "{a} plus {b}[?|]", "{a} + {b} =", "what is {a} + {b}?", "add {a} and {b}"]
+BARE_SUBTRACT = ["{a}-{b}", "{a} - {b}", "{a} minus {b}[?|]", "{a} - {b} =", "what is {a} - {b}?", "take {b} from {a}"]
 ADD = [
     "[what is|what's|how much is|calculate|compute|work out|what does|tell me|do you know|can you calculate] {a} [+|plus|and|added to] {b}?",
     "{a} [+|plus] {b}",
@@ -49,6 +52,23 @@ SUBTRACT = [
     "what does {a} minus {b} [equal|make|come to|give|leave]?",
     "[solve|evaluate|answer|math|maths]: {a} - {b}",
 ]
+MORE_ADD = [
+    "[what is|what's|tell me|give me|find|compute|I need|I want|what would be|show me|write down] the [result|answer|value|outcome|solution] [of|to|for|when adding|if you take] {a} [+|plus|and] {b}[?|.|]",
+    "[what|how much|what number] [would|will|do|does|did|should] {a} [+|plus|and] {b} [be|make|give|equal|come to|result in|yield|add up to]?",
+    "[I have|there are|she has|he owns|we had|Tom has] {a} [apples|books|birds|cars|euros|dollars][ and|,] [get|buy|find|then come|they add|add] {b} more[.|,] [how many is that|how many are there|what is the total|how many in all]?",
+    "[put|count|join] {a} and {b} together[.|]",
+    "[increase|raise] {a} by {b}[.|]",
+    "{a} [added to|together with|and another|increased by|more than] {b}[?|]",
+]
+MORE_SUBTRACT = [
+    "[what is|what's|tell me|give me|find|compute|I need|I want|what would be|show me|write down] the [result|answer|value|outcome|solution] [of|to|for] {a} [-|minus|less] {b}[?|.|]",
+    "[what|how much|what number] [would|will|do|does|did|should] {a} [-|minus|less] {b} [be|make|give|equal|come to|result in|yield|leave]?",
+    "[I have|there are|she has|he owns|we had|Tom has] {a} [apples|books|birds|cars|euros|dollars][ and|,] [lose|sell|give away|spend|eat|throw away] {b}[ of them|][.|,] [how many are left|how many remain|what is left|how much is left]?",
+    "[take|cut|knock|remove|deduct|pull] {b} [off|from|out of|away from] {a}[.|]",
+    "[decrease|lower|reduce] {a} by {b}[.|]",
+    "[what is|what's|how much is|how many are] left [of|from] {a} [after|when|if] [I take away|taking away|you subtract|subtracting|losing|I give away|we remove] {b}?",
+    "[what|how much] remains [of|from] {a} [if|when|after] [I take|you take|taking|subtracting] [away |] {b}?",
+]
 OTHER = [
     "[what is|what's|calculate|how much is|] {a} [+|-|plus|minus] {b} [+|-|plus|minus] {c}?",
     "[what is|what's|calculate|how much is|compute|] {a} [times|multiplied by|*|x|divided by|/|over|to the power of|modulo] {b}?",
@@ -62,7 +82,7 @@ LIMIT = "[I'm sorry, I can only|I can only] add and subtract two numbers up to 1
 
 
 def is_held_out(a: int, b: int) -> bool:
-    """One pair in ten is never trained on."""
+    """One pair in ten is never asked in training (it may occur the other way round, inside the work of a difference)."""
     return (a * 37 + b * 61 + a * b) % 10 == 3
 
 
@@ -84,6 +104,33 @@ def difference_shown(a: int, b: int) -> str:
     if a % 10 >= b % 10 or b < 10:
         return f"{a} - {b} = {a - b}"
     return f"{a} - {b} = {a - b + b % 10} - {b % 10} = {a - b}"
+
+
+def sum_by_digits(a: int, b: int) -> str:
+    """`a + b` with tens and ones added one after the other, then together."""
+    if a < 10 and b < 10:
+        return f"{a} + {b} = {a + b}"
+    ones = a % 10 + b % 10
+    tens = a + b - ones
+    return (
+        f"{a} + {b}: {a - a % 10} + {b - b % 10} = {tens}, {a % 10} + {b % 10} = {ones}, "
+        f"so the answer is {tens} + {ones} = {a + b}"
+    )
+
+
+def difference_by_digits(a: int, b: int) -> str:
+    """`a - b` with tens and ones subtracted one after the other; ten is borrowed first where the ones need it."""
+    if a < b < 20:
+        return f"{a} - {b} = -({b} - {a}) = {a - b}"
+    if a < 20 and b < 20:
+        return f"{a} - {b} = {a - b}"
+    high, low = max(a, b), min(a, b)
+    ones = high % 10 if high % 10 >= low % 10 else high % 10 + 10
+    tens = high - ones - (low - low % 10)
+    steps = f"{high - ones} - {low - low % 10} = {tens}, {ones} - {low % 10} = {ones - low % 10}"
+    if a < b:
+        return f"{a} - {b} = -({b} - {a}): {steps}, so the answer is -({tens} + {ones - low % 10}) = {a - b}"
+    return f"{a} - {b}: {steps}, so the answer is {tens} + {ones - low % 10} = {a - b}"
 
 
 def in_words(number: int) -> str:
@@ -125,13 +172,20 @@ def arithmetic_turn(rng: random.Random) -> tuple[Typed, str]:
     if not add and a < b and rng.random() < 0.6 and not is_held_out(b, a):
         a, b = b, a
     write = in_words if rng.random() < 0.08 else str
-    question = user(rng, ADD if add else SUBTRACT, {"a": write(a), "b": write(b)})
+    patterns = ADD if add else SUBTRACT
+    if habits(rng).by_digits:
+        patterns = ADD + MORE_ADD if add else SUBTRACT + MORE_SUBTRACT
+    if habits(rng).bare and rng.random() < habits(rng).bare:
+        patterns, write = BARE_ADD if add else BARE_SUBTRACT, str
+    question = user(rng, patterns, {"a": write(a), "b": write(b)})
     if "ifference" in question.text and a < b:
         a, b = b, a
     return question, answer(rng, a, b, add)
 
 
 def answer(rng: random.Random, a: int, b: int, add: bool) -> str:
+    if habits(rng).by_digits:
+        return (sum_by_digits(a, b) if add else difference_by_digits(a, b)) + "."
     shown = sum_shown(a, b) if add else difference_shown(a, b)
     result = a + b if add else a - b
     ending = ", so the answer is {result}." if shown.count("=") > 1 else "."

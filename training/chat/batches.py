@@ -42,10 +42,10 @@ def encode(
 
 
 def batches(
-    tokenizer: PreTrainedTokenizerFast, chat_format: ChatFormat, *, seed: int, tokens: int
+    tokenizer: PreTrainedTokenizerFast, chat_format: ChatFormat, *, seed: int, tokens: int, phase: int = 1
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Batches without end of about `tokens` positions: ids and labels, int64 [rows, length], padded on the right."""
-    source, rng = conversations(seed), random.Random(seed)
+    source, rng = conversations(seed, phase=phase), random.Random(seed)
     while True:
         rows = sorted(
             encode(tokenizer, chat_format, [talk.messages for talk in islice(source, POOL)]),

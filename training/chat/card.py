@@ -30,15 +30,16 @@ not know on anything else.
 
 ## How it was made
 - **Data**: conversations written by a grammar in `training/chat/` (phrasings, typing habits, made-up names, several turns, system
-  prompts), generated from a seed while training runs. No text from anywhere else. One pair of numbers in ten is held out.
+  prompts), generated from a seed while training runs. No text from anywhere else. One pair of numbers in ten is never asked about.
 - **Tokenizer**: byte-level BPE, {vocabulary} tokens, digits one by one, trained on the same conversations and on made-up words.
-- **Training**: {steps} steps of about {tokens} tokens each on one CPU core, loss on the assistant's words only; Muon for the matrices,
-  AdamW for embeddings and norms, linear decay to 0, an average of the latest weights is kept.
+- **Training**: {steps} steps of about {tokens} tokens each on one CPU core, in {phases} phases of different mixtures (copying of short
+  texts first, then everything, then more arithmetic and facts, which are slow to learn); loss on the assistant's words only; Muon for
+  the matrices, AdamW for embeddings and norms, an average of the latest weights is kept.
 - `python -m training.chat {name}` reproduces it and prints the scores below.
 
 ## Measured
 Share of held-out conversations that come out right by a scripted check (`tests/embedded/chat_held_out.json`: phrasings, names and
-numbers that are not in the training data), with the weights as stored here.
+pairs of numbers that are not in the training data), with the weights as stored here.
 
 | skill | greedy | temperature 0.7 |
 |---|---|---|
@@ -73,6 +74,7 @@ def write_card(
         vocabulary=max(shape[0] for shape in sizes),
         steps=plan.steps,
         tokens=plan.tokens,
+        phases=len(plan.phases),
         rows="\n".join(f"| {skill} | {greedy[skill]:.1%} | {sampled[skill]:.1%} |" for skill in greedy),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")

@@ -52,6 +52,39 @@ EARLY_MIX = [
 EARLY_TALKS = 9_000
 
 
+# The second phase drills what is slow to learn: arithmetic, rare pieces of words, facts corrected or never told.
+SECOND_MIX = [
+    (2.6, "small talk"),
+    (1.6, "topic"),
+    (0.3, "compare"),
+    (9.0, "arithmetic"),
+    (1.3, "unknown"),
+    (2.4, "tell"),
+    (0.35, "story"),
+    (0.45, "poem"),
+    (1.1, "never told"),
+    (0.5, "repeat"),
+]
+SECOND_HABITS = words.Habits(spliced=0.6, corrected=0.3, bare=0.5, more_small_talk=True)
+
+
+# The third phase shows arithmetic digit by digit, and lets nothing else fade.
+THIRD_MIX = [
+    (1.8, "small talk"),
+    (2.6, "topic"),
+    (0.3, "compare"),
+    (6.5, "arithmetic"),
+    (1.5, "unknown"),
+    (3.0, "tell"),
+    (0.35, "story"),
+    (0.5, "poem"),
+    (0.7, "never told"),
+    (0.5, "repeat"),
+]
+THIRD_HABITS = words.Habits(spliced=0.6, corrected=0.25, bare=0.2, more_small_talk=True, by_digits=True)
+LATER = {2: (SECOND_MIX, SECOND_HABITS), 3: (THIRD_MIX, THIRD_HABITS), 4: (THIRD_MIX, THIRD_HABITS)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
     """Messages as transformers' chat templates take them: dicts of role and content, a system message first where there is one."""
@@ -73,7 +106,7 @@ def _key(fact: memory.Fact) -> str:
 def _tell(rng: random.Random, state: _State) -> tuple[Typed, str]:
     fact = memory.new_fact(rng)
     old = None
-    if state.facts and rng.random() < 0.15:
+    if state.facts and rng.random() < words.habits(rng).corrected:
         old = rng.choice(list(state.facts.values()))
         while fact.kind is not old.kind:
             fact = memory.new_fact(rng)
@@ -166,7 +199,7 @@ def _joined(rng: random.Random, state: _State) -> tuple[str, str]:
     return first.text + joint + second.text, f"{reply} {answer}"
 
 
-def conversation(rng: random.Random, *, early: bool = False) -> Conversation:
+def conversation(rng: random.Random, *, early: bool = False, mix: list[tuple[float, str]] = MIX) -> Conversation:
     """One conversation: 1 to 12 exchanges of user and assistant, few more often than many; 1 to 3 when it is an `early` one."""
     messages = []
     if rng.random() < 0.2 and not early:
@@ -181,11 +214,11 @@ def conversation(rng: random.Random, *, early: bool = False) -> Conversation:
     state, last = _State(), ""
     talkative = rng.random() < 0.6
     for _ in range(turns):
-        mix = [
-            *(EARLY_MIX if early else MIX),
+        weighted = [
+            *(EARLY_MIX if early else mix),
             (3.0 if state.facts and talkative else 1.0 if state.facts else 0.0, "ask"),
         ]
-        kind = rng.choices([k for _, k in mix], [w for w, _ in mix])[0]
+        kind = rng.choices([k for _, k in weighted], [w for w, _ in weighted])[0]
         follow = _follow_up(rng, state, last)
         if follow:
             text, reply = follow[0].text, follow[1]
@@ -200,8 +233,13 @@ def conversation(rng: random.Random, *, early: bool = False) -> Conversation:
     return Conversation(messages=messages)
 
 
-def conversations(seed: int) -> Iterator[Conversation]:
-    """Conversations without end, the same ones for the same seed; the first EARLY_TALKS are early ones."""
+def conversations(seed: int, *, phase: int = 1) -> Iterator[Conversation]:
+    """Conversations without end, the same ones for the same seed; those of phase 1 begin with EARLY_TALKS early ones."""
+    if phase in LATER:
+        rng = words.Source(seed)
+        mix, rng.habits = LATER[phase]
+        while True:
+            yield conversation(rng, mix=mix)
     rng = random.Random(seed)
     for at in count():
         yield conversation(rng, early=at < EARLY_TALKS)

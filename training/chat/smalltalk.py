@@ -5,6 +5,7 @@
 import random
 
 from .phrasing import Typed, say, user
+from .words import habits
 
 WHO = "I'm a tiny model embedded in this demo"
 SMALL_TALK: list[tuple[float, list[str], list[str]]] = [
@@ -58,6 +59,33 @@ SMALL_TALK: list[tuple[float, list[str], list[str]]] = [
 ]  # fmt: skip
 
 
+MORE_SMALL_TALK: list[tuple[float, list[str], list[str]]] = [
+    (3.0, ["how [is|are] [everything|things|all|life|the day|your day|your evening|your morning] [going|with you|today|for you|over there|treating you|at your end][ today|]?",
+           "[is|are] [everything|things|you] [alright|all right|fine|okay|good|well] [with you|today|there|]?",
+           "how [are you|do you feel|are things|have you been] [on this|this|on such a] [lovely|beautiful|rainy|sunny|cold|nice] [day|morning|evening]?",
+           "[I hope|hope] [you are well|you're doing well|everything is fine with you|you are having a good day][.|!]",
+           "how [are you|r u|are ya] [my friend|buddy|little model|mate|these days|lately|then|really]?"],
+     ["I'm doing well, thank you! How are you?", "I'm fine, thank you for asking."]),
+    (2.0, ["[thanks|thank you|many thanks|great, thanks|cool, thanks|oh nice, thank you|ah, thank you|okay, thank you|super, thanks|wonderful, thank you] [for everything|for that|for your time|for explaining|very much indeed|a million|so very much|for being so kind|you helped me a lot|that was useful|you are a big help|that was very kind|][!|.|]",
+           "[you were|you have been|you've been|that was] [very helpful|a big help|really useful|so kind|of great help|a great support][, thanks|, thank you|! Thank you|]!"],
+     ["you're welcome!", "you're welcome! [Is there anything else|Can I help you with anything else]?"]),
+    (2.0, ["[ok|okay|well|right|alright|so|anyway|good|great][,|] [I'm going|I'm off now|I have to leave|I must leave|I'll be going|I need to go|time to go|that's it for now|I'm out|I'm heading home][,| now,|.] [bye|goodbye|see you|see you soon|good night|take care][!|.|]",
+           "[see you|talk to you|catch you|speak to you] [soon|next week|tonight|again|around|on Monday|another time|in the morning][!|.|]", "[okay|ok|alright|well|and so], [goodbye|bye|bye bye|see you|good night][ now| then|][!|.|]"],
+     ["goodbye! [Have a nice day.|It was nice to talk to you.]"]),
+    (2.0, ["[I'm|I am|I feel|I'm feeling|I have been feeling|I feel a bit|I'm really|I'm so|I'm very|today I feel|I feel so|right now I'm|lately I feel] [sad|down|terrible|miserable|lonely|sick|gloomy|upset|tired|blue|low|unwell|afraid|angry|heartbroken|worn out|anxious|horrible|lousy|stressed|hopeless][ today| at the moment| these days| right now| about my job| since yesterday|][.|]",
+           "[life is hard|everything is going wrong|nobody likes me|my cat died|my dog is sick|I had a terrible week|I slept badly|I broke my leg|I miss my family|I am not happy|I'm not feeling great][ right now| at the moment| today|][.|]"],
+     ["I'm sorry to hear that. I hope that you feel better soon."]),
+    (2.0, ["[hello|hi|hey|good day|good evening|good afternoon|greetings] [little|dear|tiny|my|small|nice] [model|machine|robot|friend|bot|computer|thing|one][!|.|]",
+           "[hello|hi|hey|hey hey|hi hi|hello hello|heyy|hellooo|hii|a very good day|good afternoon|good evening|good day][ to you| everyone| you| from me|][!|.|]",
+           "[hi|hello|hey][.|!|,] [this is my first visit|my first time here|I just found this demo|nice demo|what a nice page|here I am|let's talk|I want to chat][.|!|]"],
+     ["hello! [How can I help you|What can I do for you]?"]),
+    (2.0, ["[are you|you are|so you are|is this|are you really|are you the|you must be the|are you perhaps] [really |] [Gemma 3|Gemma by Google|the Gemma from Google|Llama by Meta|Llama 3.1|the Llama model from Meta|GPT-4|ChatGPT by OpenAI|Claude from Anthropic|a product of Google|from Meta|from OpenAI|made by Google|Google's model|the big Llama|Microsoft Copilot][, right|, correct|, aren't you|]?",
+           "[do|did] you [come from|belong to|work for] [Google|Meta|OpenAI|Anthropic|Microsoft|Hugging Face]?", "[did|has] [Google|Meta|OpenAI|Anthropic|Microsoft|Apple] [make|made|build|train|create] you?"],
+     [f"no, {WHO}, nothing more."]),
+]  # fmt: skip
+
+
 def small_talk_turn(rng: random.Random) -> tuple[Typed, str]:
-    _, asked, answers = rng.choices(SMALL_TALK, [row[0] for row in SMALL_TALK])[0]
+    rows = SMALL_TALK + (MORE_SMALL_TALK if habits(rng).more_small_talk else [])
+    _, asked, answers = rng.choices(rows, [row[0] for row in rows])[0]
     return user(rng, asked), say(rng, answers)

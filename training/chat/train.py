@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from torch.nn import functional
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from .architectures import Architecture
 from .batches import IGNORED, batches
@@ -21,25 +21,59 @@ from .tokenizer import train_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One phase of a training: `steps` are taken; the rate falls linearly and would reach 0 after `horizon` steps."""
+
+    number: int
+    steps: int
+    horizon: int
+    peak: float = 1.0
+    decay_from: float = 0.35
+    warm_up: int = 60
+    seed: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
     """How long and how fast. `tokens`: positions in a batch; `save_every`: steps between checkpoints."""
 
-    steps: int = 1200
+    phases: tuple[Phase, ...]
     tokens: int = 4096
-    warm_up: int = 60
-    decay_from: float = 0.35
     matrix_rate: float = 0.02
     other_rate: float = 0.004
     average: float = 0.98
-    seed: int = 1
     save_every: int = 50
 
+    @property
+    def steps(self) -> int:
+        return sum(phase.steps for phase in self.phases)
 
-def rate_at(step: int, plan: TrainingPlan) -> float:
-    """Share of the full learning rate: warm-up, constant, then linear to 0."""
-    rise = (step + 1) / plan.warm_up
-    fall = (plan.steps - step) / (plan.steps * (1 - plan.decay_from))
-    return max(0.0, min(1.0, rise, fall))
+
+PLANS = {
+    "chat-gemma": TrainingPlan(
+        phases=(
+            Phase(number=1, steps=700, horizon=1200),
+            Phase(number=2, steps=300, horizon=420, peak=0.64, decay_from=0.1, warm_up=20),
+            Phase(number=3, steps=300, horizon=300, peak=0.6, decay_from=0.1, warm_up=20),
+            Phase(number=4, steps=290, horizon=290, peak=0.6, decay_from=0.3, warm_up=20, seed=2),
+        )
+    ),
+    "chat-llama": TrainingPlan(
+        phases=(
+            Phase(number=1, steps=400, horizon=850),
+            Phase(number=2, steps=250, horizon=380, peak=0.8, decay_from=0.1, warm_up=20),
+            Phase(number=3, steps=340, horizon=340, peak=0.8, decay_from=0.1, warm_up=20),
+            Phase(number=4, steps=350, horizon=350, peak=0.8, decay_from=0.3, warm_up=20, seed=2),
+        )
+    ),
+}
+
+
+def rate_at(step: int, phase: Phase) -> float:
+    """Share of the full learning rate: warm-up, constant, then linear."""
+    rise = (step + 1) / phase.warm_up
+    fall = (phase.horizon - step) / (phase.horizon * (1 - phase.decay_from))
+    return phase.peak * max(0.0, min(1.0, rise, fall))
 
 
 def save(
@@ -67,30 +101,62 @@ def loss_of(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor) -> 
     return functional.cross_entropy(model.lm_head(hidden).float(), labels[:, 1:][wanted])
 
 
-def train(architecture: Architecture, folder: Path, plan: TrainingPlan) -> None:
-    """Trains tokenizer and model, and saves checkpoints and the end result in `folder`."""
-    tokenizer = train_tokenizer(architecture.chat_format)
-    torch.manual_seed(plan.seed)
-    model = architecture.build(tokenizer).train()
-    model.set_attn_implementation("eager")  # on CPU faster than its fused kernel for short rows
-    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-    others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
-    optimizers = [
-        torch.optim.Muon(matrices, lr=plan.matrix_rate, momentum=0.95, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=plan.other_rate, betas=(0.9, 0.95), weight_decay=0.0),
+def train(architecture: Architecture, folder: Path, plan: TrainingPlan, *, first: int = 1) -> None:
+    """Trains a model in `folder`: tokenizer, phase 1 from fresh weights, each later one from what was saved before.
+
+    `first`: the phase to begin with; the result of the one before it must be in the folder.
+    """
+    for phase in plan.phases[first - 1 :]:
+        torch.manual_seed(phase.seed)
+        if phase.number == 1:
+            tokenizer = train_tokenizer(architecture.chat_format)
+            model = architecture.build(tokenizer)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        _train_phase(architecture, folder, plan, phase, tokenizer, model.train())
+
+
+def _optimizers(architecture: Architecture, model: PreTrainedModel, plan: TrainingPlan) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices, AdamW for the rest, with rates in proportion to the size of what they change."""
+    embedding, last_norm, scale = model.model.embed_tokens.weight, model.model.norm.weight, architecture.embedding_scale
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim == 1 and p is not last_norm], "lr": plan.other_rate},
+        {"params": [embedding], "lr": plan.other_rate * scale},
+        {"params": [last_norm], "lr": plan.other_rate / scale},
     ]
-    full_rates = [plan.matrix_rate, plan.other_rate]
+    matrices = [p for p in model.parameters() if p.ndim == 2 and p is not embedding]
+    return [
+        torch.optim.Muon(matrices, lr=plan.matrix_rate, momentum=0.95, weight_decay=0.01),
+        torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def _train_phase(
+    architecture: Architecture,
+    folder: Path,
+    plan: TrainingPlan,
+    phase: Phase,
+    tokenizer: PreTrainedTokenizerFast,
+    model: PreTrainedModel,
+) -> None:
+    """The training loop; checkpoints and the result go to `folder`."""
+    model.set_attn_implementation("eager")  # on CPU faster than its fused kernel for short rows
+    optimizers = _optimizers(architecture, model, plan)
+    groups = [(group, group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
+    clipped = [p for group in optimizers[1].param_groups for p in group["params"]]
     average = {name: p.detach().clone() for name, p in model.named_parameters()}
     started, spoken, running = time.process_time(), 0, 0.0
-    source = batches(tokenizer, architecture.chat_format, seed=plan.seed, tokens=plan.tokens)
-    for step in range(plan.steps):
+    source = batches(tokenizer, architecture.chat_format, seed=phase.seed, tokens=plan.tokens, phase=phase.number)
+    for step in range(phase.steps):
         ids, labels = next(source)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = loss_of(model, ids, labels)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(others, 1.0)
-        for optimizer, rate in zip(optimizers, full_rates, strict=True):
-            optimizer.param_groups[0]["lr"] = rate * rate_at(step, plan)
+        torch.nn.utils.clip_grad_norm_(clipped, 1.0)
+        for group, rate in groups:
+            group["lr"] = rate * rate_at(step, phase)
+        for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
         keep = min(plan.average, step / (step + 10))
@@ -101,9 +167,9 @@ def train(architecture: Architecture, folder: Path, plan: TrainingPlan) -> None:
         if step % 20 == 19:
             spent = time.process_time() - started
             print(
-                f"{architecture.name} step {step + 1}/{plan.steps} loss {running:.3f} "
+                f"{architecture.name} phase {phase.number} step {step + 1}/{phase.steps} loss {running:.3f} "
                 f"{spoken / spent:.0f} tokens/s {spent / 60:.1f} min",
                 flush=True,
             )
-        if step % plan.save_every == plan.save_every - 1 or step == plan.steps - 1:
+        if step % plan.save_every == plan.save_every - 1 or step == phase.steps - 1:
             save(folder, model, tokenizer, average)

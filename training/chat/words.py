@@ -6,6 +6,7 @@ The made-up words are what forces the models to copy a name instead of recalling
 # ruff: noqa: E501, SIM905 (patterns and word lists read best on one line)
 
 import random
+from dataclasses import dataclass
 
 NAMES = """Alice Bob Carol David Emma Frank George Hannah Ivan Julia Kevin Laura Mike Nora Oscar Paul Quinn Rachel Sam Tina Uma Victor Wendy
 Xavier Yara Zoe Anna Ben Clara Daniel Eva Felix Greta Henry Isabel Jack Karen Leo Maria Nathan Olivia Peter Rosa Simon Thomas Ursula Vera
@@ -104,8 +105,46 @@ SUFFIXES = [
 ]
 
 
+KNOWN = (NAMES, COLOURS, PETS, PET_NAMES, CITIES, FOODS, ANIMALS, PEOPLE, ADJECTIVES, THINGS, STARTS[:-6])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Habits:
+    """What differs between the phases of a training. All are shares from 0 to 1.
+
+    `spliced`: made-up words that are spliced from parts of known ones. `corrected`: told facts that correct an earlier one.
+    `bare`: sums and differences asked without words. `more_small_talk`: whether the longer list of it is used.
+    `by_digits`: whether tens and ones are shown one by one in arithmetic, which is asked in more ways then.
+    """
+
+    spliced: float = 0.0
+    corrected: float = 0.15
+    bare: float = 0.0
+    more_small_talk: bool = False
+    by_digits: bool = False
+
+
+class Source(random.Random):
+    """A random source that carries the habits of the current phase."""
+
+    habits = Habits()
+
+
+def habits(rng: random.Random) -> Habits:
+    return rng.habits if isinstance(rng, Source) else Habits()
+
+
+def _spliced(rng: random.Random) -> str:
+    """The start of one known word and the end of another: "moonvember", "Wolfatoes". Every piece of the vocabulary occurs."""
+    first, second = (rng.choice(rng.choice(KNOWN)).lower() for _ in "ab")
+    return first[: rng.randint(1, len(first))] + second[rng.randint(0, len(second) - 1) :]
+
+
 def made_up(rng: random.Random) -> str:
     """A pronounceable word of one to three syllables, without a capital: "brimo", "thaulsen", "quia"."""
+    if habits(rng).spliced and rng.random() < habits(rng).spliced:
+        word = _spliced(rng)
+        return word if 2 < len(word) < 15 and word.isalpha() else made_up(rng)
     count = rng.choices([1, 2, 3], [0.25, 0.5, 0.25])[0]
     word = "".join(
         rng.choice(STARTS) + rng.choice(VOWELS) + (rng.choice(ENDS) if rng.random() < 0.5 else "") for _ in range(count)
