@@ -82,7 +82,14 @@ THIRD_MIX = [
     (0.5, "repeat"),
 ]
 THIRD_HABITS = words.Habits(spliced=0.6, corrected=0.25, bare=0.2, more_small_talk=True, by_digits=True)
-LATER = {2: (SECOND_MIX, SECOND_HABITS), 3: (THIRD_MIX, THIRD_HABITS), 4: (THIRD_MIX, THIRD_HABITS)}
+# The last phase adds facts to remember to the third's mixture.
+LAST_MIX = [(weight + 1.5 if kind == "tell" else weight, kind) for weight, kind in THIRD_MIX]
+LATER = {
+    2: (SECOND_MIX, SECOND_HABITS),
+    3: (THIRD_MIX, THIRD_HABITS),
+    4: (THIRD_MIX, THIRD_HABITS),
+    5: (LAST_MIX, THIRD_HABITS),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,7 @@ PLANS = {
             Phase(number=2, steps=300, horizon=420, peak=0.64, decay_from=0.1, warm_up=20),
             Phase(number=3, steps=300, horizon=300, peak=0.6, decay_from=0.1, warm_up=20),
             Phase(number=4, steps=290, horizon=290, peak=0.6, decay_from=0.3, warm_up=20, seed=2),
+            Phase(number=5, steps=200, horizon=200, peak=0.5, decay_from=0.1, warm_up=15, seed=3),
         )
     ),
     "chat-llama": TrainingPlan(
@@ -64,6 +65,7 @@ PLANS = {
             Phase(number=2, steps=250, horizon=380, peak=0.8, decay_from=0.1, warm_up=20),
             Phase(number=3, steps=340, horizon=340, peak=0.8, decay_from=0.1, warm_up=20),
             Phase(number=4, steps=350, horizon=350, peak=0.8, decay_from=0.3, warm_up=20, seed=2),
+            Phase(number=5, steps=230, horizon=230, peak=0.7, decay_from=0.1, warm_up=15, seed=3),
         )
     ),
 }
@@ -86,6 +88,8 @@ def save(
     for name, weight in kept.named_parameters():
         weight.data.copy_(average[name])
     kept.to(torch.bfloat16).save_pretrained(fresh)
+    for loaded in ("is_local", "local_files_only"):  # how this process loaded it is nobody's business
+        tokenizer.init_kwargs.pop(loaded, None)
     tokenizer.save_pretrained(fresh)
     if (folder / "README.md").exists():
         shutil.copy(folder / "README.md", fresh)
