@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--reading-steps", type=int, default=500)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--emphasis-steps", type=int, default=2500)
-    parser.add_argument("--repeat-steps", type=int, default=0, help="more of the second lesson, from a lower rate")
+    parser.add_argument("--repeat-steps", type=int, default=4800, help="more of the second lesson, from a lower rate")
     parser.add_argument("--scenes", type=int, default=16_000)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
