@@ -18,7 +18,7 @@ ANSWER_MS = 60_000
 
 QUESTIONS = ["Hi! My name is Ada.", "What is JAX?", "What's my name?"]
 SENTENCE = "A great cast, and the ending made me smile."
-PROMPT = "a house by the sea at sunset"
+PROMPT = "a red boat on a lake"
 SEED = "1"
 
 
