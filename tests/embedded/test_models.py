@@ -16,8 +16,8 @@ from training.images.evaluate import held_out_prompts, score
 
 PICTURES = 40
 
-# What the committed weights reach, less a few points for other machines' rounding. Goals are 0.9 for every chat model and
-# for shapes, 0.95 for colours and backgrounds; raise a floor with the weights, never lower it.
+# What the committed weights reach, less a few points for other machines' rounding. Goals are 0.9 for every chat model
+# and for shapes, 0.95 for colours and backgrounds; raise a floor with the weights, never lower it.
 CHAT_FLOOR = {"chat-gemma": 0.85, "chat-llama": 0.75}
 PICTURE_FLOOR = {"colour": 0.95, "shape": 0.85, "background": 0.95}
 
