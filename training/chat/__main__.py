@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument(
         "--phase",
         type=int,
-        choices=(1, 2, 3, 4, 5),
+        choices=(1, 2, 3, 4),
         default=1,
         help="first phase to run; later ones continue from the folder",
     )

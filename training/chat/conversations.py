@@ -68,7 +68,7 @@ SECOND_MIX = [
 SECOND_HABITS = words.Habits(spliced=0.6, corrected=0.3, bare=0.5, more_small_talk=True)
 
 
-# The third phase shows arithmetic digit by digit, and lets nothing else fade.
+# The third and the fourth phase show arithmetic digit by digit, and let nothing else fade.
 THIRD_MIX = [
     (1.8, "small talk"),
     (2.6, "topic"),
@@ -82,14 +82,7 @@ THIRD_MIX = [
     (0.5, "repeat"),
 ]
 THIRD_HABITS = words.Habits(spliced=0.6, corrected=0.25, bare=0.2, more_small_talk=True, by_digits=True)
-# The last phase adds facts to remember to the third's mixture.
-LAST_MIX = [(weight + 1.5 if kind == "tell" else weight, kind) for weight, kind in THIRD_MIX]
-LATER = {
-    2: (SECOND_MIX, SECOND_HABITS),
-    3: (THIRD_MIX, THIRD_HABITS),
-    4: (THIRD_MIX, THIRD_HABITS),
-    5: (LAST_MIX, THIRD_HABITS),
-}
+LATER = {2: (SECOND_MIX, SECOND_HABITS), 3: (THIRD_MIX, THIRD_HABITS), 4: (THIRD_MIX, THIRD_HABITS)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,6 @@ PLANS = {
             Phase(number=2, steps=300, horizon=420, peak=0.64, decay_from=0.1, warm_up=20),
             Phase(number=3, steps=300, horizon=300, peak=0.6, decay_from=0.1, warm_up=20),
             Phase(number=4, steps=290, horizon=290, peak=0.6, decay_from=0.3, warm_up=20, seed=2),
-            Phase(number=5, steps=200, horizon=200, peak=0.5, decay_from=0.1, warm_up=15, seed=3),
         )
     ),
     "chat-llama": TrainingPlan(
@@ -65,7 +64,6 @@ PLANS = {
             Phase(number=2, steps=250, horizon=380, peak=0.8, decay_from=0.1, warm_up=20),
             Phase(number=3, steps=340, horizon=340, peak=0.8, decay_from=0.1, warm_up=20),
             Phase(number=4, steps=350, horizon=350, peak=0.8, decay_from=0.3, warm_up=20, seed=2),
-            Phase(number=5, steps=230, horizon=230, peak=0.7, decay_from=0.1, warm_up=15, seed=3),
         )
     ),
 }
