@@ -196,11 +196,11 @@ def test_a_stopped_engine_says_so_to_everyone(model_of: Callable[[str], PreTrain
 
 
 def test_a_dead_engine_fails_its_requests_with_the_cause(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """The device fails in the middle of an answer (its cache is taken away): the cause reaches the client."""
+    """The device fails in the middle of an answer (its weights are taken away): the cause reaches the client."""
     engine = ChatEngine(model_of("llama"), slots=1, context=2048).start()
     stream = engine.stream(prompt_of(4), SamplingParams(max_tokens=2000, temperature=0.0))
     next(stream)
-    engine.runner._cache = None
+    engine.runner.weights = None
     with pytest.raises(EngineStopped) as error:
         list(stream)
     assert error.value.__cause__ is not None
