@@ -40,7 +40,7 @@ not know on anything else.
 ## Measured
 Share of held-out conversations that come out right by a scripted check (`tests/embedded/chat_held_out.json`), with the weights as
 stored here. Names and pairs of numbers in it are never trained on, and its questions on topics, identity and unknown things are in words that
-the grammar did not generate. Its failures were looked at between the phases and led to more data of that kind (the phrasings of arithmetic
+the grammar was not seen to generate. Its failures were looked at between the phases and led to more data of that kind (the phrasings of arithmetic
 were replaced by new ones afterwards), so it is a development set rather than an untouched test. Plain sums and differences ("what is 27 + 45?")
 come out right in about nine of ten cases; the arithmetic row has mostly unusual wordings and small word problems.
 
