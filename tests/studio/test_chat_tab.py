@@ -49,9 +49,12 @@ def ask(page: Page, text: str) -> str:
 def set_option(page: Page, elem_id: str, value: str) -> None:
     if not page.locator("#system-prompt").is_visible():
         page.locator("#chat-settings").get_by_text("Settings").click()
+        page.wait_for_timeout(500)  # opened for the first time, Gradio mounts the fields and sets their values
     field = page.locator(f"#{elem_id} input[type=number], #{elem_id} textarea, #{elem_id} input[type=text]").first
     field.fill(value)
     field.blur()
+    page.wait_for_timeout(100)
+    expect(field).to_have_value(value)
 
 
 def test_says_what_jax_is_as_it_thinks(studio: Studio, visit: Visit) -> None:
