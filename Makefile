@@ -1,4 +1,5 @@
-# run, test, lint, format, train, screenshots, clean: each sets up what it needs in .venv and skips what is done.
+# run, test, test-all, test-tpu, lint, format, bench, train, screenshots, clean: each sets up what it needs in .venv and skips
+# what is done.
 #   make run HFJAX_PORT=8000        any HFJAX_* setting, from the environment or the command line
 #   make run PYTHON=python3.12      another Python, 3.11 or newer
 #   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   PyTorch without CUDA's gigabytes
@@ -10,12 +11,15 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet
 RUFF := $(VENV)/bin/ruff
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint format train screenshots chromium clean
+.PHONY: help run test test-all test-tpu lint format bench bench-peers train screenshots chromium clean
 
 help:
 	@echo "make run          the studio on http://127.0.0.1:7860"
 	@echo "make test         ruff and every test"
+	@echo "make test-all     the slow ones too: every architecture, two minutes of clients that come and go"
+	@echo "make test-tpu     whole models through the TPU's compiler; no TPU is needed"
 	@echo "make lint         ruff only;  make format mends what it can"
+	@echo "make bench        the chat engine against others;  make bench-peers builds llama.cpp for it"
 	@echo "make train        make the embedded models again"
 	@echo "make screenshots  take the README's pictures from the running app"
 	@echo "make clean        remove .venv and everything else that is not in git"
@@ -25,7 +29,14 @@ run: $(VENV)/.installed
 	@trap : INT; $(PY) -m hfjax_app serve || test $$? -eq 130
 
 test: lint chromium
-	@$(PY) -m pytest
+	@$(PY) -m pytest -m "not slow and not tpu"
+
+test-all: lint chromium
+	@CHURN_SECONDS=120 $(PY) -m pytest
+
+# libtpu compiles for TPUs that are not here, on any x86-64 Linux; minutes for each model.
+test-tpu: $(VENV)/.installed-dev
+	@$(PY) -m pytest -m tpu
 
 lint: $(VENV)/.installed-dev
 	@$(RUFF) check
@@ -34,6 +45,13 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	@$(RUFF) check --fix
 	@$(RUFF) format
+
+bench: $(VENV)/.installed-bench
+	@$(PY) -m benchmarks.chat
+
+bench-peers: benchmarks/requirements-peers.txt $(VENV)/.installed-bench
+	@echo "building llama.cpp (minutes; needs a C++ compiler)"
+	@CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PIP) --no-binary llama-cpp-python -r $< || $(build_failed)
 
 train: $(VENV)/.installed-train
 	@$(PY) -m training.chat
@@ -59,6 +77,11 @@ $(VENV)/.installed: requirements.txt | $(VENV)/.created
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
 	@echo "installing requirements-dev.txt into $(VENV)"
 	@$(PIP) -r requirements-dev.txt || $(build_failed)
+	@touch $@
+
+$(VENV)/.installed-bench: benchmarks/requirements.txt $(VENV)/.installed
+	@echo "installing benchmarks/requirements.txt into $(VENV)"
+	@$(PIP) -r benchmarks/requirements.txt || $(build_failed)
 	@touch $@
 
 $(VENV)/.installed-train: training/requirements.txt $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""The commands: serve, chat, sentiment, image. Each loads only what it needs, after its arguments are read.
+"""The commands: serve, chat, sentiment, image, plan. Each loads only what it needs, after its arguments are read.
 
 Results go to stdout, everything else to stderr. An error is one line, with exit status 2 when the request was wrong and
 1 when something else was.
@@ -11,17 +11,19 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hfjax_app import console
-from hfjax_app.errors import HfjaxError, RequestRejected
+from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.settings import Settings, load_settings
 
 PROGRAM = "python -m hfjax_app"
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
+_TOPOLOGIES = "v5e:1x1, v5e:2x2, v5e:2x4, v6e:1x1, v6e:2x2, or cpu:N for N simulated devices"
 _MODEL = "an embedded model's name, a folder, or a hub id"
 
 
@@ -81,12 +83,18 @@ async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
     from hfjax_app.text import checked_text
 
     checked_text(arguments.text, "message", MAX_CHARACTERS)
-    options = _given(arguments, "max_tokens", "temperature", "top_p", "top_k", "seed")
+    options = _given(arguments, "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
     defaults = {"max_tokens": min(SamplingParams().max_tokens, settings.context)}
     params = SamplingParams(**{**defaults, **options})
 
     prepare(settings.cache_folder)
-    engine = ChatEngine.from_pretrained(resolve(settings.chat_model), slots=1, context=settings.context)
+    engine = ChatEngine.from_pretrained(
+        resolve(settings.chat_model),
+        slots=1,
+        context=settings.context,
+        dtype=settings.dtype,
+        quantize=settings.quantize,
+    )
     assistant = ChatAssistant(engine.start())
     try:
         messages = [{"role": "user", "content": arguments.text}]
@@ -109,7 +117,7 @@ def sentiment(arguments: argparse.Namespace) -> None:
     from hfjax_app.sentiment import SentimentClassifier
 
     prepare(settings.cache_folder)
-    classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model))
+    classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model), explains=False)
     for text, scores in zip(arguments.texts, classifier.classify(arguments.texts), strict=True):
         line = {"text": text, "label": max(scores, key=scores.__getitem__), "scores": scores}
         print(json.dumps(line, ensure_ascii=False), flush=True)
@@ -126,16 +134,72 @@ def image(arguments: argparse.Namespace) -> None:
 
     prepare(settings.cache_folder)
     generator = ImageGenerator.from_pretrained(resolve(settings.image_model))
-    options = _given(arguments, "negative_prompt", "steps", "guidance_scale", "seed")
+    names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
+    options = asdict(generator.recommended) | _given(arguments, *names)
     with closing(generator.generate(arguments.prompt, **options)) as steps:
         step = next(steps)
+        if hasattr(step, "reason"):
+            print(f"note: {step.reason}", file=sys.stderr)
+            step = next(steps)
         with tqdm(total=step.steps, initial=step.step, unit="step", disable=False) as bar:
             for step in steps:
                 bar.update(step.step - bar.n)
     if step.notice is not None:
         print(f"note: {step.notice}", file=sys.stderr)
-    step.image.save(out)
-    print(f"{out} (seed {step.seed})")
+    [picture] = step.pictures
+    if out.suffix.lower() == ".png":
+        out.write_bytes(picture.png)  # with its recipe inside
+    else:
+        picture.image.save(out)
+    print(f"{out} (seed {picture.seed})")
+
+
+def plan(arguments: argparse.Namespace) -> None:
+    settings = load_settings(
+        chat_model=arguments.chat_model,
+        slots=arguments.slots,
+        context=arguments.context,
+        quantize=arguments.quantize,
+        dtype=arguments.dtype,
+    )
+    from hfjax_app.planning.topology import devices, parse, prepare_process
+
+    topology = parse(arguments.topology)
+    prepare_process(topology)  # before jax is imported
+    from hfjax_app.chat.plan import ChatPlanner
+    from hfjax_app.embedded import resolve
+    from hfjax_app.planning.report import as_json, as_text, footprint_of
+    from hfjax_app.planning.verdict import advise, decode_floor, fits
+
+    usual = "float32" if topology.chip is None else "bfloat16"
+    planner = ChatPlanner(
+        resolve(settings.chat_model),
+        slots=settings.slots,
+        context=settings.context,
+        dtype=usual if settings.dtype == "auto" else settings.dtype,
+        int8=settings.quantize == "int8",
+    )
+    made = planner.compile(
+        devices(topology), lambda report: print(f"{report.name}: compiled in {report.seconds:.1f} s", file=sys.stderr)
+    )
+
+    def on_devices(count: int) -> tuple[int, int]:
+        need = planner.need(count)
+        return need.weights, need.cache
+
+    footprint, advice = footprint_of(made), None
+    if not fits(footprint, topology):
+        advice = advise(footprint, topology, settings.slots, settings.context, on_devices)
+    floor = decode_floor(made.need.read, made.need.cache, settings.slots, topology)
+    if arguments.json:
+        print(json.dumps(as_json(made, topology, advice, floor)))
+    else:
+        print(as_text(made, topology, advice, floor))
+    if advice is not None:
+        raise ModelUnavailable(
+            f"chat model {settings.chat_model!r} with slots = {settings.slots} and context = {settings.context} does "
+            f"not fit {topology.name}; would fit: {advice}"
+        )
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -197,6 +261,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, at most 10 (default: 0.7)")
     sub.add_argument("--top-p", type=float, metavar="P", help="nucleus sampling, over 0, at most 1 (default: 1)")
     sub.add_argument("--top-k", type=int, metavar="K", help="only the K most likely tokens; 0 is all (default: 0)")
+    sub.add_argument("--min-p", type=float, metavar="P", help="least share of the likeliest token, 0 to 1 (default: 0)")
+    sub.add_argument("--repetition-penalty", type=float, metavar="R", help="1 is none, more repeats less (default: 1)")
     sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same answer")
     sub.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer together (default: 512)")
     sub.add_argument("--stats", action="store_true", help="one JSON line on stderr: ttft_s, tokens, tokens_per_s, ...")
@@ -223,10 +289,31 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, required=True, metavar="FILE", help=f"{', '.join(IMAGE_SUFFIXES)}; overwritten"
     )
     sub.add_argument("--negative-prompt", metavar="TEXT", help="what not to draw (default: nothing)")
-    sub.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: 20)")
-    sub.add_argument("--guidance-scale", type=float, metavar="G", help="how closely to follow the words (default: 7.5)")
+    sub.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: the model card's, or 20)")
+    sub.add_argument(
+        "--guidance-scale",
+        type=float,
+        metavar="G",
+        help="how closely to follow the words (default: the model card's, or 7.5)",
+    )
     sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same picture")
+    sub.add_argument("--width", type=int, metavar="W", help="pixels, a multiple of 8 (default: the model's own)")
+    sub.add_argument("--height", type=int, metavar="H", help="pixels, a multiple of 8 (default: the model's own)")
+    sub.add_argument("--scheduler", metavar="NAME", help="such as DDIM, Euler or UniPC (default: the checkpoint's own)")
     sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['image_model'].default})")
+
+    sub = add(
+        "plan",
+        plan,
+        "compile a chat model for chips that are not here: does it fit, and how fast at best",
+        "--chat-model google/gemma-3-1b-it --topology v5e:1x1 --slots 8 --context 2048",
+        "--chat-model ./my-model --topology v5e:2x4 --quantize int8 --json",
+    )
+    sub.add_argument("--chat-model", metavar="M", help=f"{_MODEL}; only its config and tokenizer are read")
+    sub.add_argument("--topology", required=True, metavar="T", help=_TOPOLOGIES)
+    for name in ("slots", "context", "quantize", "dtype"):
+        sub.add_argument(f"--{name}", metavar="VALUE", help=Settings.model_fields[name].description)
+    sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
     return parser
 
 

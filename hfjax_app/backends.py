@@ -129,12 +129,21 @@ class Backends:
             backend.warm_up()
 
     def _make_chat(self, on_report: OnReport) -> Any:
-        from hfjax_app.chat import ChatAssistant, ChatEngine
+        from hfjax_app.chat import ChatAssistant, ChatEngine, ZeroShot
 
         engine = ChatEngine.from_pretrained(
-            resolve(self.settings.chat_model), slots=self.settings.slots, context=self.settings.context
+            resolve(self.settings.chat_model),
+            slots=self.settings.slots,
+            context=self.settings.context,
+            dtype=self.settings.dtype,
+            quantize=self.settings.quantize,
         )
-        return ChatAssistant(engine.start(on_report))
+        engine.start(on_report)
+        try:
+            zero_shot = ZeroShot(engine, on_report)
+        except ModelUnavailable:  # conversations work all the same, and whoever asks for labels is told
+            zero_shot = None
+        return ChatAssistant(engine, zero_shot)
 
     def _make_sentiment(self, on_report: OnReport) -> Any:
         from hfjax_app.sentiment import SentimentClassifier
@@ -144,4 +153,6 @@ class Backends:
     def _make_images(self, on_report: OnReport) -> Any:
         from hfjax_app.images import ImageGenerator
 
-        return ImageGenerator.from_pretrained(resolve(self.settings.image_model), on_report=on_report)
+        sizes = [tuple(map(int, size.split("x"))) for size in self.settings.image_sizes.split(",") if size]
+        model = resolve(self.settings.image_model)
+        return ImageGenerator.from_pretrained(model, sizes=sizes, on_report=on_report)

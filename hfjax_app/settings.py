@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -27,9 +28,20 @@ class Settings(BaseSettings):
     port: int = Field(7860, ge=1, le=65535, description="port to listen on")
     chat_model: str = Field("chat-gemma", min_length=1, description="causal language model of the chat tab")
     sentiment_model: str = Field("sentiment", min_length=1, description="sequence classifier of the sentiment tab")
-    image_model: str = Field("images", min_length=1, description="Stable Diffusion pipeline of the images tab")
+    image_model: str = Field("images", min_length=1, description="text-to-image pipeline of the images tab")
+    image_sizes: str = Field(
+        "",
+        pattern=r"^(\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*)?$",
+        description="more sizes to compile before anyone is served, such as 512x768,768x512",
+    )
     slots: int = Field(4, ge=1, le=256, description="conversations that are answered at the same time")
     context: int = Field(512, ge=64, le=1 << 20, description="tokens of a conversation that the model sees")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="the chat model's weights; auto: float32 on CPU, bfloat16 on TPU and GPU"
+    )
+    quantize: Literal["none", "int8"] = Field(
+        "none", description="int8: the chat model's linear layers in 8 bits, half of bfloat16's bytes"
+    )
     cache_folder: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
 

@@ -44,8 +44,8 @@ def chat(page: Page) -> None:
 def sentiment(page: Page) -> None:
     page.get_by_role("tab", name="Sentiment").click()
     page.locator("#sentiment-text textarea").fill(SENTENCE)
-    page.locator("#classify").click()
-    expect(page.locator("#sentiment-label h2")).to_be_visible(timeout=ANSWER_MS)
+    page.locator("#why").click()
+    expect(page.locator("#sentiment-reason")).to_contain_text("towards", timeout=ANSWER_MS)
 
 
 def images(page: Page) -> None:

@@ -20,10 +20,9 @@ from PIL import Image
 
 from hfjax_app.__main__ import main
 from hfjax_app.chat import SamplingParams
-from hfjax_app.runtime.weights import load_model
 from hfjax_app.settings import Settings
 from tests.chat.conftest import make_model, make_tokenizer
-from tests.images.conftest import build as make_pipeline
+from tests.images.pipelines import stable_diffusion as make_pipeline
 from tests.sentiment.test_classifier import save as save_classifier
 
 ROOT = Path(__file__).parent.parent
@@ -82,7 +81,7 @@ def refused(run: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
 # --- help
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["chat"], ["sentiment"], ["image"]])
+@pytest.mark.parametrize("command", [[], ["serve"], ["chat"], ["sentiment"], ["image"], ["plan"]])
 def test_help_explains_and_shows_an_example(command: list[str], run: Callable[..., tuple[int, str, str]]) -> None:
     status, out, err = run(*command, "--help")
     assert (status, err) == (0, "")
@@ -103,6 +102,8 @@ def test_help_names_every_setting_and_the_defaults(run: Callable[..., tuple[int,
     assert shown["temperature"] == params.temperature
     assert shown["top-p"] == params.top_p
     assert shown["top-k"] == params.top_k
+    assert shown["min-p"] == params.min_p
+    assert shown["repetition-penalty"] == params.repetition_penalty
 
 
 def test_help_loads_no_model_library() -> None:
@@ -139,7 +140,7 @@ def test_chat_prints_the_answer_and_its_stats(chat_folder: Path, run: Callable[.
 
 def test_a_seed_decides_the_answer(chat_folder: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     def answer(seed: int) -> str:
-        options = ("--max-tokens", 20, "--temperature", 2, "--top-p", 0.95, "--top-k", 50)
+        options = ("--max-tokens", 20, "--temperature", 2, "--top-p", 0.95, "--top-k", 50, "--min-p", 0.01)
         status, out, _ = run("chat", "Hello", "--model", chat_folder, "--seed", seed, *options)
         assert status == 0
         return out
@@ -158,6 +159,8 @@ def test_a_seed_decides_the_answer(chat_folder: Path, run: Callable[..., tuple[i
         ("--top-p", "0", "top-p = 0.0"),
         ("--top-p", "2", "at most 1"),
         ("--top-k", "-1", "top-k = -1"),
+        ("--min-p", "nan", "min-p = nan"),
+        ("--repetition-penalty", "0", "repetition penalty = 0.0"),
         ("--max-tokens", "0", "max tokens = 0"),
         ("--max-tokens", "-5", "at least 1"),
         ("--seed", "-1", "seed = -1"),
@@ -249,6 +252,7 @@ def test_image_writes_the_picture_and_names_its_seed(
     assert "3/3" in err
     seed = re.fullmatch(rf"{re.escape(str(out_path))} \(seed (\d+)\)\n", out)[1]
     picture = Image.open(out_path).tobytes()
+    assert f"Seed: {seed}" in Image.open(out_path).info["parameters"]
     assert run(*arguments, "--seed", seed)[0] == 0
     assert Image.open(out_path).tobytes() == picture
 
@@ -278,6 +282,8 @@ def test_image_refuses_an_out_before_a_model_is_loaded(
     [
         (["a circle", "--steps", "1000000000"], "steps = 1000000000"),
         (["a circle", "--guidance-scale", "nan", "--seed", "3"], "nan"),
+        (["a circle", "--scheduler", "best"], "scheduler = 'best': must be one of DDIM"),
+        (["a circle", "--width", "50"], "width = 50: must be a multiple of 8"),
     ],
 )
 def test_image_refuses(
@@ -320,8 +326,7 @@ def test_an_unexpected_error_is_one_line_and_traceback_shows_where(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("hfjax_app.chat.engine.load_model", broken)
-    assert load_model is not broken
+    monkeypatch.setattr("hfjax_app.chat.engine.empty_model", broken)
     assert run("chat", "Hi") == (1, "", "error: ZeroDivisionError: two lines (--traceback shows where)\n")
     with pytest.raises(ZeroDivisionError):
         main(["chat", "Hi", "--traceback"])

@@ -18,7 +18,8 @@ BACKENDS = ("chat", "sentiment", "images")
 ALLOWED = {
     "runtime": {"errors"},
     "embedded": set(),
-    **{backend: {"errors", "text", "runtime"} for backend in BACKENDS},
+    "planning": {"errors", "runtime", "chat"},
+    **{backend: {"errors", "text", "runtime", "__version__"} for backend in BACKENDS},
     "studio": {"errors", "settings", "text", "backends", "embedded", "runtime", *BACKENDS},
 }
 LEAVES = {"errors": set(), "settings": {"errors"}, "text": {"errors"}, "console": {"errors"}}

@@ -48,6 +48,8 @@ def test_settings_are_frozen() -> None:
         ("context", "-1", "64"),
         ("context", "nan", "integer"),
         ("chat_model", "", "1 character"),
+        ("image_sizes", "512", "match pattern"),
+        ("image_sizes", "512x512;768x512", "match pattern"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_limit(name: str, value: str, limit: str) -> None:

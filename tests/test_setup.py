@@ -19,7 +19,7 @@ DISTRIBUTIONS = {"PIL": "pillow", "pydantic_settings": "pydantic-settings"}
 def pins(name: str) -> dict[str, str]:
     """A requirements file's own lines as {distribution: version}; every one is pinned exactly."""
     lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith(("#", "-r"))]
-    return dict(line.split("==") for line in lines)
+    return dict(line.partition(";")[0].strip().split("==") for line in lines)
 
 
 def test_torch_is_first_so_that_a_cpu_build_at_hand_is_taken() -> None:

@@ -3,5 +3,6 @@
 from hfjax_app.chat.assistant import ChatAssistant, Reply
 from hfjax_app.chat.engine import ChatEngine
 from hfjax_app.chat.sampling import SamplingParams
+from hfjax_app.chat.zero_shot import ZeroShot
 
-__all__ = ["ChatAssistant", "ChatEngine", "Reply", "SamplingParams"]
+__all__ = ["ChatAssistant", "ChatEngine", "Reply", "SamplingParams", "ZeroShot"]

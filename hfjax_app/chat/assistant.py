@@ -3,12 +3,21 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from hfjax_app.chat.conversation import MAX_CHARACTERS, ChatFormat, Detokenizer, checked_messages
-from hfjax_app.chat.engine import ChatEngine, Progress
+from hfjax_app.chat.conversation import (
+    MAX_CHARACTERS,
+    ChatFormat,
+    Detokenizer,
+    StopStrings,
+    checked_messages,
+    checked_stop,
+)
+from hfjax_app.chat.engine import ChatEngine
 from hfjax_app.chat.sampling import SamplingParams
+from hfjax_app.chat.stream import Progress
+from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.text import checked_text
 
@@ -25,6 +34,7 @@ class Reply:
         place: place in the waiting line; 0 when being served.
         dropped_messages: how many of the oldest messages were left out so that the conversation fits.
         prompt_tokens: tokens of the prompt, template included.
+        reused_tokens: how many of them were still in the cache, from an earlier turn or somebody else's.
         tokens: tokens made so far.
         ttft_s: seconds from the request to its first token; None before.
         tokens_per_s: tokens a second after the first one; None before the second.
@@ -35,6 +45,7 @@ class Reply:
     place: int
     dropped_messages: int
     prompt_tokens: int
+    reused_tokens: int
     tokens: int
     ttft_s: float | None
     tokens_per_s: float | None
@@ -45,22 +56,29 @@ class ChatAssistant:
 
     Args:
         engine: a started ChatEngine with a tokenizer.
+        zero_shot: judges labels with the same model, where it can.
 
     Raises:
         ModelUnavailable: the engine has no tokenizer.
     """
 
-    def __init__(self, engine: ChatEngine):
+    def __init__(self, engine: ChatEngine, zero_shot: ZeroShot | None = None):
         if engine.tokenizer is None:
             raise ModelUnavailable("this chat model has no tokenizer")
         self.engine = engine
+        self.zero_shot = zero_shot
         self._format = ChatFormat(engine.tokenizer)
 
     def stop(self) -> None:
         self.engine.stop()
 
     async def reply(
-        self, messages: list[dict[str, str]], params: SamplingParams, *, system_prompt: str = ""
+        self,
+        messages: list[dict[str, str]],
+        params: SamplingParams,
+        *,
+        system_prompt: str = "",
+        stop: Sequence[str] = (),
     ) -> AsyncIterator[Reply]:
         """Answer the last message.
 
@@ -73,6 +91,7 @@ class ChatAssistant:
             messages: [{"role": "user" or "assistant", "content": text}, ...], the last one the user's.
             params: sampling parameters.
             system_prompt: instructions ahead of the conversation; may be empty.
+            stop: the answer ends before the first of these strings.
 
         Raises:
             RequestRejected: text or parameters out of range; nothing was computed.
@@ -80,6 +99,7 @@ class ChatAssistant:
         """
         turns = checked_messages(messages)
         checked_text(system_prompt, "system prompt", MAX_CHARACTERS, may_be_blank=True)
+        stops = StopStrings(checked_stop(stop))
         room = min(params.max_tokens, self.engine.context // 4)
         prompt, dropped = self._format.fit(turns, system_prompt, self.engine.context - room)
 
@@ -91,7 +111,7 @@ class ChatAssistant:
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
         detokenizer = Detokenizer(self.engine.tokenizer)
-        text, tokens, first_at = "", 0, None
+        text, tokens, reused, first_at = "", 0, 0, None
         started = time.perf_counter()
         ticket = self.engine.submit(prompt, params, deliver)
         try:
@@ -101,18 +121,23 @@ class ChatAssistant:
                 if progress.tokens:
                     first_at = first_at or now
                     tokens += len(progress.tokens)
-                    text += detokenizer.push(progress.tokens)
+                    reused = progress.reused_tokens
+                    text += stops.push(detokenizer.push(progress.tokens))
+                finish_reason = "stop" if stops.found else progress.finish_reason
+                if progress.finished and not stops.found:
+                    text += stops.held_back
                 yield Reply(
                     text=text,
-                    finish_reason=progress.finish_reason,
+                    finish_reason=finish_reason,
                     place=ticket.place,
                     dropped_messages=dropped,
                     prompt_tokens=len(prompt),
+                    reused_tokens=reused,
                     tokens=tokens,
                     ttft_s=None if first_at is None else first_at - started,
                     tokens_per_s=(tokens - 1) / (now - first_at) if tokens > 1 and now > first_at else None,
                 )
-                if progress.finished:
+                if finish_reason is not None:
                     return
                 try:
                     progress = await asyncio.wait_for(inbox.get(), HEARTBEAT_S)

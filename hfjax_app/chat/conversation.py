@@ -17,6 +17,8 @@ Message = dict[str, str]
 MAX_CHARACTERS = 20_000
 MAX_ANSWER_CHARACTERS = 400_000  # an answer comes back with the next question; a long context makes long ones
 MAX_MESSAGES = 1_000
+MAX_STOPS = 8
+MAX_STOP_CHARACTERS = 100
 _ROLES = ("user", "assistant")
 _PRIVATE_USE = range(0xE000, 0xF900)
 
@@ -48,6 +50,22 @@ def checked_messages(messages: object) -> list[Message]:
     return turns
 
 
+def checked_stop(stop: object) -> tuple[str, ...]:
+    """Strings that end an answer.
+
+    Raises:
+        RequestRejected: not a list of strings, too many, too long, or an empty one.
+    """
+    if not isinstance(stop, list | tuple):
+        raise RequestRejected(f"stop: must be a list of strings, not {type(stop).__name__}")
+    if len(stop) > MAX_STOPS:
+        raise RequestRejected(f"stop of {len(stop):,} strings: at most {MAX_STOPS}")
+    texts = tuple(checked_text(text, "stop string", MAX_STOP_CHARACTERS, may_be_blank=True) for text in stop)
+    if "" in texts:
+        raise RequestRejected("stop: an empty string would end every answer at once")
+    return texts
+
+
 class ChatFormat:
     """A tokenizer's chat template as token ids; what people type never becomes a special token.
 
@@ -67,13 +85,14 @@ class ChatFormat:
         Where somebody typed the text of a special token, it is taken apart before the tokenizer sees it, so that it
         comes out as ordinary pieces with the same text; everything else is encoded exactly as transformers does.
         """
-        typed = [system_prompt, *(message["content"] for message in messages)]
-        taken = set("".join(typed))
-        mark = next(chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
+        mark = _unused([system_prompt, *(message["content"] for message in messages)])
         marked = [{**message, "content": self._take_apart(message["content"], mark)} for message in messages]
-        rendered = self._render(marked, self._take_apart(system_prompt, mark))
-        pieces = rendered.split(mark)
-        return [token for piece in pieces for token in self._tokenizer.encode(piece, add_special_tokens=False)]
+        return self._ids(self._render(marked, self._take_apart(system_prompt, mark)), mark)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text alone, outside any template."""
+        mark = _unused([text])
+        return self._ids(self._take_apart(text, mark), mark)
 
     def fit(self, messages: Sequence[Message], system_prompt: str, limit: int) -> tuple[list[int], int]:
         """The conversation's ids in at most `limit` tokens, and how many of the oldest messages were dropped for it.
@@ -98,6 +117,10 @@ class ChatFormat:
                 )
             dropped += 2
 
+    def _ids(self, marked: str, mark: str) -> list[int]:
+        pieces = marked.split(mark)
+        return [token for piece in pieces for token in self._tokenizer.encode(piece, add_special_tokens=False)]
+
     def _take_apart(self, text: str, mark: str) -> str:
         """Put a mark inside every special token's text, until no piece between marks holds one."""
         while self._special is not None and self._special.search(text):
@@ -117,6 +140,12 @@ class ChatFormat:
         except TemplateError:  # some templates refuse the role; then the first turn carries the system prompt
             first = {**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}
             return render([first, *messages[1:]], **options)
+
+
+def _unused(texts: Sequence[str]) -> str:
+    """A character of the private use area that is in none of the texts."""
+    taken = set("".join(texts))
+    return next(chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
 
 
 class Detokenizer:
@@ -148,3 +177,32 @@ class Detokenizer:
     def _decode(self, ids: list[int]) -> str:
         text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return text.replace("\0", "")
+
+
+class StopStrings:
+    """Ends a text that comes in pieces before the first of some strings, wherever the pieces' borders fall.
+
+    Args:
+        stop: the strings; none of them empty.
+    """
+
+    def __init__(self, stop: Sequence[str]):
+        self._stop = stop
+        self.found = False
+        self.held_back = ""  # may be the beginning of a stop string; belongs to the text when no more comes
+
+    def push(self, piece: str) -> str:
+        """What can be shown now that this piece has come; nothing once a stop string was found."""
+        if self.found:
+            return ""
+        text, self.held_back = self.held_back + piece, ""
+        ends = [at for stop in self._stop if (at := text.find(stop)) >= 0]
+        if ends:
+            self.found = True
+            return text[: min(ends)]
+        longest = max((len(stop) for stop in self._stop), default=1) - 1
+        for at in range(max(0, len(text) - longest), len(text)):
+            if any(stop.startswith(text[at:]) for stop in self._stop):
+                self.held_back = text[at:]
+                return text[:at]
+        return text

@@ -1,126 +1,32 @@
-"""The chat engine: one thread owns the device and serves many requests at once, in and out through queues.
+"""The chat engine: many requests at once for one model; checks what comes in, and hands it to the thread of worker.py.
 
 Handles token ids only; templates, detokenizing and conversations are in conversation.py.
 """
 
 import contextlib
 import os
-import queue
 import secrets
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
-import torch
+from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from hfjax_app.chat import preflight
 from hfjax_app.chat.model_runner import ModelRunner
-from hfjax_app.chat.sampling import SamplerState, SamplingParams, sampler_state
-from hfjax_app.chat.scheduler import PrefillStep, Request, Scheduler
+from hfjax_app.chat.need import check_memory, need_of
+from hfjax_app.chat.sampling import SamplingParams, sampler_state
+from hfjax_app.chat.scheduler import Request
+from hfjax_app.chat.stream import Progress, Ticket, TokenStream
+from hfjax_app.chat.worker import EngineStats, Handle, Worker
 from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.runtime.hub import load
+from hfjax_app.runtime.mesh import TensorParallel, device_memory, local_mesh
+from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
-from hfjax_app.runtime.weights import load, load_model
-
-QUEUE_LIMIT = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """What the engine tells a request's owner: new tokens, and why it finished, when it did.
-
-    finish_reason is None while running, then "stop" (an end token), "length" (max tokens), "context" (the slot is full)
-    or "cancelled". `error` is set when the engine died.
-    """
-
-    tokens: tuple[int, ...] = ()
-    finish_reason: str | None = None
-    error: EngineStopped | None = None
-
-    @property
-    def finished(self) -> bool:
-        return self.finish_reason is not None or self.error is not None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineStats:
-    """A moment's view of the engine. Counters count from its start."""
-
-    slots: int
-    busy: int
-    waiting: int
-    requests: int
-    tokens: int
-    wasted_tokens: int
-    prefill_calls: int
-    decode_calls: int
-
-
-@dataclass(kw_only=True, eq=False)
-class _Handle:
-    """The engine's side of a request."""
-
-    deliver: Callable[[Progress], None]
-    sampler: SamplerState
-    length_reason: str
-
-
-class Ticket:
-    """A submitted request. `cancel` frees its slot within one decode chunk; any thread may call it, repeatedly."""
-
-    def __init__(self, engine: "ChatEngine", request: Request):
-        self._engine, self._request = engine, request
-
-    def cancel(self) -> None:
-        self._request.cancelled = True
-
-    @property
-    def place(self) -> int:
-        """Place in the waiting line: 1 is next; 0: being served, or finished."""
-        return self._engine._place(self._request)
-
-
-class TokenStream(Iterator[int]):
-    """An answer's token ids as they are made. Closing it, leaving its `with` block or dropping it cancels the request.
-
-    Raises:
-        EngineStopped: from `next`, when the engine stops before the answer is finished.
-    """
-
-    def __init__(self, engine: "ChatEngine", prompt: Sequence[int], params: SamplingParams):
-        self._inbox: queue.SimpleQueue[Progress] = queue.SimpleQueue()
-        self._tokens: deque[int] = deque()
-        self.finish_reason: str | None = None
-        self._ticket = engine.submit(prompt, params, self._inbox.put)
-
-    def __next__(self) -> int:
-        while not self._tokens:
-            if self.finish_reason is not None:
-                raise StopIteration
-            progress = self._inbox.get()
-            self._tokens.extend(progress.tokens)
-            self.finish_reason = progress.finish_reason
-            if progress.error is not None:
-                self.finish_reason = "error"
-                raise progress.error
-        return self._tokens.popleft()
-
-    def close(self) -> None:
-        self._ticket.cancel()
-
-    def __enter__(self) -> "TokenStream":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_ticket"):  # absent when submit refused
-            self.close()
+from hfjax_app.runtime.weights import DTYPES, default_dtype, empty_model, on_one_device, read, shapes
 
 
 class ChatEngine:
@@ -128,11 +34,14 @@ class ChatEngine:
 
     Args:
         model: a loaded AutoModelForCausalLM with its weights on the CPU; it is read, never changed.
+        weights: the model's weights, where `model` itself has none; shapes, if they come before `start`.
+        mesh: the devices that hold the weights together; None: the default device.
         tokenizer: kept for callers that turn text into ids; the engine does not use it.
         slots: requests served at the same time; more wait in line.
         context: tokens of prompt and answer together.
         prefill_chunk: prompt tokens a device call takes.
-        decode_chunk: tokens a device call makes for each request.
+        decode_chunk: tokens a device call makes for each request, at most.
+        tiers: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
 
     Raises:
         RequestRejected: slots or context out of range for this model.
@@ -144,48 +53,70 @@ class ChatEngine:
         model: PreTrainedModel,
         tokenizer: Any = None,
         *,
+        weights: Weights | None = None,
+        mesh: Mesh | None = None,
         slots: int = 4,
         context: int = 512,
         prefill_chunk: int = 64,
-        decode_chunk: int = 8,
+        decode_chunk: int = 16,
+        tiers: Sequence[int] | None = None,
     ):
         if slots < 1 or context < 2:
             raise RequestRejected(f"slots = {slots}, context = {context}: at least 1 and 2")
         prepare()
         self.tokenizer = tokenizer
         self.context = context
-        self.end_tokens = _end_tokens(model)
+        self.end_tokens = end_tokens(model)
         self.runner = ModelRunner(
             model,
+            weights=weights,
+            mesh=mesh,
             slots=slots,
             context=context,
             end_tokens=self.end_tokens,
             prefill_chunk=prefill_chunk,
             decode_chunk=decode_chunk,
+            tiers=tiers,
         )
-        self._scheduler = Scheduler(slots=slots, prefill_chunk=self.runner.prefill_chunk)
-        self._changed = threading.Condition()  # guards _scheduler and _accepts; never held during a device call
-        self._accepts = False
-        self._cause: BaseException | None = None
-        self._thread: threading.Thread | None = None
-        self._requests = self._tokens = self._wasted = self._prefills = self._decodes = 0
+        self._worker = Worker(self.runner, self.end_tokens)
 
     @classmethod
     def from_pretrained(
-        cls, source: str | os.PathLike[str], *, slots: int = 4, context: int = 512, **options: Any
+        cls,
+        source: str | os.PathLike[str],
+        *,
+        slots: int = 4,
+        context: int = 512,
+        dtype: str = "auto",
+        quantize: str = "none",
+        **options: Any,
     ) -> "ChatEngine":
         """Load a model and its tokenizer from a folder or a hub id: safetensors only, no remote code.
 
-        Weights are float32 on CPU, bfloat16 on TPU and GPU. `options` go to the constructor.
+        Args:
+            source: a folder or a hub id.
+            slots, context, options: as the constructor takes them.
+            dtype: "float32", "bfloat16", "float16" or "auto": float32 on CPU, bfloat16 on TPU and GPU.
+            quantize: "int8" for int8 weights in the linear layers, or "none".
 
         Raises:
-            ModelUnavailable: in one line, what is wrong with the checkpoint and what would help.
+            ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory it
+                lacks; that the architecture can't run is found before its weights are downloaded.
         """
         prepare()
-        dtype = torch.float32 if jax.default_backend() == "cpu" else torch.bfloat16
-        model = load_model(AutoModelForCausalLM.from_pretrained, source, dtype=dtype)
+        model = empty_model(AutoModelForCausalLM, source, default_dtype() if dtype == "auto" else DTYPES[dtype])
+        preflight.check(model.config, context=context)
         tokenizer = load(AutoTokenizer.from_pretrained, source)
-        return cls(model, tokenizer, slots=slots, context=context, **options)
+        mesh = local_mesh()
+        placement = on_one_device if mesh is None else TensorParallel(mesh, model)
+        int8 = quantize == "int8"
+        planned = shapes(model, placement=placement, quantize=int8)
+        # On shapes first: what can't run here is refused before anything is loaded.
+        engine = cls(model, tokenizer, weights=planned, mesh=mesh, slots=slots, context=context, **options)
+        need = need_of(engine.runner, model)
+        check_memory(os.fspath(source), need, memory=device_memory(), slots=slots, context=context)
+        engine.runner.weights = read(model, source, placement=placement, quantize=int8)
+        return engine
 
     def start(self, on_report: Callable[[ProgramReport], None] = lambda report: None) -> "ChatEngine":
         """Compile the programs (reported one by one) and start the engine's thread.
@@ -193,38 +124,22 @@ class ChatEngine:
         Raises:
             EngineStopped: the engine ran before; make a new one.
         """
-        if self._thread is not None:
+        if self._worker.started:
             raise EngineStopped("this engine was started before; make a new one")
-        self.runner.compile(Programs(on_report))
-        self._accepts = True
-        self._thread = threading.Thread(target=self._run, name="chat-engine", daemon=True)
-        self._thread.start()
+        self.runner.compile(Programs(on_report, self.runner.mesh))
+        self._worker.start()
         return self
 
     def stop(self) -> None:
         """Stop the thread; whoever still waits gets EngineStopped. May be called twice."""
-        with self._changed:
-            self._accepts = False
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._worker.stop()
 
     @property
     def alive(self) -> bool:
-        return self._accepts
+        return self._worker.alive
 
     def stats(self) -> EngineStats:
-        with self._changed:
-            return EngineStats(
-                slots=len(self._scheduler.running),
-                busy=self._scheduler.busy,
-                waiting=len(self._scheduler.waiting),
-                requests=self._requests,
-                tokens=self._tokens,
-                wasted_tokens=self._wasted,
-                prefill_calls=self._prefills,
-                decode_calls=self._decodes,
-            )
+        return self._worker.stats()
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Progress], None]) -> Ticket:
         """Put a request in line.
@@ -239,19 +154,12 @@ class ChatEngine:
             EngineStopped: the engine is not running.
         """
         request = self._checked(prompt, params, deliver)
-        with self._changed:
-            if not self._accepts:
-                raise EngineStopped(f"the chat engine is not running: {self._cause or 'stopped'}") from self._cause
-            if len(self._scheduler.waiting) >= QUEUE_LIMIT:
-                raise RequestRejected(f"the chat engine is busy: {QUEUE_LIMIT} requests are waiting; try again later")
-            self._scheduler.submit(request)
-            self._requests += 1
-            self._changed.notify()
-        return Ticket(self, request)
+        self._worker.submit(request)
+        return Ticket(request, self._worker.place)
 
-    def stream(self, prompt: Sequence[int], params: SamplingParams) -> "TokenStream":
+    def stream(self, prompt: Sequence[int], params: SamplingParams) -> TokenStream:
         """The answer's token ids as they are made, end token not included. Raises: as `submit`."""
-        return TokenStream(self, prompt, params)
+        return TokenStream(lambda deliver: self.submit(prompt, params, deliver))
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
         """All prompts at once, as many as there are slots at a time; end tokens not included. Raises: as `stream`."""
@@ -274,104 +182,21 @@ class ChatEngine:
             )
         if params.max_tokens > self.context:
             raise RequestRejected(f"max tokens = {params.max_tokens}: at most {self.context}, the context")
+        biased = next((token for token in params.logit_bias if token >= vocabulary), None)
+        if biased is not None:
+            raise RequestRejected(f"logit bias for token id {biased}: this model's go from 0 to {vocabulary - 1}")
         room = self.context - len(ids)
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        handle = _Handle(
+        handle = Handle(
             deliver=deliver,
             sampler=sampler_state(params, seed),
+            top_logprobs=params.logprobs,
             length_reason="length" if params.max_tokens <= room else "context",
         )
         return Request(prompt=ids, max_tokens=min(params.max_tokens, room), handle=handle)
 
-    def _place(self, request: Request) -> int:
-        with self._changed:
-            return self._scheduler.place(request)
 
-    def _run(self) -> None:
-        try:
-            while self._accepts:
-                if not self._step():
-                    with self._changed:
-                        self._changed.wait_for(lambda: not self._scheduler.idle or not self._accepts)
-        except Exception as error:
-            self._cause = error
-        finally:
-            self._fail_everyone()
-
-    def _step(self) -> bool:
-        """One round: free cancelled slots, admit, one prefill chunk, one decode chunk. False when there is no work."""
-        with self._changed:
-            for request in [*self._scheduler.waiting, *filter(None, self._scheduler.running)]:
-                if request.cancelled:
-                    self._finish(request, "cancelled")
-            self._scheduler.admit()
-            prefill = self._scheduler.next_prefill()
-        if prefill is not None:
-            self._prefill(prefill)
-        with self._changed:
-            decoding = self._scheduler.decoding()
-        if decoding:
-            self._decode(decoding)
-        return prefill is not None or bool(decoding)
-
-    def _prefill(self, step: PrefillStep) -> None:
-        request = step.request
-        chunk = np.zeros(self.runner.prefill_chunk, np.int32)
-        chunk[: step.stop - step.start] = request.prompt[step.start : step.stop]
-        max_tokens = request.max_tokens if step.is_last else 0
-        first = self.runner.prefill(
-            request.slot, chunk, step.start, step.stop - step.start, max_tokens, request.handle.sampler
-        )
-        self._prefills += 1
-        tokens = (int(np.asarray(first)),) if step.is_last else ()
-        with self._changed:
-            self._scheduler.prefilled(step)
-            if tokens:
-                self._hand_out(request, tokens)
-
-    def _decode(self, decoding: list[Request]) -> None:
-        active = np.zeros(self.runner.slots, bool)
-        active[[request.slot for request in decoding]] = True
-        made = np.asarray(self.runner.decode(active))
-        self._decodes += 1
-        with self._changed:
-            for request in decoding:
-                column = made[:, request.slot]
-                self._hand_out(request, tuple(column[column >= 0].tolist()))
-
-    def _hand_out(self, request: Request, tokens: tuple[int, ...]) -> None:
-        """Deliver new tokens of a running request and release it when they were its last. Holds the lock."""
-        if request.cancelled:
-            self._wasted += len(tokens)
-            return
-        reason = None
-        if tokens and tokens[-1] in self.end_tokens:
-            tokens, reason = tokens[:-1], "stop"
-        request.made += len(tokens)
-        self._tokens += len(tokens)
-        if reason is None and request.made >= request.max_tokens:
-            reason = request.handle.length_reason
-        if reason is not None:
-            self._finish(request, reason, tokens)
-        elif tokens:
-            request.handle.deliver(Progress(tokens=tokens))
-
-    def _finish(self, request: Request, reason: str, tokens: tuple[int, ...] = ()) -> None:
-        self._scheduler.release(request)
-        request.handle.deliver(Progress(tokens=tokens, finish_reason=reason))
-
-    def _fail_everyone(self) -> None:
-        """The thread is ending: tell every request why, and accept no more."""
-        with self._changed:
-            self._accepts = False
-            for request in [*self._scheduler.waiting, *filter(None, self._scheduler.running)]:
-                error = EngineStopped(f"the chat engine stopped: {self._cause or 'it was asked to'}")
-                error.__cause__ = self._cause
-                self._scheduler.release(request)
-                request.handle.deliver(Progress(error=error))
-
-
-def _end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
+def end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
     """The ids that end an answer: generation_config's list, else the config's."""
     ids = model.generation_config.eos_token_id if model.generation_config is not None else None
     if ids is None:

@@ -1,115 +1,324 @@
-"""The static key-value cache: one row of slots per layer, and the view of one slot that a model's forward updates.
+"""The static cache: what each layer keeps of each slot's conversation, and the view of one slot that a forward updates.
 
-A slot is the room of one conversation. The token at position p of a layer with R rows lives in row p % R. A full layer
-has as many rows as the context; a sliding-window layer has window + chunk rows and is a ring, so that a whole prefill
-chunk can be written before it is attended to. Everything follows from positions; nothing is counted in Python.
+A slot is the room of one conversation. An attention layer keeps keys and values; the token at position p of a layer
+with R rows lives in row p % R. A full layer has as many rows as the context; a sliding-window layer has window + chunk
+rows and is a ring, so that a whole prefill chunk can be written before it is attended to. A recurrent layer (state
+space, linear attention, short convolution) keeps states whose size does not depend on the length. Everything follows
+from positions; nothing is counted in Python.
 """
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
+from jax.sharding import Mesh
 from torchax import interop
+from torchax.ops import mappings
 from transformers import PreTrainedModel
-from transformers.cache_utils import DynamicCache, StaticLayer
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DummyLayer,
+    DynamicCache,
+    DynamicIndexedLayer,
+    LinearAttentionAndFullAttentionLayer,
+    LinearAttentionCacheLayerMixin,
+    LinearAttentionLayer,
+    StaticLayer,
+)
 
-# One (keys, values) pair a layer, each [slots, kv_heads, rows, head_dim]; without the first axis for a single slot.
-KVCache = list[tuple[jax.Array, jax.Array]]
+from hfjax_app.chat.length import Length
+from hfjax_app.runtime.mesh import replicated, split
+
+# One layer: leaves by name. Leaves with rows: "keys" and "values" [slots, kv_heads, rows, dim], "indexer"
+# [slots, 1, rows, dim] (sparse attention). Leaves without: "conv0", "recurrent0", ... [slots, ...], states.
+# Without the first axis for a single slot. A layer that keeps nothing is an empty dict.
+LayerCache = dict[str, jax.Array]
+KVCache = list[LayerCache]
+WITH_ROWS = ("keys", "values", "indexer")
+NEVER = 2**30  # a position after every query: rows that were never written are masked like the future
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One array of a layer: its name, the shape of one slot, and its numpy dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSpec:
-    """Shape and kind of one layer's cache. `window` is None for full attention."""
+    """What one layer keeps.
 
-    window: int | None
+    Args:
+        leaves: its arrays; none for a layer that keeps nothing or reads another layer's.
+        rows: tokens it has room for; the context where nothing depends on the length.
+        window: tokens that a query sees, itself included; None: all of them.
+        rollback: how many of the newest tokens can be taken back, so that others are written in their place: all in a
+            full layer; in a ring, as many as leave the whole window of the oldest; none where a state went over them.
+    """
+
+    leaves: tuple[Leaf, ...]
     rows: int
-    kv_heads: int
-    key_dim: int
-    value_dim: int
+    rollback: int
+    window: int | None = None
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it keeps a state that every token changes for good."""
+        return any(leaf.name not in WITH_ROWS for leaf in self.leaves)
+
+    @property
+    def is_attention(self) -> bool:
+        return any(leaf.name in WITH_ROWS for leaf in self.leaves)
 
 
-def layer_specs(model: PreTrainedModel, context: int, chunk: int) -> tuple[LayerSpec, ...]:
+def rollback(specs: tuple[LayerSpec, ...]) -> int:
+    """How many of the newest tokens can be taken back in every layer."""
+    return min(spec.rollback for spec in specs)
+
+
+def layer_specs(
+    model: PreTrainedModel, context: int, chunk: int, option: str, inputs: dict[str, Any]
+) -> tuple[LayerSpec, ...]:
     """The cache layout of any causal model, read off one token's forward on the meta device.
 
-    transformers' own DynamicCache decides which layers slide, and what the model puts into it decides the shapes, so no
-    architecture's config names are needed.
+    transformers' own DynamicCache decides which layers slide or keep states, and what the model puts into it decides
+    the shapes, so no architecture's config names are needed.
 
     Args:
         model: a model on the meta device.
         context: tokens a slot holds.
         chunk: the largest number of tokens written at once.
+        option: the name of the forward's argument that takes the cache.
+        inputs: the forward's other arguments.
+
+    Raises:
+        NotImplementedError: the model keeps something that a slot has no room for.
     """
     cache = DynamicCache(config=model.config)
+    before = _attributes(model)
     with torch.no_grad():
-        model(torch.zeros((1, 1), dtype=torch.long, device="meta"), past_key_values=cache, use_cache=True)
-    specs = []
-    for layer in cache.layers:
-        window = getattr(layer, "sliding_window", None)
-        rows = context if window is None else min(context, window + chunk)
-        _, kv_heads, _, key_dim = layer.keys.shape
-        specs.append(
-            LayerSpec(window=window, rows=rows, kv_heads=kv_heads, key_dim=key_dim, value_dim=layer.values.shape[-1])
-        )
-    return tuple(specs)
+        model(torch.zeros((1, 1), dtype=torch.int32, device="meta"), **{option: cache}, **inputs)
+    if _attributes(model) != before:
+        raise NotImplementedError("it keeps a state in its modules, outside transformers' cache")
+    specs = tuple(_layer_spec(layer, context, chunk) for layer in cache.layers)
+    if not any(spec.leaves for spec in specs):
+        raise NotImplementedError("it keeps nothing in transformers' cache")
+    return specs
 
 
-def allocate(specs: tuple[LayerSpec, ...], slots: int, dtype: Any) -> KVCache:
-    """An empty cache. Each array has a buffer of its own: a shared one could not be donated."""
+def _attributes(model: PreTrainedModel) -> set[tuple[str, str, int]]:
+    """Which tensors the modules hold besides parameters and buffers."""
+    return {
+        (module, name, id(value))
+        for module, part in model.named_modules()
+        for name, value in vars(part).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _layer_spec(layer: Any, context: int, chunk: int) -> LayerSpec:
+    window = getattr(layer, "sliding_window", None)
+    rows = context if window is None else min(context, window + chunk)
+    leaves = {}
+    if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
+        leaves = {"keys": layer.keys, "values": layer.values}
+        if isinstance(layer, DynamicIndexedLayer) and layer.is_indexer_initialized:
+            leaves["indexer"] = layer.indexer_keys[:, None]
+        leaves = {name: tensor.expand(-1, -1, rows, -1) for name, tensor in leaves.items()}
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        states = {"conv": layer.conv_states, "recurrent": layer.recurrent_states}
+        for kind, tensors in states.items():
+            leaves |= {f"{kind}{i}": tensor for i, tensor in tensors.items() if tensor is not None}
+    known = (DummyLayer, CacheLayerMixin, LinearAttentionLayer)
+    own = not type(layer).__module__.endswith("transformers.cache_utils")
+    if own or not isinstance(layer, known):
+        raise NotImplementedError(f"cache layers of type {type(layer).__name__}")
+    spec = LayerSpec(
+        leaves=tuple(
+            Leaf(name=name, shape=tuple(tensor.shape[1:]), dtype=jnp.dtype(mappings.t2j_dtype(tensor.dtype)).name)
+            for name, tensor in leaves.items()
+        ),
+        rows=rows,
+        rollback=rows if rows == context else rows - window,
+        window=window,
+    )
+    return dataclasses.replace(spec, rollback=0) if spec.is_recurrent else spec
+
+
+def cache_shape(specs: tuple[LayerSpec, ...], slots: int, mesh: Mesh | None = None) -> KVCache:
+    """The cache as shapes, dtypes and shardings: on a mesh, split by heads where the devices divide them evenly."""
+
+    def shape_of(leaf: Leaf) -> jax.ShapeDtypeStruct:
+        shape, sharding = (slots, *leaf.shape), None
+        if mesh is not None:
+            sharding = split(mesh, shape, 1) if leaf.name in WITH_ROWS else replicated(mesh)
+        return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=sharding)
+
+    return [{leaf.name: shape_of(leaf) for leaf in spec.leaves} for spec in specs]
+
+
+def allocate(shape: KVCache) -> KVCache:
+    """An empty cache of this shape. Each array has a buffer of its own: a shared one could not be donated."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype, device=leaf.sharding), shape)
+
+
+def fresh_states(cache: KVCache, position: jax.Array) -> KVCache:
+    """One slot's cache with every recurrent state zero where a conversation begins (position 0).
+
+    Keys and values need no such thing: rows that this conversation has not written are masked.
+    """
     return [
-        (
-            jnp.zeros((slots, spec.kv_heads, spec.rows, spec.key_dim), dtype),
-            jnp.zeros((slots, spec.kv_heads, spec.rows, spec.value_dim), dtype),
-        )
-        for spec in specs
+        {
+            name: leaf if name in WITH_ROWS else jnp.where(position == 0, jnp.zeros_like(leaf), leaf)
+            for name, leaf in layer.items()
+        }
+        for layer in cache
     ]
 
 
-def attention_mask(spec: LayerSpec, positions: jax.Array, last: jax.Array) -> jax.Array:
-    """Which rows each query may see, once everything up to position `last` is written.
-
-    Args:
-        spec: the layer.
-        positions: int32 [queries], each query's position.
-        last: int32 scalar, the last position written.
-
-    Returns:
-        bool [1, 1, queries, rows].
-    """
-    row = jnp.arange(spec.rows)
-    held = last - (last - row) % spec.rows  # the newest position <= last that row holds; negative: never written
-    seen = (held[None] >= 0) & (held[None] <= positions[:, None])
-    if spec.window is not None:
-        seen &= positions[:, None] - held[None] < spec.window
-    return seen[None, None]
+def keep_states(running: jax.Array, new: KVCache, old: KVCache) -> KVCache:
+    """One slot's cache after a step: a slot that does not run keeps its states (its keys' writes were dropped)."""
+    return [
+        {name: leaf if name in WITH_ROWS else jnp.where(running, leaf, old[i][name]) for name, leaf in layer.items()}
+        for i, layer in enumerate(new)
+    ]
 
 
-def write_rows(spec: LayerSpec, positions: jax.Array, keep: jax.Array) -> jax.Array:
-    """The row each new token goes to, int32 [tokens]; where `keep` is False it is out of range and the write drops."""
-    return jnp.where(keep, positions % spec.rows, spec.rows)
-
-
-class SlotLayer(StaticLayer):
-    """One layer of one slot as transformers' models see it: `update` writes at given rows and returns the whole slot.
+class _Attention(StaticLayer):
+    """An attention layer of one slot as transformers' models see it: `update` writes rows and returns the whole slot.
 
     Derived from StaticLayer; StaticSlidingWindowLayer counts in Python ints, which go stale under jit.
 
     Args:
-        keys, values: torch views [1, kv_heads, rows, dim].
-        rows: int32 [tokens], from `write_rows`.
+        leaves: torch views of the slot's arrays, without the slot axis.
+        window: as in LayerSpec.
+        length: tokens written before, which is where the first new one goes.
+        valid: int32 scalar, how many new tokens are real; writes of the others are dropped.
     """
 
-    def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor):
-        self.keys, self.values, self.rows = keys, values, rows
-        self.max_cache_len = keys.shape[2]
-        self.is_initialized = True
+    def __init__(self, leaves: dict[str, torch.Tensor], window: int | None, length: Length, valid: torch.Tensor):
+        self.keys, self.values = leaves["keys"][None], leaves["values"][None]
+        self.indexer_keys = leaves.get("indexer")
+        self.indexer_position_ids = None
+        self.length, self.cumulative_length, self.position = length, length.tensor, length.tensor
+        self.valid = valid
+        self.max_cache_len = self.keys.shape[2]
+        self.is_sliding, self.sliding_window = window is not None, window
+        self.is_initialized = self.is_indexer_initialized = True
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
-        self.keys = interop.call_jax(_write, self.keys, key_states, self.rows)
-        self.values = interop.call_jax(_write, self.values, value_states, self.rows)
+        self.keys = interop.call_jax(_write, self.keys, key_states, self.position, self.valid)
+        self.values = interop.call_jax(_write, self.values, value_states, self.position, self.valid)
         return self.keys, self.values
 
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        self.indexer_keys = interop.call_jax(_write, self.indexer_keys, indexer_key_states, self.position, self.valid)
+        return self.indexer_keys
 
-def _write(cache: jax.Array, new: jax.Array, rows: jax.Array) -> jax.Array:
-    return cache.at[:, :, rows].set(new.astype(cache.dtype), mode="drop")
+    def get_mask_sizes(self, query_length: int) -> tuple[int, Any]:
+        """Rows, and what to add to a row's index to get the position it holds.
+
+        transformers adds the second to an arange of the first; in a ring it is a tensor [rows]. A row that was never
+        written holds a position that no query sees.
+        """
+        if not self.is_sliding:
+            return self.max_cache_len, 0
+        return self.max_cache_len, interop.call_jax(_offsets, self.max_cache_len, self.position, self.valid)
+
+    def get_seq_length(self) -> Length:
+        return self.length
+
+
+class _Recurrent(LinearAttentionLayer):
+    """A recurrent layer of one slot as transformers' models see it. It always has a previous state: zero at first."""
+
+    def __init__(self, leaves: dict[str, torch.Tensor]):
+        indices = {int(name.removeprefix(kind)) for kind in ("conv", "recurrent") for name in leaves if kind in name}
+        LinearAttentionLayer.__init__(self, number_of_states=len(indices))
+        self.record_past = True  # the path that hands every update to the cache, for one token as for many
+        for i in indices:
+            conv, recurrent = leaves.get(f"conv{i}"), leaves.get(f"recurrent{i}")
+            self.conv_states[i] = None if conv is None else conv[None]
+            self.conv_kernel_size[i] = None if conv is None else conv.shape[-1]
+            self.recurrent_states[i] = None if recurrent is None else recurrent[None]
+            self.is_conv_states_initialized[i] = conv is not None
+            self.is_recurrent_states_initialized[i] = recurrent is not None
+            self.has_previous_state[i] = True
+
+    def update_conv_state(self, conv_states: torch.Tensor, state_idx: int = 0, **_: Any) -> torch.Tensor:
+        whole = torch.cat([self.conv_states[state_idx], conv_states], dim=-1)
+        self.conv_states[state_idx] = whole[..., -self.conv_kernel_size[state_idx] :]
+        return whole
+
+    def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0, **_: Any) -> torch.Tensor:
+        self.recurrent_states[state_idx] = recurrent_states
+        return recurrent_states
+
+
+class _Hybrid(_Recurrent, _Attention, LinearAttentionAndFullAttentionLayer):
+    """Both at once. The last base makes Cache.is_linear call it attention."""
+
+    def __init__(self, leaves: dict[str, torch.Tensor], window: int | None, length: Length, valid: torch.Tensor):
+        _Recurrent.__init__(self, {name: leaf for name, leaf in leaves.items() if name not in WITH_ROWS})
+        _Attention.__init__(self, leaves, window, length, valid)
+
+
+def slot_view(
+    specs: tuple[LayerSpec, ...], leaves: list[dict[str, torch.Tensor]], length: Length, valid: torch.Tensor
+) -> Cache:
+    """One slot's leaves (torch views) as the cache that a model's forward takes; read it back with `slot_leaves`."""
+    layers: list[Any] = []
+    for spec, layer in zip(specs, leaves, strict=True):
+        if spec.is_attention and spec.is_recurrent:
+            layers.append(_Hybrid(layer, spec.window, length, valid))
+        elif spec.is_attention:
+            layers.append(_Attention(layer, spec.window, length, valid))
+        elif spec.is_recurrent:
+            layers.append(_Recurrent(layer))
+        else:
+            layers.append(DummyLayer())
+    return Cache(layers=layers)
+
+
+def slot_leaves(specs: tuple[LayerSpec, ...], cache: Cache) -> list[dict[str, torch.Tensor]]:
+    """The slot's leaves after a forward, with the names and dtypes of `specs`."""
+
+    def read(layer: Any, name: str) -> torch.Tensor:
+        if name == "indexer":
+            return layer.indexer_keys
+        if name in WITH_ROWS:
+            return getattr(layer, name)[0]
+        kind = name.rstrip("0123456789")
+        return getattr(layer, f"{kind}_states")[int(name.removeprefix(kind))][0]
+
+    return [
+        {leaf.name: read(layer, leaf.name).to(mappings.j2t_dtype(jnp.dtype(leaf.dtype))) for leaf in spec.leaves}
+        for spec, layer in zip(specs, cache.layers, strict=True)
+    ]
+
+
+def _write(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
+    """Put the first `valid` of the new tokens into their rows (axis -2); out-of-range rows are dropped."""
+    rows = cache.shape[-2]
+    index = jnp.arange(new.shape[-2])
+    row = jnp.where(index < valid, (position + index) % rows, rows)
+    return cache.at[..., row, :].set(new.astype(cache.dtype), mode="drop")
+
+
+def _offsets(rows: int, position: jax.Array, valid: jax.Array) -> jax.Array:
+    """int32 [rows]: the newest position below position + valid that each row can hold, less the row's index.
+
+    Padding is not written and does not count: where the ring is no longer than the context, it would hide rows that a
+    window still shows.
+    """
+    row = jnp.arange(rows)
+    last = position + valid - 1
+    held = last - (last - row) % rows
+    return jnp.where(held < 0, NEVER, held) - row

@@ -1,25 +1,33 @@
-"""A causal language model as two compiled programs over slots: prefill_chunk and decode_chunk.
+"""A causal language model as compiled programs over slots: prefill_chunk and decode_chunk, each in tiers.
 
 Handles token ids and device arrays only. Which slot does what is the scheduler's business; text is conversation.py's.
 """
 
-import copy
-import inspect
+from collections.abc import Sequence
+from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
+from jax.sharding import Mesh
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
 
-from hfjax_app.chat.kv_cache import KVCache, SlotLayer, allocate, attention_mask, layer_specs, write_rows
-from hfjax_app.chat.sampling import SamplerState, sample
-from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime import attention
-from hfjax_app.runtime.module import Weights, pure_function, weights_of
+from hfjax_app.chat.decoder import Decoder
+from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
+from hfjax_app.chat.logprobs import Logprobs, logprobs_of
+from hfjax_app.chat.penalties import occurrences
+from hfjax_app.chat.sampling import MAX_LOGPROBS, SamplerState, SamplingParams, sample, sampler_state
+from hfjax_app.chat.tiers import covering, put, row_tiers, slot_tiers, take
+from hfjax_app.errors import RequestRejected
+from hfjax_app.runtime import quantization
+from hfjax_app.runtime.mesh import replicated
+from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.programs import Programs
+
+# In place of a token: the slot made none, or its logits were not numbers.
+NOTHING, NOT_A_NUMBER = -1, -2
 
 
 class DecodeState(NamedTuple):
@@ -28,26 +36,31 @@ class DecodeState(NamedTuple):
     token: jax.Array  # int32 [slots], the newest token, not yet in the cache
     position: jax.Array  # int32 [slots], where that token goes
     left: jax.Array  # int32 [slots], tokens still to make; 0: the slot is finished or free
+    history: jax.Array  # int32 [slots, context], the token at each position up to `position`, as in the cache
+    answer_from: jax.Array  # int32 [slots], the position of the answer's first token
     sampler: SamplerState  # [slots, ...]
 
 
-def meta_copy(model: PreTrainedModel, implementation: str) -> PreTrainedModel:
-    """The same architecture without weights, with another attention implementation; `model` itself is not touched."""
-    with torch.device("meta"):
-        bare = type(model)._from_config(copy.deepcopy(model.config), attn_implementation=implementation)
-    return bare.eval()
+class Made(NamedTuple):
+    """Tokens that a call has made, on the device: leading axes [steps, slots], one step for a prefill."""
+
+    tokens: jax.Array  # int32, or NOTHING, or NOT_A_NUMBER; an end token is the slot's last
+    logprobs: Logprobs  # meaningful where the slot's request asked for them
 
 
 class ModelRunner:
-    """Holds the weights, the cache and the two programs of one model.
+    """Holds the weights, the cache and the programs of one model.
 
     Args:
-        model: any loaded AutoModelForCausalLM; it is read, never changed.
+        model: any AutoModelForCausalLM; it is read, never changed.
+        weights: its weights, or for `plan` their shapes; None: those that `model` holds.
+        mesh: the devices that hold the weights together; None: the default device.
         slots: conversations that decode together.
         context: tokens a slot holds, prompt and answer.
         end_tokens: ids that end an answer.
         prefill_chunk: prompt tokens a prefill call takes.
-        decode_chunk: tokens a decode call makes for each slot.
+        decode_chunk: tokens a decode call makes for each slot, at most.
+        tiers: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ...
 
     Raises:
         RequestRejected: the context is longer than the model's positions.
@@ -58,11 +71,14 @@ class ModelRunner:
         self,
         model: PreTrainedModel,
         *,
+        weights: Weights | None = None,
+        mesh: Mesh | None = None,
         slots: int,
         context: int,
         end_tokens: tuple[int, ...],
         prefill_chunk: int = 64,
-        decode_chunk: int = 8,
+        decode_chunk: int = 16,
+        tiers: Sequence[int] | None = None,
     ):
         config = model.config.get_text_config(decoder=True)
         positions = getattr(config, "max_position_embeddings", None)
@@ -71,43 +87,120 @@ class ModelRunner:
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
         self.prefill_chunk, self.decode_chunk = min(prefill_chunk, context), decode_chunk
         self.end_tokens = end_tokens
-        try:
-            self._specs = layer_specs(meta_copy(model, "eager"), context, self.prefill_chunk)
-            self._model = meta_copy(model, attention.register())
-        except Exception as error:
-            raise ModelUnavailable(f"{type(model).__name__} can't run on the static cache: {error}") from error
-        kinds = getattr(config, "layer_types", None) or [None] * len(self._specs)
-        self._kinds = kinds if len(set(kinds)) > 1 else None
-        self._keeps_logits = "logits_to_keep" in inspect.signature(self._model.forward).parameters
-        self._dtype = model.dtype
-        self._forward_torch = pure_function(self._model, self._call_model)
-        self.weights = weights_of(model)
+        self.mesh = mesh
+        self._everywhere = None if mesh is None else replicated(mesh)
+        self.weights = weights_of(model) if weights is None else weights
+        self.decoder = Decoder(
+            type(model),
+            model.config,
+            model.dtype,
+            context=context,
+            chunk=self.prefill_chunk,
+            int8=quantization.is_quantized(self.weights),
+        )
+        self._row_tiers, self._slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
+        self._prefill: dict[int, jax.stages.Compiled] = {}
+        self._copy: dict[int, jax.stages.Compiled] = {}
+        self._decode: dict[tuple[int, int], jax.stages.Compiled] = {}
 
     def compile(self, programs: Programs) -> None:
-        """Compile both programs and run each once; afterwards the runner never compiles."""
-        cache = allocate(self._specs, self.slots, jnp.dtype(str(self._dtype).removeprefix("torch.")))
-        zeros = {np.int32: np.zeros(self.slots, np.int32), np.float32: np.zeros(self.slots, np.float32)}
-        sampler = SamplerState(
-            key=np.zeros((self.slots, 2), np.uint32),
-            temperature=zeros[np.float32],
-            top_p=np.ones(self.slots, np.float32),
-            top_k=zeros[np.int32],
-        )
-        state = DecodeState(token=zeros[np.int32], position=zeros[np.int32], left=zeros[np.int32], sampler=sampler)
-        state = jax.tree.map(jax.device_put, state)
+        """Compile the programs of every tier and run each once; afterwards the runner never compiles."""
+        self.reset()
+        self._compile(programs, self._cache, self._state)
+        self.clear(0)
+        one = sampler_state(SamplingParams(temperature=0.0), 0)
         tokens = np.zeros(self.prefill_chunk, np.int32)
-        one = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], leaf.dtype), sampler)
+        for rows in self._row_tiers:
+            if self._copy:
+                self.copy(0, 0, rows)
+            self.prefill(0, tokens, rows - 1, 1, 0, one)
+            for count in self._slot_tiers:
+                self.decode(range(count), rows, 1)
+
+    def plan(self, programs: Programs) -> None:
+        """Compile the programs of every tier from shapes alone, for devices that need not be here."""
+        self._compile(programs, self.cache_shape, self._free_slots())
+
+    def _compile(self, programs: Programs, cache: KVCache, state: DecodeState) -> None:
+        one = sampler_state(SamplingParams(temperature=0.0), 0)
+        held = (cache, state)
+        # Results keep the places that their donated arguments have; tokens go everywhere.
+        kept = (jax.tree.map(lambda leaf: leaf.sharding, self.cache_shape), self._everywhere)
+        tokens = np.zeros(self.prefill_chunk, np.int32)
+        options = {"donate": (1, 2), "shardings": (*kept, self._everywhere)}
         request = (np.int32(0), tokens, np.int32(0), np.int32(1), np.int32(0), one)
-        active = np.zeros(self.slots, bool)
-        self._prefill = programs.compile(
-            "chat_prefill", self._prefill_chunk, self.weights, cache, state, *request, donate=(1, 2)
+        for rows in self._row_tiers:
+            function = partial(self._prefill_chunk, rows)
+            name = f"chat_prefill_{rows}"
+            self._prefill[rows] = programs.compile(name, function, self.weights, *held, *request, **options)
+        for rows in self._row_tiers:
+            for count in self._slot_tiers:
+                function = partial(self._decode_chunk, rows)
+                which = (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0))
+                name = f"chat_decode_{count}x{rows}"
+                self._decode[count, rows] = programs.compile(name, function, self.weights, *held, *which, **options)
+        pair = (np.int32(0), np.int32(0))
+        for rows in self._row_tiers if self.slots > 1 else ():
+            self._copy[rows] = programs.compile(
+                f"chat_copy_{rows}", partial(self._copy_slot, rows), *held, *pair, donate=(0, 1), shardings=kept
+            )
+        self._clear = programs.compile(
+            "chat_clear", self._clear_slot, cache, np.int32(0), donate=(0,), shardings=kept[0]
         )
-        self._decode = programs.compile(
-            "chat_decode", self._decode_chunk, self.weights, cache, state, active, donate=(1, 2)
+
+    @property
+    def cache_shape(self) -> KVCache:
+        """Shapes, dtypes and places of the cache."""
+        return cache_shape(self.decoder.specs, self.slots, self.mesh)
+
+    def _whole(self, logits: jax.Array) -> jax.Array:
+        """Logits on every device, met once: sampling looks at them many times."""
+        return logits if self.mesh is None else jax.lax.with_sharding_constraint(logits, self._everywhere)
+
+    def _free_slots(self) -> DecodeState:
+        """The state of slots that are all free; on the host."""
+        one = sampler_state(SamplingParams(temperature=0.0), 0)
+        zeros = np.zeros(self.slots, np.int32)
+        return DecodeState(
+            token=zeros,
+            position=zeros,
+            left=zeros,
+            history=np.zeros((self.slots, self.context), np.int32),
+            answer_from=zeros,
+            sampler=jax.tree.map(lambda leaf: np.stack([leaf] * self.slots), one),
         )
-        self._cache, self._state = cache, state
-        self.prefill(*request)
-        self.decode(active)
+
+    def reset(self) -> None:
+        """An empty cache and finished slots, also where a failed call has lost them."""
+        self._cache = self._state = None  # first gone, then made again: memory may hold only one
+        self._cache = allocate(self.cache_shape)
+        self._state = jax.tree.map(lambda leaf: jax.device_put(leaf, self._everywhere), self._free_slots())
+
+    @property
+    def rollback(self) -> int:
+        """How many of the newest tokens a slot can take back."""
+        return rollback(self.decoder.specs)
+
+    @property
+    def unturned(self) -> int:
+        """Up to this position, a slot has lost nothing and can take back everything."""
+        specs = self.decoder.specs
+        return 0 if any(spec.is_recurrent for spec in specs) else min(spec.rows for spec in specs)
+
+    @property
+    def intact(self) -> bool:
+        """Whether the cache is there: a call that fails after its donated arguments were taken has lost it."""
+        held = jax.tree.leaves((self._cache, self._state))
+        return bool(held) and not any(leaf.is_deleted() for leaf in held)
+
+    def clear(self, slot: int) -> None:
+        """Zeros in a slot's rows: a NaN left there would reach the next conversation, as 0 * NaN is NaN."""
+        self._cache = self._clear(self._cache, np.int32(slot))
+
+    def copy(self, source: int, target: int, tokens: int) -> None:
+        """Give a slot what another one holds at its first `tokens` positions."""
+        program = self._copy[covering(self._row_tiers, tokens)]
+        self._cache, self._state = program(self._cache, self._state, np.int32(source), np.int32(target))
 
     def prefill(
         self,
@@ -117,7 +210,7 @@ class ModelRunner:
         valid: int,
         max_tokens: int,
         sampler: SamplerState,
-    ) -> jax.Array:
+    ) -> Made:
         """Write a chunk of a prompt into a slot; with the last chunk, sample the first token and start the slot.
 
         Args:
@@ -129,64 +222,37 @@ class ModelRunner:
             sampler: the request's sampling parameters, unbatched.
 
         Returns:
-            int32 scalar on the device: the first token (meaningful with the last chunk).
+            One step of one column: the slot's first token, with the prompt's last chunk.
         """
+        program = self._prefill[covering(self._row_tiers, position + valid)]
         scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
-        self._cache, self._state, first = self._prefill(
+        self._cache, self._state, first = program(
             self.weights, self._cache, self._state, np.int32(slot), tokens, *scalars, sampler
         )
         return first
 
-    def decode(self, active: np.ndarray) -> jax.Array:
-        """Make up to decode_chunk tokens in every active slot.
+    def decode(self, slots: Sequence[int], rows: int, steps: int) -> tuple[Made, Sequence[int]]:
+        """Make up to `steps` tokens in each of these slots; fewer where all have finished before.
 
         Args:
-            active: bool [slots]; an inactive slot computes nothing that is kept, and stays finished.
+            slots: which ones, each once; the others are left as they are.
+            rows: at least the position after the last token that any of them makes.
+            steps: 1 ... decode_chunk.
 
         Returns:
-            int32 [decode_chunk, slots] on the device; -1 where a slot made no token. An end token is the slot's last.
+            decode_chunk steps, those that were not run empty; and the column of each of `slots`.
         """
-        self._cache, self._state, tokens = self._decode(self.weights, self._cache, self._state, active)
-        return tokens
-
-    def _call_model(
-        self,
-        model: PreTrainedModel,
-        tokens: torch.Tensor,
-        kv: list[tuple[torch.Tensor, torch.Tensor]],
-        rows: list[torch.Tensor],
-        masks: list[torch.Tensor],
-        positions: torch.Tensor,
-        keep: torch.Tensor,
-    ) -> Any:
-        """The model's own forward on one slot; logits [1, vocabulary] of the token at index `keep`, and the new kv."""
-        cache = Cache(layers=[SlotLayer(k[None], v[None], r) for (k, v), r in zip(kv, rows, strict=True)])
-        mask = dict(zip(self._kinds, masks, strict=True)) if self._kinds else masks[0]
-        options = {"logits_to_keep": keep} if self._keeps_logits else {}
-        logits = model(
-            tokens[None],
-            position_ids=positions[None],
-            attention_mask=mask,
-            past_key_values=cache,
-            use_cache=True,
-            **options,
-        ).logits[0]
-        if not self._keeps_logits:
-            logits = logits[keep]
-        return logits, [(layer.keys[0], layer.values[0]) for layer in cache.layers]
-
-    def _forward(
-        self, weights: Weights, tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array
-    ) -> tuple[jax.Array, KVCache]:
-        """tokens [n] of one slot from `position` on, the first `valid` real -> logits [vocabulary] of the last, kv."""
-        index = jnp.arange(tokens.shape[0])
-        positions = position + index
-        last = position + valid - 1
-        masks = [attention_mask(spec, positions, last) for spec in self._specs]
-        rows = [write_rows(spec, positions, index < valid) for spec in self._specs]
-        keep = jnp.maximum(valid - 1, 0)[None]
-        logits, kv = self._forward_torch(weights, tokens, kv, rows, masks, positions, keep)
-        return logits[0], kv
+        count = covering(self._slot_tiers, len(slots))
+        if count == self.slots:
+            which, columns = np.arange(count, dtype=np.int32), slots
+            active = np.isin(which, slots)
+        else:
+            spare = (slot for slot in range(self.slots) if slot not in slots)
+            which = np.array([*slots, *islice(spare, count - len(slots))], np.int32)
+            active, columns = np.arange(count) < len(slots), range(len(slots))
+        program = self._decode[count, covering(self._row_tiers, rows)]
+        self._cache, self._state, made = program(self.weights, self._cache, self._state, which, active, np.int32(steps))
+        return made, columns
 
     def _is_end(self, token: jax.Array) -> jax.Array:
         if not self.end_tokens:
@@ -195,6 +261,7 @@ class ModelRunner:
 
     def _prefill_chunk(
         self,
+        rows: int,
         weights: Weights,
         cache: KVCache,
         state: DecodeState,
@@ -204,34 +271,105 @@ class ModelRunner:
         valid: jax.Array,
         max_tokens: jax.Array,
         sampler: SamplerState,
-    ) -> tuple[KVCache, DecodeState, jax.Array]:
-        logits, kv = self._forward(weights, tokens, jax.tree.map(lambda c: c[slot], cache), position, valid)
-        cache = jax.tree.map(lambda c, one: c.at[slot].set(one), cache, kv)
+    ) -> tuple[KVCache, DecodeState, Made]:
+        kv = jax.tree.map(lambda leaf: leaf[0], take(cache, rows, slot[None]))
+        logits, kv = self.decoder.forward(weights, tokens, kv, position, valid)
+        logits = self._whole(logits)
+        cache = put(cache, jax.tree.map(lambda leaf: leaf[None], kv), slot[None])
+        index = jnp.arange(tokens.shape[0])
+        at = jnp.where(index < valid, position + index, self.context)
+        history = state.history.at[slot, at].set(tokens, mode="drop")
         end = position + valid
-        batched = jax.tree.map(lambda leaf: leaf[None], sampler)
-        first = sample(logits[None], batched, end[None])[0]
-        left = jnp.where(self._is_end(first), 0, jnp.maximum(max_tokens - 1, 0))
-        started = DecodeState(token=first, position=end, left=left, sampler=sampler)
-        return cache, jax.tree.map(lambda old, new: old.at[slot].set(new), state, started), first
+
+        starts = max_tokens > 0
+        one = jax.tree.map(lambda leaf: leaf[None], sampler).only(starts)
+        seen = occurrences(one.penalties.used[0], history[slot][None], end[None], end[None], self.vocabulary)
+        first = sample(logits[None], one, end[None], seen)[0]
+        logprobs = logprobs_of(one.logprobs, logits[None], first[None], MAX_LOGPROBS)
+        sound = _sound(logits)
+        made = Made(
+            tokens=jnp.where(sound, jnp.where(starts, first, NOTHING), NOT_A_NUMBER)[None, None],
+            logprobs=jax.tree.map(lambda leaf: leaf[None], logprobs),
+        )
+        started = DecodeState(
+            token=first,
+            position=end,
+            left=jnp.where(self._is_end(first) | ~sound, 0, jnp.maximum(max_tokens - 1, 0)),
+            history=history[slot].at[end].set(first, mode="drop"),
+            answer_from=end,
+            sampler=sampler,
+        )
+        state = state._replace(history=history)
+        return cache, jax.tree.map(lambda old, new: old.at[slot].set(new), state, started), made
 
     def _decode_chunk(
-        self, weights: Weights, cache: KVCache, state: DecodeState, active: jax.Array
-    ) -> tuple[KVCache, DecodeState, jax.Array]:
-        state = state._replace(left=jnp.where(active, state.left, 0))
+        self,
+        rows: int,
+        weights: Weights,
+        cache: KVCache,
+        state: DecodeState,
+        slots: jax.Array,
+        active: jax.Array,
+        steps: jax.Array,
+    ) -> tuple[KVCache, DecodeState, Made]:
+        count = slots.shape[0]
+        whole = count == self.slots and rows == self.context
+        kv = cache if whole else take(cache, rows, slots)
+        own = jax.tree.map(lambda leaf: leaf[slots], state)
+        own = own._replace(left=jnp.where(active, own.left, 0))
+        sampler = own.sampler.only(own.left > 0)
 
-        def step(carry: tuple[KVCache, DecodeState], _: None) -> tuple[tuple[KVCache, DecodeState], jax.Array]:
-            cache, state = carry
-            running = state.left > 0
+        def goes_on(carry: Any) -> jax.Array:
+            done, _, own, *_ = carry
+            return (done < steps) & jnp.any(own.left > 0)
+
+        def step(carry: Any) -> Any:
+            done, kv, own, seen, made = carry
+            running = own.left > 0
 
             def one(kv: KVCache, token: jax.Array, position: jax.Array, runs: jax.Array) -> tuple[jax.Array, KVCache]:
-                return self._forward(weights, token[None], kv, position, runs.astype(jnp.int32))
+                return self.decoder.forward(weights, token[None], kv, position, runs.astype(jnp.int32))
 
-            logits, cache = jax.vmap(one)(cache, state.token, state.position, running)
-            position = state.position + running
-            token = jnp.where(running, sample(logits, state.sampler, position), state.token)
-            left = jnp.where(running & ~self._is_end(token), state.left - 1, 0)
-            made = jnp.where(running, token, -1)
-            return (cache, state._replace(token=token, position=position, left=left)), made
+            logits, kv = jax.vmap(one)(kv, own.token, own.position, running)
+            logits = self._whole(logits)
+            sound = _sound(logits)
+            position = own.position + running
+            token = jnp.where(running & sound, sample(logits, sampler, position, seen), own.token)
+            new = Made(
+                tokens=jnp.where(running, jnp.where(sound, token, NOT_A_NUMBER), NOTHING),
+                logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),
+            )
+            own = own._replace(
+                token=token,
+                position=position,
+                left=jnp.where(running & sound & ~self._is_end(token), own.left - 1, 0),
+                history=own.history.at[jnp.arange(count), position].set(token, mode="drop"),
+            )
+            made = jax.tree.map(lambda all_steps, leaf: all_steps.at[done].set(leaf), made, new)
+            return done + 1, kv, own, seen.add(token, running), made
 
-        (cache, state), made = jax.lax.scan(step, (cache, state), None, length=self.decode_chunk)
-        return cache, state, made
+        seen = occurrences(
+            jnp.any(sampler.penalties.used), own.history, own.answer_from, own.position + 1, self.vocabulary
+        )
+        top = min(MAX_LOGPROBS, self.vocabulary)
+        likeliest = (self.decode_chunk, count, top)
+        logprobs = Logprobs(jnp.zeros(likeliest[:2]), jnp.zeros(likeliest, jnp.int32), jnp.zeros(likeliest))
+        made = Made(jnp.full(likeliest[:2], NOTHING, jnp.int32), logprobs)
+        _, kv, own, _, made = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, own, seen, made))
+        state = jax.tree.map(lambda leaf, new: leaf.at[slots].set(new), state, own)
+        return kv if whole else put(cache, kv, slots), state, made
+
+    def _copy_slot(
+        self, rows: int, cache: KVCache, state: DecodeState, source: jax.Array, target: jax.Array
+    ) -> tuple[KVCache, DecodeState]:
+        history = state.history.at[target].set(state.history[source])
+        part = take(cache, rows, source[None])
+        return put(cache, part, target[None]), state._replace(history=history)
+
+    def _clear_slot(self, cache: KVCache, slot: jax.Array) -> KVCache:
+        return jax.tree.map(lambda leaf: leaf.at[slot].set(0), cache)
+
+
+def _sound(logits: jax.Array) -> jax.Array:
+    """Whether logits [..., vocabulary] are numbers: no NaN, and something to choose (single ones may be -inf)."""
+    return jnp.isfinite(jnp.max(logits, axis=-1))

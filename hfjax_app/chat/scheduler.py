@@ -4,8 +4,12 @@ Order of service is first come, first served; a prompt is fed chunk by chunk so 
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from hfjax_app.chat.slots import Slots
+
+HURRIED_CHUNK = 4  # decode steps a call while somebody waits
 
 
 @dataclass(kw_only=True, eq=False)
@@ -22,22 +26,39 @@ class Request:
     max_tokens: int
     handle: Any = None
     slot: int | None = None
-    prefilled: int = 0
-    made: int = 0
+    reused: int = 0  # prompt tokens that were there already
+    prefilled: int = 0  # prompt tokens that are there or were given to the device
+    promised: int = 0  # tokens that the device was asked to make, more than it makes where an end token comes first
+    answer: list[int] = field(default_factory=list)  # tokens that were read
+    begun: bool = False
     cancelled: bool = False
+    released: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillStep:
-    """The next chunk of a prompt: prompt[start:stop] goes into the request's slot."""
+    """The next chunk of a prompt: prompt[start:stop] goes into the request's slot.
+
+    Before that, what is below `start` is copied from slot `source`, where there is one.
+    """
 
     request: Request
     start: int
     stop: int
+    source: int | None = None
 
     @property
     def is_last(self) -> bool:
         return self.stop == len(self.request.prompt)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeStep:
+    """The next tokens of everyone whose prompt is in the cache: `steps` each, with positions below `rows`."""
+
+    requests: tuple[Request, ...]
+    steps: int
+    rows: int
 
 
 class Scheduler:
@@ -46,10 +67,13 @@ class Scheduler:
     Args:
         slots: how many requests run at the same time.
         prefill_chunk: prompt tokens a prefill step takes at most.
+        decode_chunk: tokens a decode step makes at most for each request.
+        unturned, rollback: how much of a slot can be taken back, as in Slots.
     """
 
-    def __init__(self, *, slots: int, prefill_chunk: int):
-        self.prefill_chunk = prefill_chunk
+    def __init__(self, *, slots: int, prefill_chunk: int, decode_chunk: int, unturned: int, rollback: int):
+        self.prefill_chunk, self.decode_chunk = prefill_chunk, decode_chunk
+        self.slots = Slots(count=slots, unturned=unturned, rollback=rollback, chunk=prefill_chunk)
         self.waiting: deque[Request] = deque()
         self.running: list[Request | None] = [None] * slots
         self._prefilling: deque[Request] = deque()
@@ -73,37 +97,77 @@ class Scheduler:
     def admit(self) -> list[Request]:
         """Give free slots to those who waited longest; returns who got one."""
         admitted = []
-        for slot, occupant in enumerate(self.running):
-            if occupant is None and self.waiting:
-                request = self.waiting.popleft()
-                request.slot = slot
-                self.running[slot] = request
-                self._prefilling.append(request)
-                admitted.append(request)
+        while self.waiting and (slot := self.slots.choose(self.waiting[0].prompt)) is not None:
+            request = self.waiting.popleft()
+            request.slot = slot
+            self.running[slot] = request
+            self._prefilling.append(request)
+            admitted.append(request)
         return admitted
 
     def next_prefill(self) -> PrefillStep | None:
-        """The next chunk of the oldest unfinished prompt. Call `prefilled` when it has run."""
+        """The next chunk of the oldest unfinished prompt. Call `prefilled` when it was given to the device.
+
+        What can be reused is decided with the first one, so that of several who bring the same system prompt at the
+        same moment only one is prefilled in full.
+        """
         if not self._prefilling:
             return None
-        request = self._prefilling[0]
+        request, source = self._prefilling[0], None
+        if not request.begun:
+            beginning = self.slots.begin(request.slot, request.prompt)
+            request.reused = request.prefilled = beginning.start
+            request.begun, source = True, beginning.source
         stop = min(request.prefilled + self.prefill_chunk, len(request.prompt))
-        return PrefillStep(request=request, start=request.prefilled, stop=stop)
+        return PrefillStep(request=request, start=request.prefilled, stop=stop, source=source)
 
     def prefilled(self, step: PrefillStep) -> None:
+        """This step was given to the device; with the last one, the answer's first token is on its way."""
         step.request.prefilled = step.stop
+        self.slots.wrote(step.request.slot, step.request.prompt[: step.stop], step.stop)
         if step.is_last:
+            step.request.promised = 1
             self._prefilling.popleft()
 
-    def decoding(self) -> list[Request]:
-        """Requests whose prompt is in the cache and whose answer is not finished."""
-        return [r for r in self.running if r is not None and r.prefilled == len(r.prompt)]
+    def next_decode(self, most: int | None = None) -> DecodeStep | None:
+        """More tokens for those that may have some left to make. Call `decoded` when it has been dispatched.
 
-    def release(self, request: Request) -> None:
-        """Take a request out, wherever it is: its slot is free from now on."""
+        While somebody waits for a slot or is prefilled, steps are few, so that their turn comes soon.
+
+        Args:
+            most: steps at most; None: decode_chunk.
+        """
+        requests = tuple(r for r in self.running if r is not None and 0 < r.promised < r.max_tokens)
+        if not requests:
+            return None
+        limit = self.decode_chunk if most is None else min(most, self.decode_chunk)
+        if self.waiting or self._prefilling:
+            limit = min(limit, HURRIED_CHUNK)
+        steps = min(limit, max(r.max_tokens - r.promised for r in requests))
+        rows = max(len(r.prompt) + min(r.promised + steps, r.max_tokens) - 1 for r in requests)
+        return DecodeStep(requests=requests, steps=steps, rows=rows)
+
+    def decoded(self, step: DecodeStep) -> None:
+        for request in step.requests:
+            request.promised = min(request.promised + step.steps, request.max_tokens)
+            self.slots.wrote(request.slot, request.prompt, len(request.prompt) + request.promised - 1)
+
+    def release(self, request: Request, *, exact: bool = False) -> None:
+        """Take a request out, wherever it is: its slot is free from now on.
+
+        Args:
+            request: which one.
+            exact: every token that the device has made for it was read.
+        """
+        request.released = True
         if request.slot is None:
             self.waiting.remove(request)
             return
         self.running[request.slot] = None
         if request in self._prefilling:
             self._prefilling.remove(request)
+        if request.begun:
+            held = (*request.prompt[: request.prefilled], *request.answer[:-1])  # the newest token is not in the cache
+            bound = len(held) if exact else request.prefilled + max(request.promised - 1, 0)
+            self.slots.wrote(request.slot, held, bound)
+        self.slots.free(request.slot)

@@ -1,118 +1,147 @@
-"""Text to image, step by step: checks a request, runs the compiled programs in fair turns, yields each step's preview.
+"""Text (and a picture) to images, step by step: runs the compiled programs in fair turns, yields each step's previews.
 
-The networks and the scheduler's numbers are in `pipeline.py` and `schedule.py`; this file draws.
+What may be asked is in `request.py`, the networks and the schedulers' numbers in `pipeline.py` and `schedule.py`; this
+file draws.
 """
 
-import functools
 import os
-import secrets
-import threading
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
-from diffusers import StableDiffusionPipeline
+from diffusers import DiffusionPipeline
 from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images import preview
-from hfjax_app.images.pipeline import DiffusionPrograms, read
-from hfjax_app.images.schedule import Schedule, probe
-from hfjax_app.images.turns import Turns
+from hfjax_app.images import noise, preview
+from hfjax_app.images.checkpoint import Recommended, read, recommended, revision_of
+from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
+from hfjax_app.images.recipe import Recipe, current_versions, digest
+from hfjax_app.images.request import (
+    MAX_GUIDANCE,
+    MAX_STEPS,
+    ImageRequest,
+    checked_picture,
+    checked_prompts,
+    checked_seeds,
+    real_number,
+    whole_number,
+)
+from hfjax_app.images.schedule import Schedule
+from hfjax_app.images.steps import ImageStep, Picture, Waiting
+from hfjax_app.images.turns import Line, Turns
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
-from hfjax_app.text import checked_text
 
-MAX_CHARACTERS = 1_000
-MAX_STEPS = 100
-MAX_GUIDANCE = 20.0
-MAX_SEED = 2**64 - 1
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ImageStep:
-    """What is known after one denoising step.
-
-    Attributes:
-        step: 1 for the first.
-        steps: how many there will be (some schedulers make one more than asked for).
-        seconds: since the request began.
-        preview: the picture that the model expects, at the picture's size; the picture itself at the last step.
-        image: the picture, at the last step only.
-        pixels: the picture before rounding, float32 [height, width, 3] from 0 to 1, at the last step only.
-        seed: of the noise; give it again to get the same picture. Meaningless where the caller gave the latents.
-        notice: what the user should know of this request, such as a prompt that was cut; None where there is nothing.
-    """
-
-    step: int
-    steps: int
-    seconds: float
-    preview: Image.Image
-    image: Image.Image | None
-    pixels: np.ndarray | None
-    seed: int
-    notice: str | None
+# Requests that take turns; the others wait in line. More would only make every one of them slower.
+SERVED_TOGETHER = 4
+_LOOK_UP_S = 0.5
 
 
 class ImageGenerator:
     """Prompts -> pictures. Thread-safe: users alternate step by step.
 
-    Made by `from_pretrained`. Everything compiles there; `generate` never does.
+    Made by `from_pretrained`. Everything compiles there; `generate` compiles only for a size that is not warm, and says
+    so first.
 
     Args:
-        pipeline: a loaded torch pipeline with its weights on the CPU.
+        pipeline: a loaded torch pipeline with its weights on the CPU; it stays usable as it is.
+        advice: what its model card recommends.
+        name: the checkpoint's, for recipes.
+        revision: what exactly the checkpoint is, for recipes.
+        sizes: (width, height) of more pictures than the checkpoint's own to compile for now.
         on_report: called with each program's report during warm-up.
 
     Raises:
         ModelUnavailable: the pipeline can't run in compiled programs; says why.
+        RequestRejected: one of the sizes is none that the model can draw.
+
+    Attributes:
+        recommended: steps and guidance scale that the model draws best with.
+        name: the checkpoint's, or None.
+        revision: the checkpoint's, or None.
+        versions: of everything else that decides a picture's pixels.
     """
 
     def __init__(
-        self, pipeline: StableDiffusionPipeline, *, on_report: Callable[[ProgramReport], None] = lambda report: None
+        self,
+        pipeline: DiffusionPipeline,
+        *,
+        advice: Recommended | None = None,
+        name: str | None = None,
+        revision: str | None = None,
+        sizes: Sequence[tuple[int, int]] = (),
+        on_report: Callable[[ProgramReport], None] = lambda report: None,
     ):
-        self._programs = DiffusionPrograms(pipeline, on_report)
+        self.recommended = advice or Recommended()
+        self.name, self.revision = name, revision
+        self.versions = current_versions(jax.devices()[0].device_kind)
+        self._programs = DiffusionPrograms(pipeline, on_report, alone=self.recommended.guidance_scale <= 1)
         self._device = Turns()
-        self._tokenizing = threading.Lock()
-        self._schedule = functools.lru_cache(maxsize=MAX_STEPS)(self._probed)
+        self._line = Line(SERVED_TOGETHER)
         self._colours: np.ndarray | None = None
-        if max(self._programs.size) > preview.MAX_DECODED:
-            self._colours = preview.fit_colours(
-                lambda latents: self._programs.decode(jax.device_put(latents)), self._programs.latent_shape
-            )
-        for _ in self.generate("warm-up", steps=1, seed=0):
-            pass
+        own = self._programs.sized(self.size)
+        for size in sizes:
+            self._programs.sized(self._programs.checked_size(*size), keep=True)
+        if max(self.size) > preview.MAX_DECODED:
+            self._colours = preview.fit_colours(lambda latents: own.decode(jax.device_put(latents)), own.latent_shape)
+        blank = Image.new("RGB", self.size)
+        for options in ({}, {"image": blank, "strength": 1.0}):
+            for _ in self.generate("warm-up", steps=1, seed=0, **options):
+                pass
 
     @classmethod
     def from_pretrained(
         cls,
         source: str | os.PathLike[str],
         *,
+        sizes: Sequence[tuple[int, int]] = (),
         on_report: Callable[[ProgramReport], None] = lambda report: None,
     ) -> "ImageGenerator":
-        """Load a Stable Diffusion checkpoint from a folder or by hub id, compile its programs and run each once.
+        """Load a checkpoint from a folder or by hub id, compile its programs and run each once.
 
         Raises:
             ModelUnavailable: in one line: which model, why not, and what would help.
         """
         prepare()
-        return cls(read(source), on_report=on_report)
+        pipeline = read(source)
+        return cls(
+            pipeline,
+            advice=recommended(source),
+            name=Path(source).name if Path(source).is_dir() else os.fspath(source),
+            revision=revision_of(source),
+            sizes=sizes,
+            on_report=on_report,
+        )
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) of the pictures, in pixels."""
+        """(width, height) of the pictures that the model was made for, in pixels."""
         return self._programs.size
 
     @property
+    def warm_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The sizes that are drawn without compiling first."""
+        return self._programs.warm_sizes
+
+    @property
+    def schedulers(self) -> tuple[str, ...]:
+        """The names of the schedulers that may be chosen, the checkpoint's own first."""
+        return self._programs.samplers.names
+
+    @property
     def latent_shape(self) -> tuple[int, int, int, int]:
-        """(1, channels, height, width) of the latents."""
-        return self._programs.latent_shape
+        """(1, channels, height, width) of the latents of a picture of `size`."""
+        return self._programs.sized(self.size).latent_shape
 
     @property
     def max_steps(self) -> int:
         """The most steps that may be asked for."""
-        return min(MAX_STEPS, self._programs.max_train_steps)
+        return min(MAX_STEPS, self._programs.samplers.max_steps)
 
     def generate(
         self,
@@ -122,9 +151,16 @@ class ImageGenerator:
         steps: int = 20,
         guidance_scale: float = 7.5,
         seed: int | None = None,
+        images: int = 1,
+        width: int | None = None,
+        height: int | None = None,
+        scheduler: str | None = None,
+        image: Image.Image | None = None,
+        mask: Image.Image | None = None,
+        strength: float = 0.8,
         latents: np.ndarray | None = None,
-    ) -> Generator[ImageStep, None, None]:
-        """Draw a picture; closing the generator between two steps ends the work there.
+    ) -> Generator[ImageStep | Waiting, None, None]:
+        """Draw pictures; closing the generator between two steps ends the work there.
 
         The arguments are checked by the call itself, before the first step is asked for.
 
@@ -134,106 +170,176 @@ class ImageGenerator:
             steps: denoising steps, 1 to `max_steps`.
             guidance_scale: how closely to follow the prompt, 0 to MAX_GUIDANCE; 1 and less mean no guidance, as in
                 diffusers.
-            seed: 0 to MAX_SEED; None draws one of 32 bits, so that it survives a text field of JavaScript. The noise is
-                NumPy's (PCG64, standard normal, float32), the same on every device.
-            latents: the noise itself instead, unit normal, float [1, channels, height, width].
+            seed: of the first picture, 0 to MAX_SEED; the others' follow it. None draws one of 32 bits, so that it
+                survives a text field of JavaScript.
+            images: how many pictures, 1 to MAX_IMAGES. Each is what its seed gives alone.
+            width: in pixels, a multiple of 8; None is the model's own.
+            height: the same.
+            scheduler: one of `schedulers`; None is the checkpoint's own.
+            image: a picture to start from, which is scaled and cut to the size.
+            mask: with `image`: white where to draw; the rest of the picture stays.
+            strength: with `image`: how much of it to replace, 0 to 1; the steps that are made are this part of `steps`.
+            latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
 
         Yields:
-            One ImageStep for each step, the last one with the image.
+            Waiting while the request waits, then one ImageStep for each step, the last one with the pictures.
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed.
             ModelUnavailable: while drawing: the model made something that is no number.
         """
-        checked_text(prompt, "prompt", MAX_CHARACTERS)
-        checked_text(negative_prompt, "negative prompt", MAX_CHARACTERS, may_be_blank=True)
-        steps = _whole_number("steps", steps, 1, self.max_steps)
-        if seed is None:
-            seed = secrets.randbits(32)
-        seed = _whole_number("seed", seed, 0, MAX_SEED)
-        real = isinstance(guidance_scale, int | float | np.floating) and not isinstance(guidance_scale, bool)
-        if not real or not 0 <= guidance_scale <= MAX_GUIDANCE:
-            raise RequestRejected(f"guidance scale = {guidance_scale!r}: must be a number from 0 to {MAX_GUIDANCE:g}")
-        noise = self._noise(seed) if latents is None else self._checked_latents(latents)
+        prompt, negative_prompt = checked_prompts(prompt, negative_prompt)
+        size = self._programs.checked_size(width, height)
+        pixels, drawn = checked_picture(image, mask, size)
+        name = self._programs.samplers.default if scheduler is None else scheduler
+        request = ImageRequest(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            steps=whole_number("steps", steps, 1, self.max_steps),
+            guidance_scale=real_number("guidance scale", guidance_scale, 0, MAX_GUIDANCE),
+            seeds=checked_seeds(seed, images),
+            size=size,
+            scheduler=name,
+            image=pixels,
+            mask=drawn,
+            strength=real_number("strength", strength, 0, 1),
+        )
+        if request.start == request.steps:
+            raise RequestRejected(f"strength = {strength!r}: of {steps} steps it leaves none; raise it or the steps")
+        schedule = self._programs.samplers.schedule(name, request.steps, request.start)
+        given = None if latents is None else self._checked_latents(latents, request)
+        recipe = Recipe(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            steps=request.steps,
+            guidance_scale=request.guidance_scale,
+            seed=request.seeds[0],
+            width=size[0],
+            height=size[1],
+            scheduler=name,
+            strength=None if image is None else request.strength,
+            image=digest(image),
+            mask=digest(mask),
+            model=self.name,
+            revision=self.revision,
+            versions=self.versions,
+        )
+        return self._served(request, recipe, schedule, given)
+
+    def _served(
+        self, request: ImageRequest, recipe: Recipe, schedule: Schedule, given: np.ndarray | None
+    ) -> Generator[ImageStep | Waiting, None, None]:
+        ticket = self._line.join()
         try:
-            schedule = self._schedule(steps)
-        except Exception as error:
-            name = type(self._programs.scheduler).__name__
-            raise RequestRejected(f"steps = {steps}: {name} can't do that many: {error}") from error
-        return self._draw(prompt, negative_prompt, schedule, max(1.0, float(guidance_scale)), seed, noise)
+            for place in self._line.wait(ticket, _LOOK_UP_S):
+                yield Waiting(reason=f"number {place} in the line")
+            if seconds := self._programs.compile_seconds(request.size):
+                wide, tall = request.size
+                yield Waiting(reason=f"{wide} x {tall} compiles about {max(1, round(seconds))} s first")
+            yield from self._draw(request, recipe, schedule, given, self._programs.sized(request.size))
+        finally:
+            self._line.leave(ticket)
 
     def _draw(
         self,
-        prompt: str,
-        negative_prompt: str,
+        request: ImageRequest,
+        recipe: Recipe,
         schedule: Schedule,
-        guidance_scale: float,
-        seed: int,
-        noise: np.ndarray,
+        given: np.ndarray | None,
+        programs: SizedPrograms,
     ) -> Generator[ImageStep, None, None]:
         started = time.perf_counter()
-        programs = self._programs
-        with self._tokenizing:  # a fast tokenizer keeps its padding as state, which threads must not share
-            negative, negative_count = programs.tokens(negative_prompt)
-            positive, positive_count = programs.tokens(prompt)
-        notice = self._notice({"prompt": positive_count, "negative prompt": negative_count})
         with self._device:
-            states = programs.encode(negative, positive)
-            latents, history = programs.start(noise * np.float32(schedule.noise_scale))
+            told = programs.read(request.prompt, request.negative_prompt, request.guidance_scale)
+        notice = self._notice(request)
+        runs = []
+        for seed in request.seeds:
+            with self._device:
+                runs.append(_Run.begin(request, schedule, programs, seed, given, self._programs.scale))
         for i in range(schedule.steps):
             last = i == schedule.steps - 1
-            with self._device:
-                latents, history, clean = programs.denoise(
-                    latents,
-                    history,
-                    states,
-                    schedule.timesteps[i],
-                    schedule.input_scales[i],
-                    schedule.coefficients[i],
-                    guidance_scale,
+            pictures = []
+            for run in runs:
+                # A turn ends when the device is done, so that never more than one step waits in its queue.
+                with self._device:
+                    run.state, clean = programs.denoise(run.state, told, run.fixed, schedule, i)
+                    pixels = programs.decode(run.state["latents"]) if last else None
+                    shown = None if last else self._preview(clean, programs)
+                if pixels is not None:
+                    if not np.isfinite(pixels).all():
+                        raise ModelUnavailable(
+                            "the image model made pixels that are no numbers (NaN); try another seed"
+                        )
+                    shown = preview.to_picture(pixels)
+                latents = np.asarray(run.state["latents"]) if last else None
+                pictures.append(
+                    Picture(
+                        seed=run.seed,
+                        preview=shown,
+                        pixels=pixels,
+                        latents=latents,
+                        recipe=replace(recipe, seed=run.seed),
+                    )
                 )
-                pixels = programs.decode(latents) if last else None
-                shown = None if last else self._preview(clean)
-            if pixels is not None:
-                if not np.isfinite(pixels).all():
-                    raise ModelUnavailable("the image model made pixels that are no numbers (NaN); try another seed")
-                shown = preview.to_picture(pixels)
             yield ImageStep(
                 step=i + 1,
                 steps=schedule.steps,
                 seconds=time.perf_counter() - started,
-                preview=shown,
-                image=shown if last else None,
-                pixels=pixels,
-                seed=seed,
+                pictures=tuple(pictures),
                 notice=notice,
             )
 
-    def _preview(self, clean: jax.Array) -> Image.Image:
+    def _preview(self, clean: jax.Array, programs: SizedPrograms) -> Image.Image:
         if self._colours is None:
-            return preview.to_picture(self._programs.decode(clean))
-        return preview.estimate(np.asarray(clean), self._colours, self._programs.size)
+            return preview.to_picture(programs.decode(clean))
+        return preview.estimate(np.asarray(clean), self._colours, programs.size)
 
-    def _noise(self, seed: int) -> np.ndarray:
-        return np.random.Generator(np.random.PCG64(seed)).standard_normal(self.latent_shape, np.float32)
-
-    def _checked_latents(self, latents: np.ndarray) -> np.ndarray:
+    def _checked_latents(self, latents: np.ndarray, request: ImageRequest) -> np.ndarray:
         array = np.array(latents, np.float32)
-        if array.shape != self.latent_shape or not np.isfinite(array).all():
-            raise RequestRejected(f"latents of shape {array.shape}: must be finite, of shape {self.latent_shape}")
+        shape = (*self.latent_shape[:2], *(side // self._programs.scale for side in reversed(request.size)))
+        if array.shape != shape or not np.isfinite(array).all():
+            raise RequestRejected(f"latents of shape {array.shape}: must be finite, of shape {shape}")
         return array
 
-    def _probed(self, steps: int) -> Schedule:
-        return probe(self._programs.scheduler, steps).padded(self._programs.depth)
-
-    def _notice(self, counts: dict[str, int]) -> str | None:
-        limit = self._programs.token_limit
-        cut = [f"the {name} has {count} tokens" for name, count in counts.items() if count > limit]
-        return f"{' and '.join(cut)}, the model reads {limit}: the end was not read" if cut else None
+    def _notice(self, request: ImageRequest) -> str | None:
+        texts = {"prompt": request.prompt, "negative prompt": request.negative_prompt}
+        cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
+        return "; ".join(f"the end of the {name} was not read: {end!r}" for name, end in cut.items()) or None
 
 
-def _whole_number(name: str, value: object, low: int, high: int) -> int:
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
-        raise RequestRejected(f"{name} = {value!r}: must be a whole number from {low} to {high}")
-    return int(value)
+@dataclass(eq=False)
+class _Run:
+    """One picture on its way: its state on the device, which each step uses up, and what stays the same."""
+
+    seed: int
+    state: dict[str, jax.Array]
+    fixed: dict[str, Any]
+
+    @classmethod
+    def begin(
+        cls,
+        request: ImageRequest,
+        schedule: Schedule,
+        programs: SizedPrograms,
+        seed: int,
+        given: np.ndarray | None,
+        scale: int,
+    ) -> "_Run":
+        first, spread = noise.first_noise(seed, programs.latent_shape)
+        first = first if given is None else given
+        if request.image is None:
+            image = np.zeros_like(first)
+            latents = first * np.float32(schedule.noise_scale)
+        else:
+            image = np.asarray(programs.encode(request.image, spread))
+            latents = schedule.noising[0, 0] * image + schedule.noising[0, 1] * first
+            if request.mask is not None and request.strength == 1:  # as in diffusers: nothing of what is masked stays
+                latents = first * np.float32(schedule.noise_scale)
+        fixed = {
+            "noise": first,
+            "image": image,
+            "mask": request.latent_mask(scale),
+            "key": noise.key_of(seed),
+            "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, less is none
+        }
+        return cls(seed=seed, state=programs.start(latents), fixed=jax.device_put(fixed))

@@ -1,200 +1,317 @@
-"""A Stable Diffusion checkpoint as three compiled programs: encode the prompts, denoise by one step, decode.
+"""A text-to-image pipeline as compiled programs: read the prompts, encode a picture, denoise by one step, decode.
 
-The networks are transformers' CLIPTextModel and diffusers' UNet2DConditionModel and AutoencoderKL, unmodified, and read
-by diffusers' own StableDiffusionPipeline. One picture at a time, at the checkpoint's own size. Does not cover Stable
-Diffusion XL or 3, inpainting, adapters or the safety checker.
+The networks are transformers' and diffusers' own, unmodified; `conditioning.py` finds what the denoiser is told. One
+picture at a time: a denoiser is bound by arithmetic at a guidance pair already, so that pictures which are drawn
+together take turns, each in the same program as alone, and come out the same to the last bit. Another size is another
+set of programs.
 """
 
-import os
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
-from diffusers import AutoencoderKL, StableDiffusionPipeline, UNet2DConditionModel
-from transformers import CLIPTextModel
+from diffusers import AutoencoderKL, DiffusionPipeline
 
-from hfjax_app.errors import ModelUnavailable
-from hfjax_app.images.schedule import probe
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images.checkpoint import denoiser_name
+from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
+from hfjax_app.images.noise import step_noise
+from hfjax_app.images.samplers import Samplers
+from hfjax_app.images.schedule import Schedule
 from hfjax_app.runtime.module import pure_function, weights_of
 from hfjax_app.runtime.programs import ProgramReport, Programs
-from hfjax_app.runtime.weights import load_model
 
-# Any number of steps that is long enough for a multistep scheduler to reach its full order.
-_USUAL_STEPS = 20
-
-
-def read(source: str | os.PathLike[str]) -> StableDiffusionPipeline:
-    """The checkpoint's torch pipeline, in float32.
-
-    Raises:
-        ModelUnavailable: in one line: which model, why not, and what would help.
-    """
-    pipeline = load_model(
-        StableDiffusionPipeline.from_pretrained,
-        source,
-        dtype=torch.float32,
-        safety_checker=None,
-        requires_safety_checker=False,
-    )
-    kinds = {"text_encoder": CLIPTextModel, "unet": UNet2DConditionModel, "vae": AutoencoderKL}
-    for name, kind in kinds.items():
-        if not isinstance(getattr(pipeline, name), kind):
-            raise ModelUnavailable(f"model {os.fspath(source)!r}: its {name} is not a {kind.__name__}")
-    config = pipeline.unet.config
-    if config.addition_embed_type or config.class_embed_type or config.time_cond_proj_dim:
-        raise ModelUnavailable(f"model {os.fspath(source)!r}: its UNet asks for more than a prompt and a timestep")
-    if config.in_channels != pipeline.vae.config.latent_channels:
-        raise ModelUnavailable(
-            f"model {os.fspath(source)!r}: its UNet reads {config.in_channels} channels, and the latents have "
-            f"{pipeline.vae.config.latent_channels}: not a text-to-image model"
-        )
-    return pipeline
+SIZE_STEP = 8
+LARGEST = 2048  # pixels a side
+MOST_PIXELS = 4  # times those of the checkpoint's own size
+MOST_SIZES = 8  # that visitors asked for and that stay warm
+_NEUTRAL = "a"
 
 
 class DiffusionPrograms:
     """The networks of a pipeline on the device, and their programs.
 
     Args:
-        pipeline: as `read` makes it.
+        pipeline: as `checkpoint.read` makes it; it stays usable as it is.
         on_report: called with each program's report.
+        alone: whether to prepare for guidance of 1 and less with a program of its own, half as expensive.
 
     Raises:
         ModelUnavailable: the pipeline's scheduler can't run in a compiled program.
 
     Attributes:
-        latent_shape: (1, channels, height, width) of the latents.
-        size: (width, height) of the picture in pixels.
-        token_limit: tokens of a prompt that the text encoder reads, special tokens included.
-        max_train_steps: the most steps that the scheduler can be asked for.
-        depth: how many pairs of (sample, model output) a denoising step looks at, see `schedule.py`.
+        size: (width, height) of the pictures that the checkpoint was made for, in pixels.
+        samplers: the schedulers that may be chosen.
+        reader: prompts -> what the denoiser is told.
     """
 
     def __init__(
-        self, pipeline: StableDiffusionPipeline, on_report: Callable[[ProgramReport], None] = lambda report: None
+        self,
+        pipeline: DiffusionPipeline,
+        on_report: Callable[[ProgramReport], None] = lambda report: None,
+        *,
+        alone: bool = False,
     ):
-        text_encoder, unet, vae = pipeline.text_encoder, pipeline.unet, pipeline.vae
-        self.scheduler = pipeline.scheduler
-        self.max_train_steps = self.scheduler.config.num_train_timesteps
-        name = type(self.scheduler).__name__
-        try:
-            self.depth = probe(self.scheduler, min(_USUAL_STEPS, self.max_train_steps)).depth
-        except Exception as error:  # NotLinear, or what a class that isn't meant for such a pipeline raises
-            raise ModelUnavailable(
-                f"{name} can't run in a compiled program: {error}; save the pipeline with DDIMScheduler (clip_sample "
-                "false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
-            ) from error
-
-        sample = unet.config.sample_size
-        height, width = (sample, sample) if isinstance(sample, int) else sample
-        self.latent_shape = (1, unet.config.in_channels, height, width)
-        enlarged = 2 ** (len(vae.config.block_out_channels) - 1)
-        self.size = (width * enlarged, height * enlarged)
-        self._tokenizer = pipeline.tokenizer
-        self.token_limit = min(self._tokenizer.model_max_length, text_encoder.config.max_position_embeddings)
-
-        programs = Programs(on_report)
-        self._text_weights = weights_of(text_encoder)
-        self._unet_weights = weights_of(unet)
-        # The encoder half turns pictures into latents, which is never asked for here.
+        self.samplers = Samplers(pipeline.scheduler)
+        self._programs = Programs(on_report)
+        self.reader = PromptReader(pipeline, self._programs)
+        self.network = getattr(pipeline, denoiser_name(pipeline))
+        self.vae = pipeline.vae
+        self.weights = weights_of(self.network)
+        vae_weights = weights_of(self.vae)
         decoding = ("decoder.", "post_quant_conv.")
-        self._vae_weights = {name: w for name, w in weights_of(vae).items() if name.startswith(decoding)}
+        self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
+        self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
+        self.channels = self.vae.config.latent_channels
+        self.scale = 2 ** (len(self.vae.config.block_out_channels) - 1)
+        sample = self.network.config.sample_size
+        height, width = (sample, sample) if isinstance(sample, int) else sample
+        self.size = (width * self.scale, height * self.scale)
+        self.rows_guided = self.reader.read(_NEUTRAL, "", 2.0, self.size).rows
+        self._alone = alone and self.rows_guided == 2
+        self._sized: dict[tuple[int, int], SizedPrograms] = {}
+        self._kept: set[tuple[int, int]] = set()
+        self._compiling = threading.Lock()
+        self.sized(self.size, keep=True)
 
-        encode = pure_function(text_encoder, lambda model, ids: model(ids)[0])
-        ids = np.zeros((2, self.token_limit), np.int32)
-        self._encode = programs.compile("encode_prompts", encode, self._text_weights, ids)
+    @property
+    def warm_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The sizes whose programs are compiled, the checkpoint's own first."""
+        return tuple(self._sized)
 
+    def checked_size(self, width: object, height: object) -> tuple[int, int]:
+        """(width, height); None stands for the checkpoint's own.
+
+        Raises:
+            RequestRejected: not a whole number, not a multiple of 8, too small or too large.
+        """
+        given = {"width": width, "height": height}
+        own = dict(zip(given, self.size, strict=True))
+        least = min(32, *self.size)
+        for name, value in given.items():
+            if value is None:
+                continue
+            if type(value) is not int or not least <= value <= LARGEST or value % SIZE_STEP:
+                raise RequestRejected(
+                    f"{name} = {value!r}: must be a multiple of {SIZE_STEP} from {least} to {LARGEST}"
+                )
+            own[name] = value
+        wide, tall = own.values()
+        limit = MOST_PIXELS * self.size[0] * self.size[1]
+        if wide * tall > limit:
+            raise RequestRejected(f"size = {wide} x {tall}: at most {limit:,} pixels with this model")
+        if wide % self.scale or tall % self.scale:
+            raise RequestRejected(f"size = {wide} x {tall}: must be multiples of {self.scale} with this model")
+        return wide, tall
+
+    def compile_seconds(self, size: tuple[int, int]) -> float:
+        """About how long a size's programs take to compile, going by the first size's; 0 if they are warm."""
+        return 0.0 if size in self._sized else self.sized(self.size).compile_seconds
+
+    def sized(self, size: tuple[int, int], *, keep: bool = False) -> "SizedPrograms":
+        """The programs for one size, compiled now unless they are there. Thread-safe.
+
+        Args:
+            size: (width, height), checked.
+            keep: for good; of the others the latest MOST_SIZES are kept.
+        """
+        if found := self._sized.get(size):
+            return found
+        with self._compiling:
+            if size not in self._sized:
+                self._sized[size] = SizedPrograms(self, self._programs, size, alone=self._alone)
+                if keep:
+                    self._kept.add(size)
+                passing = [other for other in self._sized if other not in self._kept]
+                for other in passing[:-MOST_SIZES]:
+                    self._sized.pop(other)
+            return self._sized[size]
+
+
+@contextmanager
+def _compile_seconds() -> Iterator[list[float]]:
+    """Collects how long the block takes, and how long it would have taken on top of that without the cache."""
+    seconds: list[float] = []
+    started, thread = time.perf_counter(), threading.get_ident()
+
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event == "/jax/compilation_cache/compile_time_saved_sec" and threading.get_ident() == thread:
+            seconds.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield seconds
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+        seconds.append(time.perf_counter() - started)
+
+
+class SizedPrograms:
+    """The programs for pictures of one size.
+
+    Attributes:
+        size: (width, height) in pixels.
+        latent_shape: (1, channels, height, width) of the latents.
+        compile_seconds: what the programs took, or would have taken without the cache.
+    """
+
+    def __init__(self, parts: DiffusionPrograms, programs: Programs, size: tuple[int, int], *, alone: bool):
+        self._parts, self.size = parts, size
+        self.latent_shape = (1, parts.channels, size[1] // parts.scale, size[0] // parts.scale)
+        name = "" if size == parts.size else f"_{size[0]}x{size[1]}"
         latents = jax.ShapeDtypeStruct(self.latent_shape, jnp.float32)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
-        self._denoise = programs.compile(
-            "denoise",
-            _denoise_function(unet),
-            self._unet_weights,
-            latents,
-            jax.ShapeDtypeStruct((self.depth - 1, 2, *self.latent_shape), jnp.float32),
-            jax.ShapeDtypeStruct((2, self.token_limit, unet.config.cross_attention_dim), jnp.float32),
-            scalar,
-            scalar,
-            jax.ShapeDtypeStruct((self.depth, 2, 2), jnp.float32),
-            scalar,
-            donate=(1, 2) if self.depth > 1 else (1,),
+        depth = parts.samplers.depth
+        state = {
+            "latents": latents,
+            "memory": latents,
+            "history": jax.ShapeDtypeStruct((depth - 1, 2, *self.latent_shape), jnp.float32),
+        }
+        fixed = {
+            "noise": latents,
+            "image": latents,
+            "mask": jax.ShapeDtypeStruct((1, 1, *self.latent_shape[2:]), jnp.float32),
+            "key": jax.ShapeDtypeStruct((2,), jnp.uint32),
+            "guidance": scalar,
+        }
+        numbers = {
+            "timestep": scalar,
+            "input_scale": scalar,
+            "coefficients": jax.ShapeDtypeStruct((depth, 2, 3), jnp.float32),
+            "extras": jax.ShapeDtypeStruct((2, 3), jnp.float32),
+            "noising": jax.ShapeDtypeStruct((2,), jnp.float32),
+            "step": jax.ShapeDtypeStruct((), jnp.int32),
+        }
+        self._denoise = {}
+        with _compile_seconds() as seconds:
+            for guidance in (2.0, 1.0) if alone else (2.0,):
+                told = parts.reader.read(_NEUTRAL, "", guidance, size)
+                self._denoise[told.rows] = programs.compile(
+                    f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
+                    _denoise_function(parts.reader, parts.network, told.rows),
+                    parts.weights,
+                    state,
+                    shapes_of(told.arrays),
+                    fixed,
+                    numbers,
+                    donate=(1,),
+                )
+            self._decode = programs.compile(
+                f"decode_latents{name}", _decode_function(parts.vae), parts.decoder_weights, latents
+            )
+            pixels = jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32)
+            self._encode = programs.compile(
+                f"encode_picture{name}", _encode_function(parts.vae), parts.encoder_weights, pixels, latents
+            )
+        self.compile_seconds = sum(seconds)
+
+    def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Told:
+        """What the denoiser is told of the prompts; a guidance scale of 1 and less is none."""
+        guided = guidance_scale > 1 or 1 not in self._denoise
+        return self._parts.reader.read(
+            prompt, negative_prompt, max(guidance_scale, 1.0 + 2**-10) if guided else guidance_scale, self.size
         )
-        self._decode = programs.compile("decode_latents", _decode_function(vae), self._vae_weights, latents)
 
-    def tokens(self, prompt: str) -> tuple[list[int], int]:
-        """A prompt's ids, cut and padded to `token_limit`, and how many tokens it has uncut. Not thread-safe."""
-        whole = self._tokenizer(prompt, truncation=False, verbose=False).input_ids
-        ids = self._tokenizer(prompt, padding="max_length", max_length=self.token_limit, truncation=True).input_ids
-        return ids, len(whole)
-
-    def encode(self, negative: list[int], positive: list[int]) -> jax.Array:
-        """The text encoder's states, float32 [2, token_limit, features]: the negative prompt's, then the prompt's."""
-        return self._encode(self._text_weights, np.array([negative, positive], np.int32))
-
-    def start(self, noise: np.ndarray) -> tuple[jax.Array, jax.Array]:
-        """Latents (float32, `latent_shape`) and the empty history of a run, on the device."""
-        history = np.zeros((self.depth - 1, 2, *self.latent_shape), np.float32)
-        return jax.device_put(noise), jax.device_put(history)
+    def start(self, latents: np.ndarray) -> dict[str, jax.Array]:
+        """A run's state on the device: latents (float32, `latent_shape`), history and memory."""
+        history = np.zeros((self._parts.samplers.depth - 1, 2, *self.latent_shape), np.float32)
+        return jax.device_put({"latents": latents, "memory": np.zeros_like(latents), "history": history})
 
     def denoise(
-        self,
-        latents: jax.Array,
-        history: jax.Array,
-        states: jax.Array,
-        timestep: np.float32,
-        input_scale: np.float32,
-        coefficients: np.ndarray,
-        guidance_scale: float,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """One step: (next latents, next history, predicted clean latents). `latents` and `history` are used up."""
-        guidance = np.float32(guidance_scale)
-        return self._denoise(
-            self._unet_weights, latents, history, states, timestep, input_scale, coefficients, guidance
-        )
+        self, state: dict[str, jax.Array], told: Told, fixed: dict[str, Any], schedule: Schedule, step: int
+    ) -> tuple[dict[str, jax.Array], jax.Array]:
+        """One step: (next state, predicted clean latents). `state` is used up.
+
+        Args:
+            state: of the step before, or `start`'s.
+            told: `read`'s.
+            fixed: what stays the same for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
+            schedule: of a depth that `samplers` gives.
+            step: from 0.
+        """
+        numbers = {
+            "timestep": schedule.timesteps[step],
+            "input_scale": schedule.input_scales[step],
+            "coefficients": schedule.coefficients[step],
+            "extras": schedule.extras[step],
+            "noising": schedule.noising[step + 1],
+            "step": np.int32(step),
+        }
+        return self._denoise[told.rows](self._parts.weights, state, told.arrays, fixed, numbers)
 
     def decode(self, latents: jax.Array) -> np.ndarray:
         """Latents to pixels, float32 [height, width, 3], 0 to 1."""
-        return np.asarray(self._decode(self._vae_weights, latents))
+        return np.asarray(self._decode(self._parts.decoder_weights, latents))
+
+    def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
+        """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled from the encoder's spread with `noise`."""
+        return self._encode(self._parts.encoder_weights, pixels, noise)
+
+    def texts(self) -> list[str]:
+        """The denoising, decoding and encoding programs as XLA's text."""
+        return [program.as_text() for program in (*self._denoise.values(), self._decode, self._encode)]
 
 
-def _denoise_function(unet: UNet2DConditionModel) -> Callable[..., Any]:
-    predict = pure_function(unet, lambda model, x, t, states: model(x, t, states, return_dict=False)[0])
+def _denoise_function(reader: PromptReader, network: Any, rows: int) -> Callable[..., Any]:
+    predict = pure_function(network, lambda model, latents, t, arrays: reader.call(model, rows, latents, t, arrays))
 
-    def denoise(
-        weights: Any,
-        latents: jax.Array,
-        history: jax.Array,
-        states: jax.Array,
-        timestep: jax.Array,
-        input_scale: jax.Array,
-        coefficients: jax.Array,
-        guidance_scale: jax.Array,
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def denoise(weights: Any, state: Any, told: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
         """Classifier-free guidance (arXiv:2207.12598), then the scheduler's weighted sum, both as in diffusers.
 
-        history: [depth - 1, (sample, output), *latent_shape], the newest pair first.
+        state["history"]: [depth - 1, (sample, output), *latent_shape], the newest pair first. Where the mask is 0, the
+        result is the picture's own latents, as noisy as the rest.
         """
-        both = predict(weights, jnp.concatenate([latents, latents]) * input_scale, timestep, states)
-        without, with_prompt = both[:1], both[1:]
-        output = without + guidance_scale * (with_prompt - without)
-        pairs = jnp.concatenate([jnp.stack([latents, output])[None], history])
-        # A product and a sum, not a dot: accelerators round the operands of a dot to bfloat16.
-        following, clean = (
-            (coefficients[:, :, which, None, None, None, None] * pairs).sum((0, 1)) for which in range(2)
-        )
-        return following, pairs[:-1], clean
+        latents = state["latents"]
+        inputs = jnp.concatenate([latents] * rows) * numbers["input_scale"]
+        outputs = predict(weights, inputs, numbers["timestep"], told)[:, : latents.shape[1]]  # without learned variance
+        output = outputs[:1] if rows == 1 else outputs[:1] + fixed["guidance"] * (outputs[1:] - outputs[:1])
+        pairs = jnp.concatenate([jnp.stack([latents, output])[None], state["history"]])
+        extras = jnp.stack([state["memory"], step_noise(fixed["key"], numbers["step"], latents.shape)])
+
+        # Products and sums, not dots: accelerators round the operands of a dot to bfloat16.
+        def weighted(which: int) -> jax.Array:
+            shape = (Ellipsis, which, None, None, None, None)
+            return (numbers["coefficients"][shape] * pairs).sum((0, 1)) + (numbers["extras"][shape] * extras).sum(0)
+
+        following, clean, memory = (weighted(which) for which in range(3))
+        given = numbers["noising"][0] * fixed["image"] + numbers["noising"][1] * fixed["noise"]
+        following = jnp.where(fixed["mask"] == 1, following, fixed["mask"] * following + (1 - fixed["mask"]) * given)
+        return {"latents": following, "memory": memory, "history": pairs[:-1]}, clean
 
     return denoise
 
 
 def _decode_function(vae: AutoencoderKL) -> Callable[..., Any]:
     decode = pure_function(vae, lambda model, latents: model.decode(latents, return_dict=False)[0])
-    scaling = vae.config.scaling_factor
+    scale, shift = _normalisation(vae)
 
     def decode_latents(weights: Any, latents: jax.Array) -> jax.Array:
-        pixels = decode(weights, latents / scaling)[0].transpose(1, 2, 0)
+        pixels = decode(weights, latents / scale + shift)[0].transpose(1, 2, 0)
         return jnp.clip(pixels / 2 + 0.5, 0, 1)
 
     return decode_latents
+
+
+def _encode_function(vae: AutoencoderKL) -> Callable[..., Any]:
+    encode = pure_function(vae, lambda model, pixels: [(d := model.encode(pixels).latent_dist).mean, d.std])
+    scale, shift = _normalisation(vae)
+
+    def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
+        mean, spread = encode(weights, (pixels * 2 - 1).transpose(2, 0, 1)[None])
+        return (mean + spread * noise - shift) * scale
+
+    return encode_picture
+
+
+def _normalisation(vae: AutoencoderKL) -> tuple[Any, Any]:
+    """(scale, shift): the denoiser's latents are (the autoencoder's - shift) * scale, by the pipelines' formulas."""
+    config = vae.config
+    if config.get("latents_mean") is None or config.get("latents_std") is None:
+        return config.scaling_factor, config.get("shift_factor") or 0.0
+    mean, std = (np.array(config[name], np.float32).reshape(1, -1, 1, 1) for name in ("latents_mean", "latents_std"))
+    return config.scaling_factor / std, mean

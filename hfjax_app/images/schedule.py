@@ -1,21 +1,23 @@
 """A diffusers scheduler as numbers that a compiled program takes as arguments.
 
-diffusers' schedulers keep Python state and branch on it, so they can't be traced. But a deterministic sampler is
-linear: the next sample is a weighted sum of the latest samples and model outputs, with weights that depend on the step
-alone (DDIM, arXiv:2010.02502, equation 12; multistep solvers add earlier outputs). The weights are found by running the
-real scheduler class on unit vectors, and checked on random ones. So diffusers decides what a step does, any number of
-steps runs in one program, and the latents stay on the device.
+diffusers' schedulers keep Python state and branch on it, so they can't be traced. But a sampler's step is linear: the
+next sample is a weighted sum of the latest samples and model outputs, of fresh noise where the sampler is stochastic
+(Euler ancestral, LCM), and of a sample that the scheduler itself remembers (UniPC's corrected one), with weights that
+depend on the step alone (DDIM, arXiv:2010.02502, equation 12; multistep solvers add earlier outputs). The weights are
+found by running the real scheduler class on unit vectors, and checked on random ones. So diffusers decides what a step
+does, any number of steps of any of its schedulers runs in one program, and the latents stay on the device.
 
-Does not cover stochastic samplers, samplers that clip or threshold (not linear), nor those whose step depends on
-everything since the first one (UniPC's corrector).
+Does not cover samplers that clip or threshold (not linear), nor those that draw noise other than with torch.randn.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from diffusers import DDIMScheduler
+from torch.overrides import TorchFunctionMode
 
 MAX_DEPTH = 6  # PNDM, the deepest of diffusers' usual ones, looks at five pairs
 
@@ -29,21 +31,26 @@ class Schedule:
     """The numbers of one denoising run of N steps.
 
     Attributes:
-        noise_scale: factor of the unit normal noise that the run starts from.
-        timesteps: float32 [N], what the UNet is told.
-        input_scales: float32 [N], factor of the sample before the UNet sees it.
-        coefficients: float32 [N, depth, 2, 2]: step, age in steps, (sample, model output), (next sample, predicted
-            clean sample). Age 0 is the step itself.
+        noise_scale: factor of the unit normal noise that a run without a picture to start from begins with.
+        timesteps: float32 [N], what the denoiser is told.
+        input_scales: float32 [N], factor of the sample before the denoiser sees it.
+        coefficients: float32 [N, depth, 2, 3]: step, age in steps, (sample, model output), (next sample, predicted
+            clean sample, remembered sample). Age 0 is the step itself.
+        extras: float32 [N, 2, 3]: step, (remembered sample, fresh unit normal noise), the same three results.
+        noising: float32 [N + 1, 2]: factors of a clean sample and of unit normal noise whose sum is as noisy as a
+            sample before each step; (1, 0) after the last one.
     """
 
     noise_scale: float
     timesteps: np.ndarray
     input_scales: np.ndarray
     coefficients: np.ndarray
+    extras: np.ndarray
+    noising: np.ndarray
 
     @property
     def steps(self) -> int:
-        """UNet calls in the run; a scheduler may make one or two more than it was asked for."""
+        """Denoiser calls in the run; a scheduler may make one or two more than it was asked for."""
         return len(self.timesteps)
 
     @property
@@ -52,57 +59,77 @@ class Schedule:
         return self.coefficients.shape[1]
 
     def padded(self, depth: int) -> "Schedule":
-        """The same schedule with zeros for older pairs, so that schedules of one scheduler share a program.
+        """The same schedule with zeros for older pairs, so that all schedules share a program.
 
         Raises:
             NotLinear: it looks at more than `depth` pairs.
         """
         if self.depth > depth:
             raise NotLinear(f"it looks back {self.depth - 1} steps here, and {depth - 1} elsewhere")
-        widths = [(0, 0), (0, depth - self.depth), (0, 0), (0, 0)]
-        return Schedule(
-            noise_scale=self.noise_scale,
-            timesteps=self.timesteps,
-            input_scales=self.input_scales,
-            coefficients=np.pad(self.coefficients, widths),
-        )
+        return replace(self, coefficients=np.pad(self.coefficients, [(0, 0), (0, depth - self.depth), (0, 0), (0, 0)]))
 
 
-def probe(scheduler: Any, steps: int) -> Schedule:
+class GivenNoise(TorchFunctionMode):
+    """While active in this thread, torch.randn returns the given values, one after the other."""
+
+    def __init__(self, values: Iterator[torch.Tensor]):
+        super().__init__()
+        self._values = values
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.randn:
+            return func(*args, **(kwargs or {}))
+        value = next(self._values, None)
+        if value is None:
+            raise NotLinear("it draws noise more than once a step")
+        return value.to((kwargs or {}).get("dtype"))
+
+
+def probe(scheduler: Any, steps: int, start: int = 0) -> Schedule:
     """The schedule of a diffusers scheduler for `steps` steps. The scheduler itself is left as it is.
+
+    Args:
+        scheduler: of any class; its configuration counts, its state does not.
+        steps: what `set_timesteps` is told.
+        start: steps left out at the beginning, for a run that starts from a noised picture.
 
     Raises:
         NotLinear: see the module's text.
         Exception: whatever the scheduler raises where it can't do this number of steps.
     """
-    count = len(_timesteps(_fresh(scheduler, steps)))
-    units = np.eye(2 * count).reshape(2, count, 2 * count)
-    noise_scale, timesteps, input_scales, found = _run(scheduler, steps, *units)
-    # found: [step, (next, clean), 2 * count] -> [step, given at step, (sample, output), (next, clean)]
-    weights = found.reshape(count, 2, 2, count).transpose(0, 3, 2, 1)
-    if not np.isfinite(weights).all() or not np.isfinite(input_scales).all():
+    count = len(_timesteps(_fresh(scheduler, steps), start))
+    units = np.eye(4 * count).reshape(4, count, 4 * count)
+    run = _run(scheduler, steps, start, *units)
+    # from [step, result, 4 * count] to [step, given at step, (sample, output, noise, memory), result]
+    weights = run.results.reshape(count, 3, 4, count).transpose(0, 3, 2, 1)
+    if not np.isfinite(weights).all() or not np.isfinite(run.input_scales).all():
         raise NotLinear("its formulas divide by zero for this schedule")
 
-    random = np.random.default_rng(0).standard_normal((2, count, 16)) * 3
-    _, _, _, seen = _run(scheduler, steps, *random)
+    random = np.random.default_rng(0).standard_normal((4, count, 16)) * 3
+    seen = _run(scheduler, steps, start, *random).results
     expected = np.einsum("nasc,sav->ncv", weights, random)
     size = np.einsum("nasc,sav->ncv", np.abs(weights), np.abs(random))
     if not (np.abs(seen - expected) <= 1e-4 * (size + 1)).all():
-        raise NotLinear("it clips, thresholds or adds noise")
+        raise NotLinear("it clips or thresholds")
 
-    ages = [step - given for step, given in np.argwhere((weights != 0).any((2, 3)))]
+    pairs, extras = weights[:, :, :2], weights[:, :, [3, 2]]
+    ages = [step - given for step, given in np.argwhere((pairs != 0).any((2, 3)))]
     depth = 1 + max(ages)
     if depth > MAX_DEPTH:
         raise NotLinear(f"it looks back {depth - 1} steps; at most {MAX_DEPTH - 1} are kept")
-    coefficients = np.zeros((count, depth, 2, 2), np.float32)
+    if any(step != given for step, given in np.argwhere((extras != 0).any((2, 3)))):
+        raise NotLinear("it keeps its noise for later steps")
+    coefficients = np.zeros((count, depth, 2, 3), np.float32)
     for step in range(count):
         for age in range(min(depth, step + 1)):
-            coefficients[step, age] = weights[step, step - age]
+            coefficients[step, age] = pairs[step, step - age]
     return Schedule(
-        noise_scale=noise_scale,
-        timesteps=timesteps.astype(np.float32),
-        input_scales=input_scales.astype(np.float32),
+        noise_scale=run.noise_scale,
+        timesteps=run.timesteps.astype(np.float32),
+        input_scales=run.input_scales.astype(np.float32),
         coefficients=coefficients,
+        extras=extras[range(count), range(count)].astype(np.float32),
+        noising=run.noising.astype(np.float32),
     )
 
 
@@ -113,46 +140,92 @@ def _fresh(scheduler: Any, steps: int) -> Any:
     return fresh
 
 
-def _timesteps(scheduler: Any) -> list[torch.Tensor]:
-    """The scheduler's timesteps; of "trailing" ones without those below zero.
+def _timesteps(scheduler: Any, start: int) -> list[torch.Tensor]:
+    """The scheduler's timesteps from the `start`th step on; of "trailing" ones without those below zero.
 
     diffusers counts trailing ones down in floating point and, for 61 of 1000 steps, arrives at -1 after the last.
     """
     trailing = scheduler.config.get("timestep_spacing") == "trailing"
-    return [t for t in scheduler.timesteps if t >= 0 or not trailing]
+    first = start * getattr(scheduler, "order", 1)
+    return [t for t in scheduler.timesteps[first:] if t >= 0 or not trailing]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Run:
+    """What a scheduler made of given values; all arrays float64, fields as in Schedule.
+
+    results: [step, (next, clean, memory), values].
+    """
+
+    noise_scale: float
+    timesteps: np.ndarray
+    input_scales: np.ndarray
+    noising: np.ndarray
+    results: np.ndarray
 
 
 def _run(
-    scheduler: Any, steps: int, samples: np.ndarray, outputs: np.ndarray
-) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
-    """Run the scheduler with samples and model outputs that are given, each float64 [step, values], at every step.
-
-    Returns:
-        init_noise_sigma; timesteps [step]; input scales [step]; next and clean samples [step, 2, values].
-    """
+    scheduler: Any,
+    steps: int,
+    start: int,
+    samples: np.ndarray,
+    outputs: np.ndarray,
+    noises: np.ndarray,
+    memories: np.ndarray,
+) -> _Run:
+    """Run the scheduler with samples, model outputs, noise and memories that are given, each float64 [step, values]."""
     fresh = _fresh(scheduler, steps)
+    schedule = _timesteps(fresh, start)
+    if hasattr(fresh, "set_begin_index"):
+        fresh.set_begin_index(start * getattr(fresh, "order", 1))
     clean = _clean_formula(scheduler, steps)
-    timesteps, scales, results = [], [], []
-    for t, sample, output in zip(_timesteps(fresh), samples, outputs, strict=True):
-        x, e = (torch.from_numpy(values).reshape(1, 1, 1, -1) for values in (sample, output))
-        largest = int(np.abs(sample).argmax())
-        scales.append(fresh.scale_model_input(x, t).flatten()[largest].item() / sample[largest])
-        result = fresh.step(e, t, x)
+    remembers = hasattr(fresh, "last_sample")
+    scales, noising, results = [], [_noising(fresh, schedule[0])], []
+    for i, t in enumerate(schedule):
+        x, e, z, m = (
+            torch.from_numpy(values[i]).reshape(1, 1, 1, -1) for values in (samples, outputs, noises, memories)
+        )
+        largest = int(np.abs(samples[i]).argmax())
+        scaled = fresh.scale_model_input(x, t) if hasattr(fresh, "scale_model_input") else x
+        scales.append(scaled.flatten()[largest].item() / samples[i, largest])
+        if remembers and i:
+            fresh.last_sample = m
+        with GivenNoise(iter([z])):
+            result = fresh.step(e, t, x)
         predicted = getattr(result, "pred_original_sample", None)
         if predicted is None:
+            predicted = getattr(result, "denoised", None)
+        if predicted is None:
             predicted = clean(e, t, x) if clean else result.prev_sample
-        timesteps.append(float(t))
-        results.append(np.stack([result.prev_sample.double().flatten(), predicted.double().flatten()]))
-    return float(fresh.init_noise_sigma), np.array(timesteps), np.array(scales), np.stack(results)
+        memory = fresh.last_sample if remembers else torch.zeros_like(x)
+        results.append(np.stack([r.double().flatten() for r in (result.prev_sample, predicted, memory)]))
+        noising.append(_noising(fresh, schedule[i + 1]) if i + 1 < len(schedule) else (1.0, 0.0))
+    return _Run(
+        noise_scale=float(getattr(fresh, "init_noise_sigma", 1.0)),
+        timesteps=np.array([float(t) for t in schedule]),
+        input_scales=np.array(scales),
+        noising=np.array(noising),
+        results=np.stack(results),
+    )
+
+
+def _noising(scheduler: Any, t: torch.Tensor) -> tuple[float, float]:
+    """The factors of a clean sample and of noise in a sample as noisy as one before the step at `t`."""
+    clean, noise = torch.eye(2, dtype=torch.float64).reshape(2, 1, 1, 1, 2)
+    if hasattr(scheduler, "add_noise"):
+        mixed = scheduler.add_noise(clean, noise, t.reshape(1))
+    else:  # flow matching
+        mixed = scheduler.scale_noise(clean, t.reshape(1), noise)
+    return tuple(mixed.flatten().tolist())
 
 
 def _clean_formula(scheduler: Any, steps: int) -> Any:
     """For schedulers that don't say what they take for the clean sample: DDIM's formula, from diffusers' own class.
 
-    None where the scheduler's samples are scaled differently (Karras et al.'s sigmas).
+    None where the scheduler's samples are scaled differently (Karras et al.'s sigmas) or follow another process.
     """
     fresh = _fresh(scheduler, steps)
-    if float(fresh.init_noise_sigma) != 1 or not hasattr(fresh, "alphas_cumprod"):
+    if float(getattr(fresh, "init_noise_sigma", 0)) != 1 or not hasattr(fresh, "alphas_cumprod"):
         return None
     ddim = DDIMScheduler.from_config(scheduler.config, clip_sample=False, thresholding=False)
     ddim.set_timesteps(steps)

@@ -3,6 +3,7 @@
 Does not shard, quantise or compile: `programs.py` compiles what this module makes.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -66,7 +67,9 @@ def pure_function(
 
     def jax_function(weights: Weights, *args: Any) -> Any:
         named = {f"module.{name}": value for name, value in weights.items()}
-        with torchax.default_env(), torch.no_grad():
+        with torchax.default_env(), torch.no_grad(), warnings.catch_warnings():
+            # torch code asks for int64 by habit; jax, without x64, takes int32 and says so at every trace
+            warnings.filterwarnings("ignore", "Explicitly requested dtype")
             named, args = interop.torch_view((named, args))
             return interop.jax_view(torch.func.functional_call(call, named, args))
 

@@ -11,6 +11,8 @@ import torch
 from torchax import interop
 from torchax.tensor import Environment
 
+from hfjax_app.runtime.linear import linear
+
 
 def upsample_nearest2d(
     image: jax.Array,
@@ -43,8 +45,53 @@ def upsample_nearest2d(
     return image[:, :, rows][:, :, :, columns]
 
 
+def grouped_mm(
+    rows: jax.Array,
+    matrices: jax.Array,
+    offsets: jax.Array,
+    bias: jax.Array | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> jax.Array:
+    """Each group of rows times its own matrix: a mixture of experts, its tokens sorted by expert.
+
+    Args:
+        rows: [tokens, in].
+        matrices: [groups, in, out].
+        offsets: int32 [groups], where each group of rows ends.
+        bias, out_dtype: never given; the operator has them.
+
+    Returns:
+        [tokens, out], in the dtype of `rows`.
+    """
+    assert bias is None
+    assert out_dtype is None
+    return _ragged_dot(rows, matrices, jnp.diff(offsets, prepend=0).astype(jnp.int32)).astype(rows.dtype)
+
+
+@jax.custom_batching.custom_vmap
+def _ragged_dot(rows: jax.Array, matrices: jax.Array, sizes: jax.Array) -> jax.Array:
+    return jax.lax.ragged_dot(rows, matrices, sizes, preferred_element_type=jnp.float32)
+
+
+@_ragged_dot.def_vmap
+def _ragged_dot_of_batch(
+    batch: int, batched: list[bool], rows: jax.Array, matrices: jax.Array, sizes: jax.Array
+) -> tuple[jax.Array, bool]:
+    """Several sequences at once are one product again, sorted by group: each matrix is read once for all of them."""
+    assert batched == [True, False, True], "experts are shared"
+    count = rows.shape[1]
+    ends = jnp.cumsum(sizes, axis=1)
+    group = jnp.sum(jnp.arange(count)[None, :, None] >= ends[:, None, :], axis=-1).reshape(-1)
+    order = jnp.argsort(group, stable=True)
+    sizes = jnp.sum(sizes, axis=0)
+    product = _ragged_dot(rows.reshape(batch * count, -1)[order], matrices, sizes)
+    return jnp.zeros_like(product).at[order].set(product).reshape(batch, count, -1), True
+
+
 def install(environment: Environment) -> None:
     """Put the lowerings into a torchax environment, in the place of upstream's."""
+    environment.override_op_definition(torch.nn.functional.linear, interop.torch_view(linear))
     lowering = interop.torch_view(upsample_nearest2d)
     for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):
         environment.override_op_definition(overload, lowering)
+    environment.override_op_definition(torch.ops.aten._grouped_mm.default, interop.torch_view(grouped_mm))

@@ -6,6 +6,7 @@ silent recompilation. Does not know what the programs compute.
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,17 +14,26 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from hfjax_app.runtime import compile_cache
+from hfjax_app.runtime.mesh import replicated
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramReport:
-    """One line of the ledger: a program's name, seconds to trace and compile, and whether the cache had it."""
+    """One line of the ledger: a program's name, seconds to trace and compile, and whether the cache had it.
+
+    The compiler's own figures, in bytes on each device, 0 where it gives none: `arguments` of the program, `temporary`
+    memory while it runs, and `in_place`, those of its results that take the place of a donated argument.
+    """
 
     name: str
     seconds: float
     cached: bool
+    arguments: int = 0
+    temporary: int = 0
+    in_place: int = 0
 
 
 @contextmanager
@@ -48,14 +58,23 @@ class Programs:
 
     Args:
         on_report: called with each ProgramReport as soon as its program is ready.
+        mesh: the devices that the programs run on together; None: jax's default device.
     """
 
-    def __init__(self, on_report: Callable[[ProgramReport], None] = lambda report: None):
+    def __init__(
+        self, on_report: Callable[[ProgramReport], None] = lambda report: None, mesh: jax.sharding.Mesh | None = None
+    ):
+        self.mesh = mesh
         self.reports: list[ProgramReport] = []
         self._on_report = on_report
 
     def compile(
-        self, name: str, function: Callable[..., Any], *args: Any, donate: tuple[int, ...] = ()
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        donate: tuple[int, ...] = (),
+        shardings: Any = None,
     ) -> jax.stages.Compiled:
         """Compile `function` for the shapes and dtypes of `args`.
 
@@ -64,6 +83,8 @@ class Programs:
             function: a pure function of JAX arrays.
             args: example arguments: arrays, numpy arrays or jax.ShapeDtypeStruct, in any pytree.
             donate: positions of the arguments whose buffers the result may reuse.
+            shardings: of the results, a pytree or a prefix of one; only read where there is a mesh. Give donated arrays
+                the sharding they came with: left to choose another one, the compiler copies instead of reusing them.
 
         Returns:
             The compiled program. It refuses arguments of other shapes with a TypeError.
@@ -74,11 +95,31 @@ class Programs:
             return function(*args)
 
         program.__name__ = name
-        with _cache_hits() as hits:
-            compiled = jax.jit(program, donate_argnums=donate).lower(*args).compile()
+        options = {"donate_argnums": donate}
+        if self.mesh is not None:
+            args = jax.tree.map(self._placed, args)
+            options["out_shardings"] = shardings
+        with _cache_hits() as hits, warnings.catch_warnings():
+            # torch code asks for int64 where jax has int32; positions and ids fit
+            warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
+            compiled = jax.jit(program, **options).lower(*args).compile()
         if jax.config.jax_compilation_cache_dir and not hits:
             compile_cache.seal(Path(jax.config.jax_compilation_cache_dir))
-        report = ProgramReport(name=name, seconds=time.perf_counter() - started, cached=bool(hits))
+        memory = compiled.memory_analysis()
+        report = ProgramReport(
+            name=name,
+            seconds=time.perf_counter() - started,
+            cached=bool(hits),
+            arguments=getattr(memory, "argument_size_in_bytes", 0),
+            temporary=getattr(memory, "temp_size_in_bytes", 0),
+            in_place=getattr(memory, "alias_size_in_bytes", 0),
+        )
         self.reports.append(report)
         self._on_report(report)
         return compiled
+
+    def _placed(self, arg: Any) -> Any:
+        """An argument's shape with its place on the mesh: its own, or for what comes from the host, everywhere."""
+        if isinstance(getattr(arg, "sharding", None), jax.sharding.NamedSharding):
+            return arg
+        return jax.ShapeDtypeStruct(np.shape(arg), arg.dtype, sharding=replicated(self.mesh))

@@ -1,103 +1,254 @@
-"""Loading checkpoints: any `from_pretrained`, safetensors only, no remote code, and errors that say what to do.
+"""Checkpoints of transformers -> JAX arrays: each tensor is read from its file straight to where it belongs.
 
-Does not convert weights to JAX: `module.py` does.
+The model is built without memory for its parameters. Its files are opened one after the other, and what a device holds
+of a tensor is all that is read for it, so the host never holds more than about one file. Renamed, split and merged
+tensors (old names, experts) follow transformers' own conversion table. Does not download: `hub.py` does.
 """
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Iterable
+from contextlib import closing
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from huggingface_hub import HfApi
-from huggingface_hub.errors import (
-    GatedRepoError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-)
-from safetensors import SafetensorError
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from accelerate import init_empty_weights
+from safetensors import safe_open
+from torchax.ops import mappings
+from tqdm import tqdm
+from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime import quantization
+from hfjax_app.runtime.hub import explain, fetch, weight_files
+from hfjax_app.runtime.module import Weights
 
-T = TypeVar("T")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# A tensor's name and shape -> where its array goes.
+Placement = Callable[[str, tuple[int, ...]], jax.sharding.Sharding]
 
 
-def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
-    """Call a library's `from_pretrained` on a folder or a hub id, with the safe options, and translate its errors.
+def default_dtype() -> torch.dtype:
+    """bfloat16 on TPU and GPU; float32 on CPU, where XLA's bfloat16 is several times slower."""
+    return torch.float32 if jax.default_backend() == "cpu" else torch.bfloat16
+
+
+def on_one_device(name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding:
+    """The placement of a model that one device holds: jax's default one."""
+    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+
+
+def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """A checkpoint's model without its weights: parameters have shapes only; buffers are real.
+
+    Needs the configuration only.
 
     Args:
-        from_pretrained: e.g. `AutoModelForCausalLM.from_pretrained`.
-        source: a local folder or a hub id such as "google/gemma-3-1b-it".
-        options: passed on, e.g. `dtype`.
+        auto_class: e.g. AutoModelForCausalLM.
+        source: a folder or a hub id.
+        dtype: of the floating-point parameters; None: as the checkpoint says.
+
+    Raises:
+        ModelUnavailable: in one line: which model, why not, and what would help.
+    """
+    name = os.fspath(source)
+    folder = fetch(source, weights=False)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+    if quantized := getattr(config, "quantization_config", None):
+        method = quantized.get("quant_method") if isinstance(quantized, dict) else type(quantized).__name__
+        raise ModelUnavailable(f"model {name!r} is quantised ({method}): take its unquantised original")
+    try:
+        with init_empty_weights(include_buffers=False):
+            model = auto_class.from_config(config, dtype=dtype or config.dtype or torch.float32)
+        model.tie_weights()  # emptying untied them
+        if model.can_generate() and (folder / "generation_config.json").exists():
+            model.generation_config = GenerationConfig.from_pretrained(folder)
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+    return model.eval()
+
+
+def read(
+    model: PreTrainedModel,
+    source: str | os.PathLike[str],
+    *,
+    placement: Placement = on_one_device,
+    quantize: bool = False,
+) -> Weights:
+    """A checkpoint's weights and the model's buffers as JAX arrays, by their torch names, tied weights once.
+
+    Shows a progress bar on a terminal: bytes and seconds.
+
+    Args:
+        model: from `empty_model`, whose dtypes the arrays get.
+        source: a folder or a hub id.
+        placement: where each tensor goes; of a tensor that is split over devices, each part is read for its device.
+        quantize: int8 for the weights of linear layers, see `quantization.py`.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
     name = os.fspath(source)
     try:
-        return from_pretrained(name, **_reach(name), **options)
+        with closing(_Files(weight_files(fetch(source), name))) as files:
+            return _read(model, name, files, placement, quantization.names(model) if quantize else frozenset())
+    except ModelUnavailable:
+        raise
     except Exception as error:
-        raise ModelUnavailable(_explain(name, error)) from error
+        raise ModelUnavailable(explain(name, error)) from error
 
 
-def load_model(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
-    """`load` for weights: safetensors files only, and no code from the checkpoint is ever run."""
-    return load(from_pretrained, source, use_safetensors=True, **options)
+def shapes(
+    model: PreTrainedModel, *, placement: Placement = on_one_device, quantize: bool = False
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """What `read` would return, as shapes with their dtypes and shardings: enough to compile, without a checkpoint."""
+    named = dict(model.named_parameters()) | dict(model.named_buffers())
+    quantized = quantization.names(model) if quantize else frozenset()
+    found: dict[str, jax.ShapeDtypeStruct] = {}
+
+    def add(name: str, shape: tuple[int, ...], dtype: Any) -> None:
+        found[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=placement(name, shape))
+
+    for name, tensor in named.items():
+        shape = tuple(tensor.shape)
+        add(name, shape, jnp.int8 if name in quantized else mappings.t2j_dtype(tensor.dtype))
+        if name in quantized:
+            add(quantization.scale_name(name), shape[:1], jnp.float32)
+    return found
 
 
-def _reach(name: str) -> dict[str, Any]:
-    """Asks the hub once. Out of reach, each file of a model would wait for its retries, also of one that is cached."""
-    if Path(name).exists():
-        return {}
-    try:
-        HfApi().model_info(name, timeout=10)
-    except (HfHubHTTPError, HFValidationError):
-        return {}  # an answer; from_pretrained gets the same one, and `_explain` puts it into words
-    except Exception:  # whatever the HTTP library raises without a network
-        return {"local_files_only": True}
-    return {}
+@dataclass(kw_only=True)
+class _Target:
+    """Where tensors of a checkpoint go: one parameter, or what transformers' converter makes of several tensors."""
+
+    converter: WeightConverter | None
+    sources: list[tuple[str, str | None]] = field(default_factory=list)  # (key, the converter's pattern)
 
 
-def _chain(error: BaseException | None) -> list[BaseException]:
-    causes: list[BaseException] = []
-    while error is not None and error not in causes:
-        causes.append(error)
-        error = error.__cause__ or error.__context__
-    return causes
+class _Files:
+    """The tensors of several safetensors files by their keys; only files in use are open."""
+
+    def __init__(self, paths: list[Path]):
+        self._open: dict[Path, Any] = {}
+        self.file_of = {key: path for path in paths for key in self._handle(path).keys()}  # noqa: SIM118
+        self.close()
+
+    def _handle(self, path: Path) -> Any:
+        if path not in self._open:
+            self._open[path] = safe_open(path, framework="pt").__enter__()
+        return self._open[path]
+
+    def keep(self, keys: Iterable[str]) -> None:
+        """Close the files that hold none of these tensors."""
+        self.close(except_for={self.file_of[key] for key in keys})
+
+    def slices(self, key: str) -> Any:
+        """A tensor that is read where it is indexed."""
+        return self._handle(self.file_of[key]).get_slice(key)
+
+    def close(self, except_for: Collection[Path] = ()) -> None:
+        for path in [path for path in self._open if path not in except_for]:
+            self._open.pop(path).__exit__(None, None, None)
 
 
-def _explain(name: str, error: Exception) -> str:
-    """One line for what `from_pretrained` raised: the deepest cause that has a remedy decides."""
-    causes = _chain(error)
+def _read(
+    model: PreTrainedModel, name: str, files: _Files, placement: Placement, quantized: Collection[str]
+) -> Weights:
+    parameters = dict(model.named_parameters())
+    expected = parameters | {key: buffer for key, buffer in model.named_buffers() if key in model.state_dict()}
+    targets = _targets(model, files.file_of)
+    weights: Weights = {}
 
-    def caused_by(*kinds: type[BaseException]) -> bool:
-        return any(isinstance(cause, kinds) for cause in causes)
+    def put(target: str, tensor: Any) -> None:
+        shape, dtype = tuple(expected[target].shape), expected[target].dtype
+        found = tuple(tensor.shape if isinstance(tensor, torch.Tensor) else tensor.get_shape())
+        if found != shape:
+            raise ModelUnavailable(f"model {name!r}: {target} is {list(found)}, and its config says {list(shape)}")
+        if target in quantized:
+            values, scale = quantization.quantize(tensor[:])
+            weights[target] = jax.device_put(values, placement(target, shape))
+            scale_name = quantization.scale_name(target)
+            weights[scale_name] = jax.device_put(scale, placement(scale_name, scale.shape))
+        else:
+            weights[target] = jax.make_array_from_callback(
+                shape, placement(target, shape), lambda index: _numpy(tensor[index], dtype)
+            )
+        weights[target].block_until_ready()  # before the next is read: the host holds one tensor at a time
+        bar.update(expected[target].nbytes)
 
-    if Path(name).is_dir():
-        files = {path.suffix for path in Path(name).rglob("*") if path.is_file()}
-        if caused_by(SafetensorError):
-            return f"model folder {name!r}: a safetensors file is truncated or corrupt; copy or download it again"
-        if ".safetensors" not in files and files & {".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}:
-            return f"model folder {name!r} has weights, but none as safetensors: only safetensors files are loaded"
-        if ".safetensors" not in files:
-            return f"model folder {name!r} has no weights (*.safetensors)"
-        return f"model folder {name!r} can't be loaded: {_first_line(error)}"
-    if caused_by(HFValidationError):
-        return f"model {name!r}: there is no such folder, and a hub id looks like owner/name"
-    if caused_by(GatedRepoError):
-        return (
-            f"model {name!r} is gated: accept its licence on https://huggingface.co/{name} and set HF_TOKEN to a token "
-            "of that account"
-        )
-    if caused_by(RepositoryNotFoundError):
-        return f"model {name!r} does not exist on the hub (or is private: set HF_TOKEN), and no such folder is here"
-    if "safetensors" in str(error) and not caused_by(HfHubHTTPError, LocalEntryNotFoundError):
-        return f"model {name!r} has no safetensors weights: only safetensors files are loaded"
-    if caused_by(LocalEntryNotFoundError, ConnectionError, TimeoutError) or "connect" in str(error).lower():
-        return f"model {name!r} is no folder here, and the hub can't be reached to download it"
-    return f"model {name!r} can't be loaded: {_first_line(error)}"
+    total = sum(tensor.nbytes for tensor in expected.values())
+    with tqdm(total=total, desc="weights", unit="B", unit_scale=True, disable=None) as bar:
+        for first, target in sorted(targets.items(), key=lambda item: str(files.file_of[item[1].sources[0][0]])):
+            files.keep(key for key, _ in target.sources)
+            if target.converter is None:
+                put(first, files.slices(target.sources[0][0]))
+            else:
+                for made, tensor in _converted(model, first, target, files).items():
+                    if made in expected:
+                        put(made, tensor)
+    if missing := sorted(parameters.keys() - weights.keys()):
+        kind = type(model).__name__
+        raise ModelUnavailable(f"model {name!r} is no trained {kind}: its checkpoint lacks {missing[0]}")
+    for key, buffer in model.named_buffers():
+        if key not in weights:
+            weights[key] = jax.device_put(mappings.t2j(buffer), placement(key, tuple(buffer.shape)))
+    return weights
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _targets(model: PreTrainedModel, keys: Iterable[str]) -> dict[str, _Target]:
+    """What each tensor of a checkpoint is in the model, by transformers' own rules; unknown tensors are left out."""
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    of_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
+    known = model.state_dict()
+    # A tied weight has several names, and named_parameters() lists the first.
+    first_name = {id(parameter): key for key, parameter in model.named_parameters()}
+    canonical = {key: first_name[id(parameter)] for key, parameter in model.named_parameters(remove_duplicate=False)}
+    targets: dict[str, _Target] = {}
+    for key in sorted(keys, key=_natural):
+        renamed, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, known)
+        if renamed not in known:
+            if key not in known:
+                continue
+            renamed, pattern = key, None
+        if pattern is None and canonical.get(renamed, renamed) in targets and renamed in canonical:
+            continue  # the second copy of a tied weight
+        converter = None if pattern is None else of_pattern[pattern]
+        target = targets.setdefault(canonical.get(renamed, renamed), _Target(converter=converter))
+        target.sources.append((key, pattern))
+    return targets
+
+
+def _converted(model: PreTrainedModel, first: str, target: _Target, files: _Files) -> dict[str, torch.Tensor]:
+    """What transformers makes of several tensors, such as one array of all experts, by name."""
+    converter = deepcopy(target.converter)
+    for key, pattern in target.sources:
+        converter.add_tensor(first, key, pattern, lambda key=key: files.slices(key)[:])
+    made = converter.convert(first, model=model, config=model.config)
+    return {key: tensor[0] if isinstance(tensor, list) else tensor for key, tensor in made.items()}
+
+
+def _natural(key: str) -> list[Any]:
+    """Sorts layer 10 after layer 9: converters take experts in this order."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)]
+
+
+def _numpy(tensor: torch.Tensor, dtype: torch.dtype) -> np.ndarray:
+    """A copy in memory of its own: on CPU jax may keep it as the array, and the file can change any time."""
+    tensor = tensor.to(dtype, copy=True).contiguous()
+    if dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
+    return tensor.numpy()

@@ -5,70 +5,104 @@ a classifier fits one device.
 """
 
 import os
-import threading
+import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime.module import pure_function, weights_of
+from hfjax_app.runtime.hub import load
+from hfjax_app.runtime.module import Weights, pure_function, weights_of
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
-from hfjax_app.runtime.weights import load, load_model
+from hfjax_app.runtime.weights import empty_model, read
+from hfjax_app.sentiment import attention
+from hfjax_app.sentiment.encoding import Encoded, Encoder
+from hfjax_app.sentiment.explanation import Explainer, Explanation
+from hfjax_app.sentiment.micro_batch import MicroBatcher
+from hfjax_app.sentiment.turns import Turns
+from hfjax_app.sentiment.verdict import Verdict
 from hfjax_app.text import checked_text
 
 MAX_CHARACTERS = 10_000
 MAX_TEXTS = 256
-# Most sentences fit the shortest shape, so only that one also exists as a batch: a text is never padded fourfold in two
-# dimensions, and warm-up compiles four programs at most.
-LENGTHS = (32, 128, 512)
-BATCH = 16
+# Tokens of a batch, padding included. A CPU gains nothing from more; an accelerator idles with less.
+CPU_TOKENS, DEVICE_TOKENS = 512, 16_384
+FEWEST_ROWS = 8  # a batch of fewer is no faster than its texts one by one
+
+
+@contextmanager
+def _narrow_integers() -> Iterator[None]:
+    """Positions that an architecture makes int64 are int32 here, and JAX would warn each time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
+        yield
 
 
 class SentimentClassifier:
     """Texts -> the probability of each label. Thread-safe: users take turns, one device call each.
 
-    Made by `from_pretrained`. Everything compiles there; `classify` never does.
+    Made by `from_pretrained`. Everything compiles there; afterwards nothing does.
 
     Args:
-        model: a torch sequence classifier in evaluation mode, on the CPU.
+        model: a torch sequence classifier in evaluation mode, on the CPU; it is read, never changed.
         tokenizer: its tokenizer, with a padding token.
+        weights: the model's weights; None: those that `model` holds.
+        explains: whether to compile what `explain` needs too.
         on_report: called with each program's report during warm-up.
 
     Raises:
-        ModelUnavailable: the tokenizer can't pad.
+        ModelUnavailable: the tokenizer can't pad or is a slow one, or the model is a regression.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, on_report: Callable[[ProgramReport], None] = lambda report: None):
-        if tokenizer.pad_token_id is None:
-            raise ModelUnavailable(f"{type(tokenizer).__name__} has no padding token, and texts are padded here")
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        weights: Weights | None = None,
+        explains: bool = True,
+        on_report: Callable[[ProgramReport], None] = lambda report: None,
+    ):
         config = model.config
+        if config.problem_type == "regression":
+            raise ModelUnavailable(f"{type(model).__name__} is a regression: its output is no probability of a label")
         self.labels = [str(config.id2label[index]) for index in range(config.num_labels)]
-        self._tokenizer = tokenizer
-        limits = tokenizer.model_max_length, getattr(config, "max_position_embeddings", LENGTHS[-1]), LENGTHS[-1]
-        self._token_limit = min(limits)
-        self._lengths = [length for length in LENGTHS if length < self._token_limit] + [self._token_limit]
-        self._lock = threading.Lock()
-
+        if len(set(self.labels)) < len(self.labels):
+            raise ModelUnavailable(f"{type(model).__name__}: two labels have the same name: {', '.join(self.labels)}")
         # The rule of transformers' own text-classification pipeline.
-        independent = config.problem_type == "multi_label_classification" or config.num_labels == 1
+        self.multi_label = config.problem_type == "multi_label_classification" or config.num_labels == 1
+        self._encoder = Encoder(tokenizer, model)
+        self._turns = Turns()
 
         def probabilities(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
             logits = model(input_ids=ids, attention_mask=mask).logits.float()
-            return logits.sigmoid() if independent else logits.softmax(-1)
+            return logits.sigmoid() if self.multi_label else logits.softmax(-1)
 
         programs = Programs(on_report)
         function = pure_function(model, probabilities)
-        self._weights = weights_of(model)
+        self._weights = weights_of(model) if weights is None else weights
+        tokens = CPU_TOKENS if jax.default_backend() == "cpu" else DEVICE_TOKENS
+        rows = {length: tokens // length for length in self._encoder.lengths}
+        self._batch = {length: count if count >= FEWEST_ROWS else 1 for length, count in rows.items()}
         self._programs = {}
-        for batch, length in [(BATCH, self._lengths[0]), *((1, length) for length in self._lengths)]:
-            ids = np.zeros((batch, length), np.int32)
-            self._programs[batch, length] = programs.compile(
-                f"classify_{batch}x{length}", function, self._weights, ids, np.ones_like(ids)
-            )
+        with attention.used_by(model), _narrow_integers():
+            for length, batch in self._batch.items():
+                for count in sorted({1, batch}):
+                    ids = np.zeros((count, length), np.int32)
+                    self._programs[count, length] = programs.compile(
+                        f"classify_{count}x{length}", function, self._weights, ids, np.ones_like(ids)
+                    )
+            self._explainer = None
+            if explains:
+                self._explainer = Explainer(model, self._encoder, self._weights, self._turns, programs)
+        self._batcher = MicroBatcher(self._judge_now)
         self.classify(["warm-up"])
 
     @classmethod
@@ -76,6 +110,7 @@ class SentimentClassifier:
         cls,
         source: str | os.PathLike[str],
         *,
+        explains: bool = True,
         on_report: Callable[[ProgramReport], None] = lambda report: None,
     ) -> "SentimentClassifier":
         """Load a checkpoint from a folder or by hub id, compile its programs and run one.
@@ -84,19 +119,14 @@ class SentimentClassifier:
             ModelUnavailable: in one line: which model, why not, and what would help.
         """
         prepare()
-        model, loading = load_model(
-            AutoModelForSequenceClassification.from_pretrained, source, dtype=torch.float32, output_loading_info=True
-        )
-        if missing := sorted(loading["missing_keys"]):
-            raise ModelUnavailable(
-                f"model {os.fspath(source)!r} is no trained classifier: its checkpoint lacks {missing[0]}"
-            )
-        return cls(model, load(AutoTokenizer.from_pretrained, source), on_report=on_report)
+        model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
+        tokenizer = load(AutoTokenizer.from_pretrained, source)
+        return cls(model, tokenizer, weights=read(model, source), explains=explains, on_report=on_report)
 
     @property
     def token_limit(self) -> int:
         """The most tokens of one text that the model reads, special tokens included; what is longer is cut there."""
-        return self._token_limit
+        return self._encoder.token_limit
 
     def count_tokens(self, text: str) -> int:
         """Tokens of a text, special tokens included; where there are more than `token_limit`, `classify` cuts the text.
@@ -104,9 +134,7 @@ class SentimentClassifier:
         Raises:
             RequestRejected: as `classify`.
         """
-        text = checked_text(text, "text", MAX_CHARACTERS)
-        with self._lock:
-            return len(self._tokenizer(text, truncation=False, verbose=False)["input_ids"])
+        return self._encoder.count(checked_text(text, "text", MAX_CHARACTERS))
 
     def classify(self, texts: list[str]) -> list[dict[str, float]]:
         """The probability of each label for each text, labels in the checkpoint's order.
@@ -117,6 +145,7 @@ class SentimentClassifier:
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed for any of the texts.
+            ModelUnavailable: the model's scores of a text are no numbers.
         """
         if not isinstance(texts, list):
             raise RequestRejected(f"texts: must be a list of texts, not {type(texts).__name__}")
@@ -124,31 +153,91 @@ class SentimentClassifier:
             raise RequestRejected(f"{len(texts):,} texts: at most {MAX_TEXTS} a call")
         for number, text in enumerate(texts, 1):
             checked_text(text, "text" if len(texts) == 1 else f"text {number}", MAX_CHARACTERS)
+        verdicts = self.judge(texts, urgent=len(texts) == 1)
+        for verdict in verdicts:
+            if isinstance(verdict, Exception):
+                raise verdict
+        return [verdict.scores for verdict in verdicts]
+
+    def submit(self, text: str) -> "Future[Verdict]":
+        """One text of one user; texts that come within a few milliseconds share a device call, and fail alone.
+
+        Raises:
+            RequestRejected: not a text, blank, too long, or too many are waiting.
+            EngineStopped: `stop` was called.
+        """
+        return self._batcher.submit(checked_text(text, "text", MAX_CHARACTERS))
+
+    def explain(self, text: str, label: str | None = None) -> Explanation:
+        """How much each word moved the model towards a label, or away from it.
+
+        Args:
+            text: as for `classify`.
+            label: one of `labels`; None: the likeliest one.
+
+        Raises:
+            RequestRejected: as `classify`, or there is no such label.
+            ModelUnavailable: the classifier was made without `explains`.
+        """
+        checked_text(text, "text", MAX_CHARACTERS)
+        if label is not None and label not in self.labels:
+            raise RequestRejected(f"label {label!r}: must be one of {', '.join(self.labels)}")
+        if self._explainer is None:
+            raise ModelUnavailable("this classifier was loaded without explanations")
+        if label is None:
+            scores = self.classify([text])[0]
+            label = max(scores, key=scores.__getitem__)
+        return self._explainer.explain(text, self.labels.index(label), label)
+
+    def stop(self) -> None:
+        """End the thread that gathers single texts; those that wait are still answered."""
+        self._batcher.stop()
+
+    def judge(self, texts: list[str], *, urgent: bool = False) -> list[Verdict | Exception]:
+        """A verdict for each text, or the exception that this text alone caused.
+
+        Args:
+            texts: checked ones, any number.
+            urgent: whether to go before callers who are not.
+        """
+        try:
+            return self._judge_together(texts, urgent)
+        except Exception as error:
+            if len(texts) == 1:
+                return [error]
+        return [self.judge([text], urgent=urgent)[0] for text in texts]
+
+    def _judge_now(self, texts: list[str]) -> list[Verdict | Exception]:
+        return self.judge(texts, urgent=True)
+
+    def _judge_together(self, texts: list[str], urgent: bool) -> list[Verdict | Exception]:
         if not texts:
             return []
-        with self._lock:  # a fast tokenizer keeps its truncation as state, which threads must not share
-            rows = self._tokenizer(texts, truncation=True, max_length=self._token_limit)["input_ids"]
-        scores: dict[int, np.ndarray] = {}
-        for members, program, ids, mask in self._batches(rows):
-            with self._lock:
-                result = np.asarray(program(self._weights, ids, mask))
-            scores.update(zip(members, result, strict=False))  # a batch's last rows may be padding
-        return [dict(zip(self.labels, scores[i].tolist(), strict=True)) for i in range(len(texts))]
+        encoded = self._encoder.encode(texts)
+        verdicts: list[Verdict | Exception] = [ModelUnavailable("unreachable")] * len(texts)
+        for members, batch, length in self._batches(encoded):
+            ids, mask = self._encoder.padded([encoded[member].ids for member in members], batch, length)
+            with self._turns.turn(urgent=urgent):
+                scores = np.asarray(self._programs[batch, length](self._weights, ids, mask))
+            for member, row in zip(members, scores.tolist(), strict=False):  # the last rows may be padding
+                verdicts[member] = self._verdict(row, encoded[member].cut)
+        return verdicts
 
-    def _batches(self, rows: list[list[int]]) -> Iterator[tuple[list[int], Any, np.ndarray, np.ndarray]]:
-        """Which rows go together, the program for them, and its arguments: ids and mask, int32 [batch, length]."""
-        shortest = self._lengths[0]
-        short = [i for i, row in enumerate(rows) if len(row) <= shortest]
-        groups = [short[at : at + BATCH] for at in range(0, len(short), BATCH)]
-        groups += [[i] for i, row in enumerate(rows) if len(row) > shortest]
-        for members in groups:
-            longest = max(len(rows[i]) for i in members)
-            length = next(length for length in self._lengths if length >= longest)
-            batch = BATCH if len(members) > 1 else 1
-            ids = np.full((batch, length), self._tokenizer.pad_token_id, np.int32)
-            mask = np.zeros((batch, length), np.int32)
-            mask[:, 0] = 1  # a row of padding attends to something, so that its softmax is a number
-            for row, member in enumerate(members):
-                ids[row, : len(rows[member])] = rows[member]
-                mask[row, : len(rows[member])] = 1
-            yield members, self._programs[batch, length], ids, mask
+    def _batches(self, encoded: list[Encoded]) -> Iterator[tuple[list[int], int, int]]:
+        """Which texts go together, in a program of how many rows and what length.
+
+        The longest go first, each batch as long as its longest text; so texts in a batch are of similar lengths, and
+        only the last batch has rows of padding.
+        """
+        waiting = sorted(range(len(encoded)), key=lambda member: -len(encoded[member].ids))
+        at = 0
+        while at < len(waiting):
+            length = self._encoder.fitting(len(encoded[waiting[at]].ids))
+            members = waiting[at : at + self._batch[length]]
+            yield members, self._batch[length] if len(members) > 1 else 1, length
+            at += len(members)
+
+    def _verdict(self, scores: list[float], cut: bool) -> Verdict | ModelUnavailable:
+        if not np.isfinite(scores).all():
+            return ModelUnavailable("the model's scores of this text are no numbers (NaN or infinite)")
+        return Verdict(scores=dict(zip(self.labels, scores, strict=True)), multi_label=self.multi_label, cut=cut)

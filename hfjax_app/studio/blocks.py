@@ -30,7 +30,7 @@ def build_studio(backends: Backends) -> gr.Blocks:
         with gr.Tab("Chat", id="chat"):
             chat = ChatTab(backends.chat, backends.settings.context)
         with gr.Tab("Sentiment", id="sentiment"):
-            sentiment = SentimentTab(backends.sentiment)
+            sentiment = SentimentTab(backends.sentiment, backends.chat)
         with gr.Tab("Images", id="images"):
             images = ImagesTab(backends.images)
         status.watch(page, [chat.gate, sentiment.gate, images.gate])

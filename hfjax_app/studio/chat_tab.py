@@ -85,8 +85,18 @@ class ChatTab:
                 with gr.Row():
                     top_p = gr.Slider(0.05, 1, defaults.top_p, step=0.05, label="Top-p", elem_id="top-p")
                     top_k = gr.Slider(0, 200, defaults.top_k, step=1, label="Top-k (0: all)", elem_id="top-k")
+                    min_p = gr.Slider(0, 0.5, defaults.min_p, step=0.01, label="Min-p (0: all)", elem_id="min-p")
+                with gr.Row():
+                    repetition_penalty = gr.Slider(
+                        1,
+                        2,
+                        defaults.repetition_penalty,
+                        step=0.05,
+                        label="Repetition penalty (1: none)",
+                        elem_id="repetition-penalty",
+                    )
                     seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
-        self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed])
+        self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty])
         gr.api(self.chat, api_name="chat", **_RUN)
 
     def _wire(self, options: list[gr.components.Component]) -> None:
@@ -155,9 +165,9 @@ class ChatTab:
         """
         messages = [*before, Message(role="user", text=text)]
         drawn_at = 0.0
-        async with aclosing(
-            self._replies([message.said() for message in messages], *options[:-1], _seed(options[-1]))
-        ) as replies:
+        *before_seed, seed, min_p, repetition_penalty = options
+        said = [message.said() for message in messages]
+        async with aclosing(self._replies(said, *before_seed, _seed(seed), min_p, repetition_penalty)) as replies:
             box = gr.Textbox("", submit_btn=False, stop_btn=True)
             async for reply in replies:
                 if reply.finish_reason is None and time.monotonic() < drawn_at + REDRAW_S:
@@ -176,19 +186,23 @@ class ChatTab:
         top_p: float = 1.0,
         top_k: int = 0,
         seed: int | None = None,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        stop: list[str] | None = None,
     ) -> dict[str, Any]:
         """Answer a conversation: messages are {"role": "user" or "assistant", "content": text}, the last one the
-        user's. Streams the answer so far with its speed; the last one has a finish_reason."""
-        replies = self._replies(messages, system_prompt, max_tokens, temperature, top_p, top_k, seed)
+        user's. Streams the answer so far with its speed; the last one has a finish_reason. The answer ends before
+        the first of the strings in `stop`."""
+        options = (max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty)
+        replies = self._replies(messages, system_prompt, *options, stop=() if stop is None else stop)
         async with aclosing(replies):
             async for reply in replies:
                 yield asdict(reply)
 
-    def _replies(
-        self, messages: Any, system_prompt: Any, max_tokens: Any, temperature: Any, top_p: Any, top_k: Any, seed: Any
-    ) -> AsyncGenerator[Reply, None]:
-        params = SamplingParams(max_tokens=max_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed)
-        return self._backend.get().reply(messages, params, system_prompt=system_prompt)
+    def _replies(self, messages: Any, system_prompt: Any, *options: Any, stop: Any = ()) -> AsyncGenerator[Reply, None]:
+        names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")
+        params = SamplingParams(**dict(zip(names, options, strict=True)))
+        return self._backend.get().reply(messages, params, system_prompt=system_prompt, stop=stop)
 
 
 def _seed(typed: object) -> object:

@@ -1,25 +1,29 @@
-"""The images tab: a prompt becomes a picture, step by step, with a live preview that can be cancelled."""
+"""The images tab: a prompt becomes pictures, step by step, with a live preview that can be cancelled."""
 
-import asyncio
-import base64
 import html
-import io
+import math
 import secrets
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any
 
 import gradio as gr
-from gradio.processing_utils import save_pil_to_cache
+from gradio.processing_utils import save_bytes_to_cache
+from PIL import Image
 
 from hfjax_app.backends import Backend
-from hfjax_app.embedded import MODELS
+from hfjax_app.studio.images_api import ImagesApi
+from hfjax_app.studio.picture_input import PictureInput, size_of
+from hfjax_app.studio.recipe_panel import RecipePanel
 from hfjax_app.studio.refusal import streamed
 from hfjax_app.studio.status import Gate
+from hfjax_app.studio.stepping import stepped
 
 GALLERY_LIMIT = 24
 SESSION_S = 4 * 3600
 RANDOM_SEEDS = 2**32  # short enough to read and to pass through a browser's numbers
+VISITORS = 32  # requests that are taken at the same time; the backend serves a few, the others wait in its line
 EXAMPLES = [
     "a red circle on a white background",
     "a yellow star on a black background",
@@ -28,28 +32,7 @@ EXAMPLES = [
     "a red boat on a lake",
     "a rainbow over green hills",
 ]
-_RUN = {"concurrency_id": "images", "concurrency_limit": 8}  # visitors alternate step by step
-
-
-async def stepped(steps: Iterator[Any]) -> AsyncGenerator[Any, None]:
-    """Run a blocking iterator's steps in a thread, one by one, and close it whatever happens.
-
-    A thread can't be interrupted: when this generator is closed or cancelled in the middle of a step, the iterator is
-    closed as soon as that step is over, so no further step is computed.
-    """
-    step: asyncio.Task[Any] | None = None
-    try:
-        while True:
-            step = asyncio.create_task(asyncio.to_thread(next, steps, None))
-            item = await asyncio.shield(step)
-            if item is None:
-                return
-            yield item
-    finally:
-        if step is None or step.done():
-            steps.close()
-        else:
-            step.add_done_callback(lambda done: (done.exception(), steps.close()))
+_RUN = {"concurrency_id": "images", "concurrency_limit": VISITORS}
 
 
 class ImagesTab:
@@ -57,28 +40,13 @@ class ImagesTab:
 
     def __init__(self, backend: Backend):
         self._backend = backend
+        self._threads = ThreadPoolExecutor(VISITORS, "images")  # those who wait in line must not hold up the chat
         self.gate = Gate(backend)
         with self.gate.panel, gr.Row(equal_height=False):
             with gr.Column(scale=3):
-                prompt = gr.Textbox(
-                    "", label="Prompt", placeholder="a red circle on a white background", lines=2, elem_id="prompt"
-                )
-                negative = gr.Textbox(
-                    "", label="Negative prompt", placeholder="what to avoid", elem_id="negative-prompt"
-                )
-                with gr.Row():
-                    steps = gr.Slider(1, 100, 20, step=1, label="Steps", elem_id="steps")
-                    guidance = gr.Slider(
-                        1, 20, _usual_guidance(backend.model), step=0.1, label="Guidance", elem_id="guidance"
-                    )
-                with gr.Group(), gr.Row(equal_height=True):
-                    seed = gr.Number(0, label="Seed", precision=0, minimum=0, elem_id="seed")
-                    is_random = gr.Checkbox(True, label="Random seed", elem_id="random-seed")
-                with gr.Row():
-                    button = gr.Button("Generate", variant="primary", elem_id="generate")
-                    cancel = gr.Button("Cancel", interactive=False, elem_id="cancel")
+                self._build_controls()
             with gr.Column(scale=2):
-                picture = gr.Image(
+                self._picture = gr.Image(
                     label="Picture",
                     show_label=False,
                     format="png",
@@ -88,10 +56,10 @@ class ImagesTab:
                     elem_id="picture",
                     elem_classes="sharp",
                 )
-                progress = gr.HTML(self._note("The picture forms here, step by step."), elem_id="image-progress")
+                self._progress_line = gr.HTML(note("The picture forms here, step by step."), elem_id="image-progress")
         with self.gate.panel:
-            gr.Examples(EXAMPLES, prompt, label="Prompts", elem_id="image-examples", api_visibility="private")
-            gallery = gr.Gallery(
+            gr.Examples(EXAMPLES, self._prompt, label="Prompts", elem_id="image-examples", api_visibility="private")
+            self._gallery = gr.Gallery(
                 label="Pictures of this session",
                 format="png",
                 columns=6,
@@ -104,95 +72,203 @@ class ImagesTab:
                 elem_id="gallery",
                 elem_classes="sharp",
             )
-        self._cache = gallery.GRADIO_CACHE
-        made = gr.State([], time_to_live=SESSION_S)
-        outputs = [picture, progress, seed, gallery, made, button, cancel]
-        inputs = [prompt, negative, steps, guidance, seed, is_random, made]
-        # preprocess=False: values arrive as the client sent them, and the backend judges them
-        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **_RUN}
-        run = gr.on([button.click, prompt.submit], self._generate, inputs, outputs, **shared)
-        at_once = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-        run.then(_idle, None, [button, cancel], **at_once)
-        # the cancellation first, then its note, or a late step would overwrite that
-        cancel.click(None, cancels=run, queue=False, api_visibility="private").then(
-            lambda: [self._note("Cancelled."), *_idle()], None, [progress, button, cancel], **at_once
+        self._made = gr.State([], time_to_live=SESSION_S)
+        self._listen()
+        self.gate.fill([self._steps, self._guidance, self._scheduler, self._size], self._defaults)
+        ImagesApi(backend, self._threads).register(_RUN)
+
+    def _build_controls(self) -> None:
+        self._prompt = gr.Textbox(
+            "", label="Prompt", placeholder="a red circle on a white background", lines=2, elem_id="prompt"
         )
-        gr.api(self.generate, api_name="generate", **_RUN)
+        self._negative = gr.Textbox("", label="Negative prompt", placeholder="what to avoid", elem_id="negative-prompt")
+        with gr.Row():
+            self._steps = gr.Slider(1, 100, 20, step=1, label="Steps", elem_id="steps")
+            self._guidance = gr.Slider(0, 20, 7.5, step=0.1, label="Guidance", elem_id="guidance")
+        with gr.Row():
+            self._scheduler = gr.Dropdown([], label="Scheduler", elem_id="scheduler", min_width=120)
+            self._size = gr.Dropdown([], label="Size", allow_custom_value=True, elem_id="size", min_width=120)
+            self._count = gr.Slider(1, 4, 1, step=1, label="Pictures", elem_id="count", min_width=120)
+        with gr.Group(), gr.Row(equal_height=True):
+            self._seed = gr.Number(0, label="Seed", precision=0, minimum=0, elem_id="seed")
+            self._is_random = gr.Checkbox(True, label="Random seed", elem_id="random-seed")
+        with gr.Row():
+            self._button = gr.Button("Generate", variant="primary", elem_id="generate")
+            self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel")
+        with gr.Accordion("Start from a picture", open=False, elem_id="start-from"):
+            self._source = PictureInput()
+            self._strength = gr.Slider(
+                0, 1, 0.8, step=0.05, label="Strength", info="How much of it is replaced.", elem_id="strength"
+            )
+        with gr.Accordion("Settings inside a PNG", open=False, elem_id="recipe"):
+            self._recipe = RecipePanel()
+
+    def _listen(self) -> None:
+        shown = [self._picture, self._progress_line]
+        buttons = [self._button, self._recipe.verify, self._cancel]
+        inputs = [
+            *(self._prompt, self._negative, self._steps, self._guidance, self._scheduler, self._size, self._count),
+            *(self._seed, self._is_random, self._source.editor, self._strength, self._made),
+        ]
+        # preprocess=False: values arrive as the client sent them, and the backend judges them
+        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private"}
+        run = gr.on(
+            [self._button.click, self._prompt.submit],
+            self._generate,
+            inputs,
+            [*shown, self._seed, self._gallery, self._made, *buttons],
+            **shared,
+            **_RUN,
+        )
+        verify = self._recipe.verify.click(
+            self._verify, [self._recipe.file, self._source.editor], [*shown, *buttons], **shared, **_RUN
+        )
+        settings = [
+            *(self._prompt, self._negative, self._steps, self._guidance, self._scheduler, self._size, self._count),
+            *(self._seed, self._is_random, self._strength),
+        ]
+        self._recipe.reuse.click(
+            self._reuse, self._recipe.file, [*settings, self._progress_line], **shared, concurrency_limit=VISITORS
+        )
+        at_once = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+        for event in (run, verify):
+            event.then(_idle, None, buttons, **at_once)
+        # the cancellation first, then its note, or a late step would overwrite that
+        self._cancel.click(None, cancels=[run, verify], queue=False, api_visibility="private").then(
+            lambda: [note("Cancelled."), *_idle()], None, [self._progress_line, *buttons], **at_once
+        )
+
+    def _defaults(self, generator: Any) -> list[Any]:
+        """What only the loaded model knows."""
+        sizes = [f"{width} x {height}" for width, height in generator.warm_sizes]
+        names = list(generator.schedulers)
+        return [
+            gr.Slider(maximum=generator.max_steps, value=generator.recommended.steps),
+            gr.Slider(value=generator.recommended.guidance_scale),
+            gr.Dropdown(names, value=names[0]),
+            gr.Dropdown(sizes, value=sizes[0]),
+        ]
 
     @streamed
     async def _generate(
         self,
-        prompt: object,
-        negative: object,
-        steps: object,
-        guidance: object,
-        seed: object,
-        is_random: object,
+        prompt: Any,
+        negative: Any,
+        steps: Any,
+        guidance: Any,
+        scheduler: Any,
+        size: Any,
+        count: Any,
+        seed: Any,
+        is_random: Any,
+        source: Any,
+        strength: Any,
         made: list[tuple[str, str]],
     ) -> AsyncGenerator[list[Any], None]:
-        if is_random:
-            seed = secrets.randbelow(RANDOM_SEEDS)
-        running = [gr.Button(interactive=False), gr.Button(interactive=True)]
+        width, height = size_of(size)
+        image, mask = self._source.read(source)
+        moments = self._backend.get().generate(
+            prompt,
+            negative_prompt=negative,
+            steps=steps,
+            guidance_scale=guidance,
+            seed=secrets.randbelow(RANDOM_SEEDS) if is_random else seed,
+            images=count,
+            width=width,
+            height=height,
+            scheduler=scheduler,
+            image=image,
+            mask=mask,
+            strength=strength,
+        )
         same = gr.skip()
-        async with aclosing(stepped(self._steps(prompt, negative, steps, guidance, seed))) as moments:
-            yield [same, self._note("Starting …"), same, same, same, *running]
-            async for step in moments:
-                if step.image is None:
-                    yield [step.preview, self._progress(step), same, same, same, same, same]
+        async with aclosing(self._shown(moments)) as shown:
+            async for picture, line, last in shown:
+                if last is None:
+                    yield [picture, line, same, same, same, *_busy()]
                     continue
-                caption = f"{prompt} · seed {step.seed}"
-                made = [(self._saved(step.image), caption), *made][:GALLERY_LIMIT]
-                facts = [f"{step.steps} steps in {step.seconds:.1f} s", f"seed {step.seed}", step.notice]
-                note = self._note(" · ".join(filter(None, facts)))
-                yield [step.image, note, step.seed, gr.Gallery(made, visible=True), made, same, same]
+                files = [self._saved(made_now) for made_now in last.pictures]
+                captions = [f"{prompt} · seed {picture.seed}" for picture in last.pictures]
+                made = [*zip(files, captions, strict=True), *made][:GALLERY_LIMIT]
+                # one picture is shown as its file, so that what is downloaded has its recipe inside
+                whole = files[0] if len(files) == 1 else picture
+                gallery = gr.Gallery(made, visible=True)
+                yield [whole, line, last.pictures[0].seed, gallery, made, *_busy()]
 
     @streamed
-    async def generate(
-        self,
-        prompt: str,
-        negative_prompt: str = "",
-        steps: int = 20,
-        guidance_scale: float = 7.5,
-        seed: int | None = None,
-    ) -> dict[str, Any]:
-        """A picture as {"image": PNG data URL, "seed": the seed used, "notice": such as a prompt that was
-        cut, or null}; each step before the last one streams {"step", "steps"}."""
-        async with aclosing(stepped(self._steps(prompt, negative_prompt, steps, guidance_scale, seed))) as moments:
-            async for step in moments:
-                if step.image is None:
-                    yield {"step": step.step, "steps": step.steps}
+    async def _verify(self, file: Any, source: Any) -> AsyncGenerator[list[Any], None]:
+        generator = self._backend.get()
+        moments = self._recipe.replayed(generator, file, *self._source.read(source))
+        async with aclosing(self._shown(moments)) as shown:
+            async for picture, line, _ in shown:
+                yield [picture, line, *_busy()]
+
+    @streamed
+    async def _reuse(self, file: Any) -> AsyncGenerator[list[Any], None]:
+        recipe = self._recipe.settings(self._backend.get(), file)
+        size = f"{recipe.width} x {recipe.height}"
+        strength = gr.skip() if recipe.strength is None else recipe.strength
+        hint = " It was started from a picture, which has to be uploaded again." if recipe.image else ""
+        yield [
+            *(recipe.prompt, recipe.negative_prompt, recipe.steps, recipe.guidance_scale, recipe.scheduler, size, 1),
+            *(recipe.seed, False, strength, note(f"The settings of the picture are in place.{hint}")),
+        ]
+
+    async def _shown(self, moments: Iterator[Any]) -> AsyncGenerator[tuple[Any, Any, Any], None]:
+        """(picture, line below it, the last step or None) for each moment of a generator."""
+        async with aclosing(stepped(moments, self._threads)) as running:
+            yield gr.skip(), note("Starting …"), None
+            async for moment in running:
+                if reason := getattr(moment, "reason", None):
+                    yield gr.skip(), note(f"Waiting: {reason}."), None
+                elif summary := getattr(moment, "summary", None):
+                    yield moment.image, note(summary), None
+                elif moment.is_last:
+                    seeds = ", ".join(str(picture.seed) for picture in moment.pictures)
+                    seconds = f"{moment.seconds / moment.steps:.2f} s each"
+                    facts = [
+                        f"{moment.steps} steps in {moment.seconds:.1f} s, {seconds}",
+                        f"seed {seeds}",
+                        moment.notice,
+                    ]
+                    yield contact_sheet(moment.pictures), note(" · ".join(filter(None, facts))), moment
                 else:
-                    png = io.BytesIO()
-                    step.image.save(png, "png")
-                    url = f"data:image/png;base64,{base64.b64encode(png.getvalue()).decode()}"
-                    yield {"image": url, "seed": step.seed, "notice": step.notice}
+                    yield contact_sheet(moment.pictures), _progress(moment), None
 
-    def _steps(self, prompt: object, negative: object, steps: object, guidance: object, seed: object) -> Iterator[Any]:
-        return self._backend.get().generate(
-            prompt, negative_prompt=negative, steps=steps, guidance_scale=guidance, seed=seed
-        )
+    def _saved(self, picture: Any) -> str:
+        """The picture's PNG file, with its recipe inside, in Gradio's cache."""
+        name = f"{picture.recipe.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
+        return save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
 
-    def _saved(self, image: Any) -> str:
-        """The picture's file in Gradio's cache, so that the gallery never encodes it again."""
-        return save_pil_to_cache(image, self._cache, format="png")
 
-    @staticmethod
-    def _note(text: str) -> str:
-        return f'<div class="note">{html.escape(text)}</div>'
+def contact_sheet(pictures: tuple[Any, ...]) -> Image.Image:
+    """One picture as it is, several on one sheet, two in a row."""
+    if len(pictures) == 1:
+        return pictures[0].preview
+    wide, tall = pictures[0].preview.size
+    sheet = Image.new("RGB", (2 * wide, math.ceil(len(pictures) / 2) * tall), "white")
+    for i, picture in enumerate(pictures):
+        sheet.paste(picture.preview, (i % 2 * wide, i // 2 * tall))
+    return sheet
 
-    @staticmethod
-    def _progress(step: Any) -> str:
-        return (
-            f'<div class="note"><progress value="{step.step}" max="{step.steps}"></progress>'
-            f"step {step.step} of {step.steps} · {step.seconds:.1f} s</div>"
-        )
+
+def note(text: str) -> str:
+    return f'<div class="note">{html.escape(text)}</div>'
+
+
+def _progress(step: Any) -> str:
+    each = step.seconds / step.step
+    left = f"{step.seconds_left:.0f} s left" if step.seconds_left >= 1 else "less than 1 s left"
+    return (
+        f'<div class="note"><progress value="{step.step}" max="{step.steps}"></progress>'
+        f"step {step.step} of {step.steps} · {each:.2f} s a step · {left}</div>"
+    )
+
+
+def _busy() -> list[gr.Button]:
+    """Generate, Verify and Cancel while something runs."""
+    return [gr.Button(interactive=False), gr.Button(interactive=False), gr.Button(interactive=True)]
 
 
 def _idle() -> list[gr.Button]:
-    """Generate and Cancel when nothing runs."""
-    return [gr.Button(interactive=True), gr.Button(interactive=False)]
-
-
-def _usual_guidance(model: str) -> float:
-    """Where the slider starts: the embedded model's colours are harsh at the guidance that suits large ones."""
-    return 4.0 if model in MODELS else 7.5
+    return [gr.Button(interactive=True), gr.Button(interactive=True), gr.Button(interactive=False)]

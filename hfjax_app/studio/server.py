@@ -21,8 +21,8 @@ from hfjax_app.settings import Settings
 from hfjax_app.studio.blocks import build_studio
 from hfjax_app.studio.theme import CSS, HEAD, theme
 
-MAX_BODY = 8 << 20  # bytes of one request; the longest conversation that fits the limits of the backends is smaller
-MAX_UPLOAD = "1mb"  # no tab takes files, but Gradio's upload route exists
+MAX_BODY = 16 << 20  # bytes of one request: a picture of the largest size as text, and a little more
+MAX_UPLOAD = "10mb"  # of a file; the backends look closer
 LAST_WORDS_S = 2  # what open connections get to end in
 
 

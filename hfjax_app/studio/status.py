@@ -1,7 +1,9 @@
 """The status line, and the gates that keep a tab's controls closed until its backend is warm."""
 
 import html
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 
@@ -26,15 +28,22 @@ class Gate:
         self.backend = backend
         self.line = gr.HTML(self._line(), elem_classes="waiting-line")
         self.panel = gr.Column(visible=False)
+        self._filled: list[gr.blocks.Block] = []
+        self._values: Callable[[Any], list[Any]] = lambda instance: []
+
+    def fill(self, controls: list[gr.blocks.Block], values: Callable[[Any], list[Any]]) -> None:
+        """Give controls what only the ready backend knows: `values(backend)` are their updates, in order."""
+        self._filled, self._values = controls, values
 
     @property
     def components(self) -> list[gr.blocks.Block]:
-        return [self.line, self.panel]
+        return [self.line, self.panel, *self._filled]
 
     def updates(self) -> list[gr.blocks.Block]:
         """New values for `components`."""
         ready = self.backend.state == "ready"
-        return [gr.HTML(self._line(), visible=not ready), gr.Column(visible=ready)]
+        values = self._values(self.backend.get()) if ready else [gr.skip()] * len(self._filled)
+        return [gr.HTML(self._line(), visible=not ready), gr.Column(visible=ready), *values]
 
     def _line(self) -> str:
         model, progress = html.escape(model_name(self.backend.model)), html.escape(self.backend.progress)

@@ -64,7 +64,7 @@ def position(index: object) -> int:
 
 
 def note(reply: Reply) -> str:
-    """The line under an answer: place in line, or time to first token, tokens per second, tokens, and why it ended."""
+    """The line under an answer: place in line, or time to first token, tokens per second, tokens, and so on."""
     facts: list[str] = []
     if reply.place:
         facts.append(f"place {reply.place} in line")
@@ -76,6 +76,8 @@ def note(reply: Reply) -> str:
         )
     if reply.tokens:
         facts.append(f"{reply.tokens:,} tokens")
+    if reply.reused_tokens:
+        facts.append(f"reused {reply.reused_tokens:,} of {reply.prompt_tokens:,} tokens")
     if reply.dropped_messages:
         facts.append(f"oldest {reply.dropped_messages} messages dropped: context is full")
     if reply.finish_reason == "length":

@@ -92,7 +92,7 @@ def engine_of(
 
     def get(architecture: str) -> ChatEngine:
         if architecture not in started:
-            engine = ChatEngine(model_of(architecture), tokenizer, slots=4, context=256, prefill_chunk=16)
+            engine = ChatEngine(model_of(architecture), tokenizer, slots=4, context=256, prefill_chunk=16, tiers=[1])
             started[architecture] = engine.start()
         return started[architecture]
 

@@ -77,7 +77,7 @@ def test_a_reader_in_line_hears_of_it_at_least_twice_a_second(
 ) -> None:
     """One slot, held by an engine that never gets to work (it has no thread yet): the reader still gets replies."""
     engine = ChatEngine(model_of("llama"), tokenizer, slots=1, context=256)
-    engine._accepts = True
+    engine._worker.alive = True
     chat = ChatAssistant(engine)
 
     async def scenario() -> list[Reply]:
@@ -88,6 +88,28 @@ def test_a_reader_in_line_hears_of_it_at_least_twice_a_second(
 
     for reply in asyncio.run(scenario()):
         assert (reply.place, reply.tokens, reply.ttft_s) == (1, 0, None)
+
+
+def test_a_stop_string_ends_the_answer_and_frees_the_slot(chat: ChatAssistant) -> None:
+    """Taken out of the answer itself, across the border of two tokens; nothing of it is shown on the way."""
+    whole = asyncio.run(collect(chat.reply(HI, LONG)))[-1].text
+    stop = whole[40:46]
+    replies = asyncio.run(collect(chat.reply(HI, LONG, stop=[stop])))
+    assert replies[-1].text == whole[: whole.index(stop)]
+    assert replies[-1].finish_reason == "stop"
+    assert replies[-1].tokens < 200
+    assert all(replies[-1].text.startswith(reply.text) for reply in replies)
+    assert asyncio.run(idle(chat.engine, within=2))
+    with pytest.raises(RequestRejected, match="stop of 9 strings"):
+        asyncio.run(collect(chat.reply(HI, LONG, stop=["x"] * 9)))
+
+
+def test_the_next_turn_says_what_it_reused(chat: ChatAssistant) -> None:
+    short = SamplingParams(max_tokens=8, temperature=0.0)
+    first = asyncio.run(collect(chat.reply(HI, short)))[-1]
+    again = asyncio.run(collect(chat.reply(HI, short)))[-1]
+    assert again.text == first.text
+    assert again.reused_tokens == again.prompt_tokens - 1
 
 
 def test_dropped_turns_are_reported(chat: ChatAssistant) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.conversation import ChatFormat, Detokenizer, checked_messages
+from hfjax_app.chat.conversation import ChatFormat, Detokenizer, StopStrings, checked_messages, checked_stop
 from hfjax_app.errors import RequestRejected
 
 
@@ -129,3 +129,34 @@ def test_what_a_model_says_may_always_come_back_with_the_next_question(tokenizer
     said = detokenizer.push(tokenizer.encode("zero\0byte ")) + "and so on " * 3_000
     assert said.startswith("zerobyte")
     assert checked_messages([user("hi"), assistant(said), user("go on")])[1]["content"] == said
+
+
+@pytest.mark.parametrize(
+    ("stop", "says"),
+    [
+        ("END", "list of strings, not str"),
+        ([""], "an empty string"),
+        (["x"] * 9, "9 strings: at most 8"),
+        (["x" * 101], "stop string of 101 characters"),
+        ([7], "stop string: must be text"),
+        (["\ud800"], "Unicode"),
+    ],
+)
+def test_bad_stop_strings_are_rejected(stop: object, says: str) -> None:
+    with pytest.raises(RequestRejected, match=says):
+        checked_stop(stop)
+
+
+def test_stop_strings_end_a_text_wherever_its_pieces_end() -> None:
+    """Cut in every way, the text ends before the first stop string, and nothing of one is ever shown; what only looked
+    like the beginning of one comes later."""
+    text, stop = "one <en> two <<end> three<end>", ("<end>", "\nUser:")
+    for size in range(1, len(text) + 1):
+        stops = StopStrings(stop)
+        shown = [stops.push(text[at : at + size]) for at in range(0, len(text), size)]
+        assert stops.found
+        assert "".join(shown) == "one <en> two <"
+    open_end = StopStrings(stop)
+    assert open_end.push("a <en") == "a "
+    assert open_end.held_back == "<en"
+    assert StopStrings(()).push("anything") == "anything"

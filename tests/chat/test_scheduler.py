@@ -1,6 +1,10 @@
 """The scheduler alone: first come, first served, chunk by chunk."""
 
-from hfjax_app.chat.scheduler import Request, Scheduler
+from hfjax_app.chat.scheduler import HURRIED_CHUNK, Request, Scheduler
+
+
+def scheduler_of(slots: int, unturned: int = 1000, rollback: int = 1000) -> Scheduler:
+    return Scheduler(slots=slots, prefill_chunk=4, decode_chunk=8, unturned=unturned, rollback=rollback)
 
 
 def request(length: int = 3) -> Request:
@@ -8,7 +12,7 @@ def request(length: int = 3) -> Request:
 
 
 def test_slots_go_to_those_who_waited_longest() -> None:
-    scheduler = Scheduler(slots=2, prefill_chunk=4)
+    scheduler = scheduler_of(2)
     requests = [request() for _ in range(4)]
     for r in requests:
         scheduler.submit(r)
@@ -23,21 +27,21 @@ def test_slots_go_to_those_who_waited_longest() -> None:
 
 
 def test_a_long_prompt_is_fed_in_chunks_and_decodes_only_afterwards() -> None:
-    scheduler = Scheduler(slots=1, prefill_chunk=4)
+    scheduler = scheduler_of(1)
     r = request(10)
     scheduler.submit(r)
     scheduler.admit()
     chunks = []
     while step := scheduler.next_prefill():
-        assert scheduler.decoding() == []
+        assert scheduler.next_decode() is None
         chunks.append((step.start, step.stop, step.is_last))
         scheduler.prefilled(step)
     assert chunks == [(0, 4, False), (4, 8, False), (8, 10, True)]
-    assert scheduler.decoding() == [r]
+    assert scheduler.next_decode().requests == (r,)
 
 
 def test_release_works_wherever_the_request_is() -> None:
-    scheduler = Scheduler(slots=1, prefill_chunk=4)
+    scheduler = scheduler_of(1)
     prefilling, waiting = request(10), request()
     scheduler.submit(prefilling)
     scheduler.submit(waiting)
@@ -47,3 +51,40 @@ def test_release_works_wherever_the_request_is() -> None:
     scheduler.release(prefilling)
     assert scheduler.next_prefill() is None
     assert scheduler.idle
+
+
+def test_decode_steps_are_few_while_somebody_waits_or_is_prefilled() -> None:
+    """And never more than anyone has left to make; rows cover the one that goes furthest."""
+    scheduler = scheduler_of(2)
+    first, second, third = Request(prompt=(1, 2, 3), max_tokens=11), request(10), request()
+    scheduler.submit(first)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    step = scheduler.next_decode()
+    assert (step.requests, step.steps, step.rows) == ((first,), 8, 11)
+    assert scheduler.next_decode(most=3).steps == 3
+    scheduler.decoded(step)
+    assert scheduler.next_decode().steps == 2
+
+    first.promised = 1
+    scheduler.submit(second)
+    scheduler.admit()
+    assert scheduler.next_decode().steps == HURRIED_CHUNK
+    while step := scheduler.next_prefill():
+        scheduler.prefilled(step)
+    assert scheduler.next_decode().steps == 8
+    assert scheduler.next_decode().rows == 10 + 4
+    scheduler.submit(third)
+    assert scheduler.next_decode().steps == HURRIED_CHUNK
+
+
+def test_nothing_is_dispatched_for_those_who_were_promised_all() -> None:
+    """Their last tokens are on the way; the slot is theirs until these were read."""
+    scheduler = scheduler_of(1)
+    r = Request(prompt=(1,), max_tokens=3)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    scheduler.decoded(scheduler.next_decode())
+    assert scheduler.next_decode() is None
+    assert scheduler.busy == 1

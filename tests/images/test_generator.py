@@ -13,7 +13,10 @@ import pytest
 import torch
 from diffusers import (
     DDIMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    LCMScheduler,
     PNDMScheduler,
     StableDiffusionPipeline,
     UniPCMultistepScheduler,
@@ -21,16 +24,16 @@ from diffusers import (
 from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images import ImageGenerator, ImageStep
-
-# diffusers' Euler and UniPC schedulers turn a torch tensor into an array in the old way.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword")
+from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
+from hfjax_app.images.schedule import GivenNoise
 
 NOISE = np.random.default_rng(7).standard_normal((1, 4, 16, 16)).astype(np.float32)
 
 
-def last(steps: Any) -> ImageStep:
-    return list(steps)[-1]
+def last(steps: Any) -> Picture:
+    """The one picture that was asked for."""
+    [picture] = list(steps)[-1].pictures
+    return picture
 
 
 def with_scheduler(pipeline: StableDiffusionPipeline, scheduler: Any) -> StableDiffusionPipeline:
@@ -71,21 +74,46 @@ def test_equals_diffusers_in_torch(
     assert np.abs(np.asarray(got.image, np.float32) - want * 255).max() < 0.5 + 0.255
 
 
-@pytest.mark.parametrize(
-    "scheduler",
-    [
-        lambda: DDIMScheduler(clip_sample=False, steps_offset=1),
-        lambda: PNDMScheduler(skip_prk_steps=True, steps_offset=1, beta_schedule="scaled_linear"),
-        lambda: EulerDiscreteScheduler(prediction_type="v_prediction", timestep_spacing="trailing", steps_offset=1),
-    ],
-    ids=["DDIM that predicts noise", "PNDM, with history", "Euler, which scales its input"],
-)
-def test_other_schedulers_equal_diffusers(pipeline: StableDiffusionPipeline, scheduler: Callable[[], Any]) -> None:
-    """Random networks amplify: pixels that are not clipped to black or white are what is compared."""
-    changed = with_scheduler(pipeline, scheduler())
-    got = last(ImageGenerator(changed).generate("red dot", steps=6, guidance_scale=2.0, latents=NOISE))
-    want = torch_pixels(changed, "red dot", guidance_scale=2.0)
+@pytest.mark.parametrize("name", ["DDIM", "Euler", "Euler ancestral", "DPM++ 2M", "UniPC", "LCM"])
+def test_every_scheduler_equals_diffusers(
+    pipeline: StableDiffusionPipeline, generator: ImageGenerator, name: str, compilations: Callable
+) -> None:
+    """The same networks under diffusers' own class, given the noise that the device draws; nothing compiles.
+
+    Random networks amplify: pixels that are not clipped to black or white are what is compared.
+    """
+    kinds = {
+        "DDIM": DDIMScheduler,
+        "Euler": EulerDiscreteScheduler,
+        "Euler ancestral": EulerAncestralDiscreteScheduler,
+        "DPM++ 2M": DPMSolverMultistepScheduler,
+        "UniPC": UniPCMultistepScheduler,
+        "LCM": LCMScheduler,
+    }
+    assert generator.schedulers == tuple(kinds)
+    # as it is saved: what was not set explicitly diffusers leaves out of a copy, though the classes' defaults differ
+    config = {key: value for key, value in pipeline.scheduler.config.items() if not key.startswith("_")}
+    changed = with_scheduler(pipeline, kinds[name].from_config(config))
+    shape = generator.latent_shape
+    fresh = [np.asarray(noise.step_noise(noise.key_of(5), i, shape)) for i in range(6)]
+    with compilations() as seen:
+        got = last(generator.generate("red dot", steps=6, guidance_scale=2.0, latents=NOISE, seed=5, scheduler=name))
+    assert seen == []
+    with GivenNoise(torch.tensor(values) for values in fresh):
+        want = torch_pixels(changed, "red dot", guidance_scale=2.0)
     assert ((want > 0) & (want < 1)).mean() > 0.3, "the comparison needs a picture"
+    np.testing.assert_allclose(got.pixels, want, atol=1e-3)
+
+
+def test_a_scheduler_that_is_none_of_the_choices_equals_diffusers(pipeline: StableDiffusionPipeline) -> None:
+    """PNDM, Stable Diffusion 1's own, looks back furthest."""
+    changed = with_scheduler(
+        pipeline, PNDMScheduler(skip_prk_steps=True, steps_offset=1, beta_schedule="scaled_linear")
+    )
+    generator = ImageGenerator(changed)
+    assert generator.schedulers[:2] == ("PNDMScheduler", "DDIM")
+    got = last(generator.generate("red dot", steps=6, guidance_scale=2.0, latents=NOISE))
+    want = torch_pixels(changed, "red dot", guidance_scale=2.0)
     np.testing.assert_allclose(got.pixels, want, atol=1e-3)
 
 
@@ -102,19 +130,23 @@ def test_steps_come_with_previews_and_end_with_the_image(generator: ImageGenerat
     steps = list(generator.generate("red dot", steps=5, seed=3))
     assert [step.step for step in steps] == [1, 2, 3, 4, 5]
     assert {step.steps for step in steps} == {5}
-    assert {step.seed for step in steps} == {3}
+    assert [step.is_last for step in steps] == [False] * 4 + [True]
     assert [step.seconds for step in steps] == sorted(step.seconds for step in steps)
-    assert {step.preview.size for step in steps} == {(32, 32)} == {generator.size}
-    assert [step.image is None for step in steps] == [True] * 4 + [False]
-    assert steps[-1].preview is steps[-1].image
-    assert isinstance(steps[-1].image, Image.Image)
+    assert steps[1].seconds_left == pytest.approx(steps[1].seconds * 3 / 2)
+    assert steps[-1].seconds_left == 0
+    pictures = [step.pictures[0] for step in steps]
+    assert {picture.seed for picture in pictures} == {3}
+    assert {picture.preview.size for picture in pictures} == {(32, 32)} == {generator.size}
+    assert [picture.image is None for picture in pictures] == [True] * 4 + [False]
+    assert pictures[-1].preview is pictures[-1].image
+    assert isinstance(pictures[-1].image, Image.Image)
     with pytest.raises(dataclasses.FrozenInstanceError):
         steps[0].step = 2
 
 
 def test_the_preview_is_the_predicted_picture(pipeline: StableDiffusionPipeline, generator: ImageGenerator) -> None:
     """After the first step: diffusers' predicted clean sample, decoded by the torch decoder."""
-    first = next(generator.generate("red dot", steps=5, guidance_scale=1.0, latents=NOISE))
+    [first] = next(generator.generate("red dot", steps=5, guidance_scale=1.0, latents=NOISE)).pictures
     scheduler = DDIMScheduler.from_config(pipeline.scheduler.config)
     scheduler.set_timesteps(5)
     t, x = scheduler.timesteps[0], torch.from_numpy(NOISE)
@@ -155,13 +187,10 @@ def test_drawing_compiles_nothing(generator: ImageGenerator, compilations: Calla
     assert seen == []
 
 
-def test_no_weight_is_a_constant_of_a_program(pipeline: StableDiffusionPipeline) -> None:
+def test_no_weight_is_a_constant_of_a_program(generator: ImageGenerator) -> None:
     """The largest constant of any program is smaller than the smallest convolution of the tiny networks."""
-    from hfjax_app.images.pipeline import DiffusionPrograms
-
-    programs = DiffusionPrograms(pipeline)
-    for program in (programs._encode, programs._denoise, programs._decode):
-        shapes = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", program.as_text())
+    for text in generator._programs.sized(generator.size).texts():
+        shapes = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", text)
         assert shapes
         assert max(np.prod([int(n) for n in shape.split(",") if n]) for shape in shapes) <= 256
 
@@ -196,13 +225,45 @@ def test_two_users_alternate(generator: ImageGenerator) -> None:
     assert order[:done].count(other) >= 8
 
 
-def test_a_cut_prompt_is_said(generator: ImageGenerator) -> None:
-    short = last(generator.generate("red dot", steps=1, seed=1))
-    assert short.notice is None
-    long = last(generator.generate("a" * 40, negative_prompt="b" * 30, steps=1, seed=1))
-    assert long.notice == (
-        "the prompt has 42 tokens and the negative prompt has 32 tokens, the model reads 16: the end was not read"
+def test_a_cut_prompt_is_shown(generator: ImageGenerator) -> None:
+    """The model reads 16 tokens, which are 14 letters between the start and the end."""
+
+    def notice(prompt: str, negative_prompt: str = "") -> str | None:
+        return next(generator.generate(prompt, negative_prompt=negative_prompt, steps=1, seed=1)).notice
+
+    assert notice("red dot") is None
+    assert notice("abcdefghijklmn") is None
+    assert notice("abcdefghijklmno") == "the end of the prompt was not read: 'o'"
+    assert notice("abcdefgh red dots", "nopqrst uvwxyz abc") == (
+        "the end of the prompt was not read: 's'; the end of the negative prompt was not read: 'bc'"
     )
+
+
+def test_pictures_of_a_batch_are_what_their_seeds_give_alone(generator: ImageGenerator) -> None:
+    """To the last bit, also with fresh noise at every step; the seeds follow each other, round the end of the range."""
+    options = {"steps": 3, "scheduler": "Euler ancestral"}
+    *_, step = generator.generate("red dot", seed=2**64 - 2, images=4, **options)
+    assert [picture.seed for picture in step.pictures] == [2**64 - 2, 2**64 - 1, 0, 1]
+    alone = last(generator.generate("red dot", seed=0, **options))
+    np.testing.assert_array_equal(step.pictures[2].pixels, alone.pixels)
+    for one, other in itertools.combinations(step.pictures, 2):
+        assert np.abs(one.pixels - other.pixels).max() > 0.01
+
+
+def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
+    """Four are served together; the others know their place, move up, and may leave."""
+    served = [generator.generate("red dot", steps=2, seed=seed) for seed in range(4)]
+    for steps in served:
+        assert isinstance(next(steps), ImageStep)
+    fifth, sixth = (generator.generate("red dot", steps=2, seed=seed) for seed in (5, 6))
+    assert next(fifth) == Waiting(reason="number 1 in the line")
+    assert next(sixth) == Waiting(reason="number 2 in the line")
+    fifth.close()
+    assert next(sixth) == Waiting(reason="number 1 in the line")
+    served[0].close()
+    assert last(sixth).image is not None
+    for steps in served[1:]:
+        assert last(steps).image is not None
 
 
 @pytest.mark.parametrize(
@@ -236,6 +297,26 @@ def test_a_cut_prompt_is_said(generator: ImageGenerator) -> None:
         ({"seed": 1.5}, "seed = 1.5"),
         ({"seed": False}, "seed = False"),
         ({"seed": "1"}, "seed = '1'"),
+        ({"images": 0}, "images = 0: must be a whole number from 1 to 4"),
+        ({"images": 5}, "images = 5"),
+        ({"images": None}, "images = None"),
+        ({"scheduler": "DDPM"}, "scheduler = 'DDPM': must be one of DDIM, Euler, Euler ancestral, DPM"),
+        ({"scheduler": ["DDIM"]}, "scheduler ="),
+        ({"scheduler": "LCM", "steps": 51}, "steps = 51: LCMScheduler can't do that many"),
+        ({"width": 33}, "width = 33: must be a multiple of 8 from 32 to 2048"),
+        ({"height": 100}, "height = 100"),
+        ({"height": 24}, "height = 24"),
+        ({"width": 4096}, "width = 4096"),
+        ({"width": 32.0}, "width = 32.0"),
+        ({"width": True}, "width = True"),
+        ({"width": 72, "height": 64}, "size = 72 x 64: at most 4,096 pixels"),
+        ({"image": "cat.png"}, "image: must be a picture, not str"),
+        ({"mask": Image.new("L", (8, 8), 255)}, "no picture to draw into"),
+        ({"image": Image.new("RGB", (8, 8)), "mask": Image.new("L", (8, 8))}, "mask is empty"),
+        ({"image": Image.new("RGB", (8, 8)), "mask": b"x"}, "mask: must be a picture, not bytes"),
+        ({"strength": 1.5}, "strength = 1.5: must be a number from 0 to 1"),
+        ({"strength": float("nan")}, "strength = nan"),
+        ({"image": Image.new("RGB", (8, 8)), "strength": 0.01}, "strength = 0.01: of 20 steps it leaves none"),
         ({"latents": np.zeros((1, 4, 8, 8))}, "latents"),
         ({"latents": np.full((1, 4, 16, 16), np.nan)}, "finite"),
     ],
@@ -263,15 +344,17 @@ def test_a_large_picture_has_a_preview_too(make_pipeline: Callable[..., StableDi
     large = ImageGenerator(make_pipeline(latent_size=72))
     assert large.size == (144, 144)
     steps = list(large.generate("red dot", steps=3, seed=1))
-    assert steps[0].preview.size == (144, 144)
+    assert steps[0].pictures[0].preview.size == (144, 144)
     # The last clean prediction but one is close to the final latents of this short run.
-    shown, true = (np.asarray(step.preview.resize((18, 18), Image.Resampling.BOX), float) for step in steps[-2:])
+    shown, true = (
+        np.asarray(step.pictures[0].preview.resize((18, 18), Image.Resampling.BOX), float) for step in steps[-2:]
+    )
     assert np.corrcoef(shown.ravel(), true.ravel())[0, 1] > 0.5
 
 
 def test_a_scheduler_that_does_not_fit_is_refused(pipeline: StableDiffusionPipeline) -> None:
-    with pytest.raises(ModelUnavailable, match="UniPCMultistepScheduler can't run in a compiled program"):
-        ImageGenerator(with_scheduler(pipeline, UniPCMultistepScheduler(steps_offset=1)))
+    with pytest.raises(ModelUnavailable, match="DDIMScheduler can't run in a compiled program: it clips"):
+        ImageGenerator(with_scheduler(pipeline, DDIMScheduler(steps_offset=1, thresholding=True, clip_sample=False)))
 
 
 def damage_none(folder: Path) -> None:

@@ -119,3 +119,14 @@ def test_a_captured_weight_would_be_found(module: Tied) -> None:
     weights, function = weights_of(module), pure_function(module)
     lowered = jax.jit(lambda ids: function(weights, ids)).lower(IDS)
     assert largest_constant(lowered.as_text()) > MIB
+
+
+def test_wide_dtypes_become_what_jax_has() -> None:
+    """MPT's range of int64 is one of int32, without a warning (filterwarnings = error)."""
+
+    def ranges(_: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.arange(3, dtype=torch.int64, device=x.device) + x, x.to(torch.int64), x.double() * 2
+
+    got = jax.jit(pure_function(nn.Identity(), ranges))({}, np.float32(2))
+    for ours, theirs in zip(got, ranges(nn.Identity(), torch.tensor(2.0)), strict=True):
+        np.testing.assert_array_equal(np.asarray(ours), theirs.numpy())

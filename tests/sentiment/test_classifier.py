@@ -7,56 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
     DistilBertConfig,
     DistilBertForMaskedLM,
     DistilBertForSequenceClassification,
-    PreTrainedTokenizerFast,
 )
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import SentimentClassifier
 
-WORDS = [f"w{i}" for i in range(60)]
-CONFIG = DistilBertConfig(
-    vocab_size=64,
-    dim=32,
-    hidden_dim=64,
-    n_layers=2,
-    n_heads=2,
-    max_position_embeddings=64,
-    initializer_range=0.5,
-    id2label={0: "negative", 1: "neutral", 2: "positive"},
-    label2id={"negative": 0, "neutral": 1, "positive": 2},
-    pad_token_id=0,
-)
-
-
-def save(folder: Path, kind: type = DistilBertForSequenceClassification) -> Path:
-    """A checkpoint with random weights, large enough that probabilities differ."""
-    torch.manual_seed(0)
-    kind(CONFIG).save_pretrained(folder)
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=64
-    ).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("classifier"))
-
-
-@pytest.fixture(scope="module")
-def classifier(folder: Path) -> SentimentClassifier:
-    return SentimentClassifier.from_pretrained(folder)
+from .conftest import WORDS, save
 
 
 def sentences(count: int) -> list[str]:
@@ -124,7 +86,44 @@ def test_several_users_at_once_get_their_own_answers(classifier: SentimentClassi
 def test_reports_each_program(folder: Path) -> None:
     names: list[str] = []
     SentimentClassifier.from_pretrained(folder, on_report=lambda report: names.append(report.name))
-    assert names == ["classify_16x32", "classify_1x32", "classify_1x64"]
+    classify = ["classify_1x32", "classify_16x32", "classify_1x64", "classify_8x64"]
+    assert names == [*classify, "explain_32x32", "explain_16x64"]
+    names.clear()
+    plain = SentimentClassifier.from_pretrained(
+        folder, explains=False, on_report=lambda report: names.append(report.name)
+    )
+    assert names == classify
+    with pytest.raises(ModelUnavailable, match="without explanations"):
+        plain.explain("w1")
+
+
+def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 short texts are three batches, however they are mixed with a long one; a single text is never padded."""
+    classifier = SentimentClassifier.from_pretrained(folder, explains=False)
+    calls: list[tuple[int, int]] = []
+    programs = {
+        shape: lambda *args, shape=shape, program=program: calls.append(shape) or program(*args)
+        for shape, program in classifier._programs.items()
+    }
+    monkeypatch.setattr(classifier, "_programs", programs)
+    long = " ".join(WORDS[:50])
+    classifier.classify(["w1", *["w2 w3"] * 20, long, *["w4 w5 w6"] * 19])
+    assert calls == [(8, 64), (16, 32), (16, 32), (1, 32)]
+    calls.clear()
+    classifier.classify([long])
+    classifier.classify(["w1"])
+    assert calls == [(1, 64), (1, 32)]
+
+
+def test_the_model_is_left_as_it_was(folder: Path) -> None:
+    """Its attention is ours only while it is traced: afterwards torch still runs it, and to the same numbers."""
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    before = model.config._attn_implementation
+    classifier = SentimentClassifier(model, AutoTokenizer.from_pretrained(folder), explains=False)
+    assert model.config._attn_implementation == before
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([[2, 5, 3]]), attention_mask=torch.ones(1, 3, dtype=torch.long)).logits
+    assert list(classifier.classify(["w1"])[0].values()) == pytest.approx(logits.softmax(-1)[0].tolist(), abs=1e-4)
 
 
 def test_no_texts_no_answers(classifier: SentimentClassifier) -> None:
@@ -185,7 +184,9 @@ def test_a_bad_folder_says_why(tmp_path: Path, damage: object, message: str) -> 
 
 def test_a_checkpoint_without_a_classifier_is_refused(tmp_path: Path) -> None:
     """transformers would make up a random classifier and only warn; its answers would look real."""
-    with pytest.raises(ModelUnavailable, match="no trained classifier"):
+    with pytest.raises(
+        ModelUnavailable, match=r"no trained DistilBertForSequenceClassification: its checkpoint lacks \w"
+    ):
         SentimentClassifier.from_pretrained(save(tmp_path, DistilBertForMaskedLM))
 
 

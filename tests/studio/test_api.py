@@ -19,8 +19,25 @@ CHAT = {
     "top_p": 1.0,
     "top_k": 0,
     "seed": None,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "stop": None,
 }
-GENERATE = {"prompt": "a red circle", "negative_prompt": "", "steps": 2, "guidance_scale": 7.5, "seed": 1}
+GENERATE = {
+    "prompt": "a red circle",
+    "negative_prompt": "",
+    "steps": 2,
+    "guidance_scale": 7.5,
+    "seed": 1,
+    "images": 1,
+    "width": None,
+    "height": None,
+    "scheduler": None,
+    "image": None,
+    "mask": None,
+    "strength": 0.8,
+}
+NO_PICTURE = "data:image/png;base64,aGVsbG8="
 SURROGATE = "half \ud800 a pair"
 
 
@@ -83,6 +100,10 @@ def refused(studio: Studio, name: str, *values: Any) -> str:
         ("top_k", -1, "top-k = -1"),
         ("seed", -1, "seed = -1"),
         ("seed", 2**64, f"seed = {2**64}"),
+        ("min_p", 1.5, "min-p = 1.5"),
+        ("min_p", None, "min-p = None"),
+        ("repetition_penalty", 0, "repetition penalty = 0"),
+        ("repetition_penalty", math.inf, "repetition penalty = inf"),
     ],
 )
 def test_bad_chats(studio: Studio, field: str, value: Any, says: str) -> None:
@@ -92,6 +113,32 @@ def test_bad_chats(studio: Studio, field: str, value: Any, says: str) -> None:
 @pytest.mark.parametrize("text", ["", " \n", None, 7, ["a"], "a\0b", SURROGATE, "x" * 1_000_000])
 def test_bad_texts(studio: Studio, text: Any) -> None:
     refused(studio, "classify", text)
+    refused(studio, "explain", text, None)
+
+
+@pytest.mark.parametrize("label", ["angry", 7, ["positive"]])
+def test_bad_labels(studio: Studio, label: Any) -> None:
+    assert "must be one of negative, neutral, positive" in refused(studio, "explain", "I loved it", label)
+
+
+@pytest.mark.parametrize("labels", [None, "a, b", [], ["a"], ["a", ""], ["a", 7], ["a", "A"], [["a"], "b"], ["a"] * 99])
+def test_bad_labels_of_ones_own(studio: Studio, labels: Any) -> None:
+    assert "label" in refused(studio, "zero_shot", "text", labels)
+
+
+@pytest.mark.parametrize("file", [None, "x", {"path": 7}, {"path": "/etc/passwd"}, {"path": "../../etc/passwd"}])
+def test_files_that_were_never_uploaded(studio: Studio, file: Any) -> None:
+    """The client names the file to classify: none but its own uploads is opened."""
+    event = page_events(studio)["_run"]
+    session = f"files-{file}"
+    body = {"data": ["" if file is None else "text", file, True, "line"], "fn_index": event, "session_hash": session}
+    joined = httpx.post(f"{studio.url}/gradio_api/queue/join", json=body)
+    assert joined.status_code == 200, joined.text
+    with httpx.stream("GET", f"{studio.url}/gradio_api/queue/data", params={"session_hash": session}) as stream:
+        messages = [json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data:")]
+    [done] = [message for message in messages if message["msg"] == "process_completed"]
+    assert not done["success"]
+    assert "root:" not in json.dumps(messages)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +155,24 @@ def test_bad_texts(studio: Studio, text: Any) -> None:
         ("guidance_scale", -math.inf, "guidance scale = -inf"),
         ("seed", -1, "seed = -1"),
         ("seed", 2**64, f"seed = {2**64}"),
+        ("images", 5, "images = 5"),
+        ("width", 100, "width = 100: must be a multiple of 8"),
+        ("height", 10**9, "height = 1000000000"),
+        ("scheduler", "best", "scheduler = 'best': must be one of"),
+        ("image", "/etc/passwd", "image: must be a data URL in base64"),
+        ("image", {"path": "/etc/passwd"}, "image: must be a data URL, not dict"),
+        ("image", NO_PICTURE, "image can't be read as a PNG"),
+        ("mask", NO_PICTURE, "mask can't be read as a PNG"),
+        ("strength", math.nan, "strength = nan"),
     ],
 )
 def test_bad_pictures(studio: Studio, field: str, value: Any, says: str) -> None:
     assert says in refused(studio, "generate", *{**GENERATE, field: value}.values())
+
+
+def test_bad_replays(studio: Studio) -> None:
+    assert "must be a data URL, not NoneType" in refused(studio, "replay", None, None, None)
+    assert "picture can't be read as a PNG" in refused(studio, "replay", NO_PICTURE, None, None)
 
 
 def test_good_calls(studio: Studio) -> None:
@@ -122,10 +183,21 @@ def test_good_calls(studio: Studio) -> None:
     event, [scores] = call(studio, "classify", "I loved it")
     assert event == "complete"
     assert max(scores, key=scores.get) == "positive"
-    event, [picture] = call(studio, "generate", *GENERATE.values())
+    event, [reason] = call(studio, "explain", "I loved it", "negative")
     assert event == "complete"
-    assert picture["image"].startswith("data:image/png;base64,")
-    assert picture["seed"] == 1
+    assert [word for word, value in reason["words"] if value is not None] == ["I", "loved", "it"]
+    assert dict(reason["words"])["loved"] < 0
+    event, [shares] = call(studio, "zero_shot", "What a great film!", ["praise", "bug report"])
+    assert event == "complete"
+    assert list(shares) == ["praise", "bug report"]
+    assert sum(shares.values()) == pytest.approx(1)
+    event, [pictures] = call(studio, "generate", *{**GENERATE, "images": 2}.values())
+    assert event == "complete"
+    assert pictures["seeds"] == [1, 2]
+    assert all(image.startswith("data:image/png;base64,") for image in pictures["images"])
+    event, [verdict] = call(studio, "replay", pictures["images"][1], None, None)
+    assert event == "complete"
+    assert verdict["identical"], verdict
 
 
 def page_events(studio: Studio) -> dict[str, int]:
@@ -168,10 +240,10 @@ def test_nobody_runs_past_the_queue(studio: Studio) -> None:
 
 def test_huge_bodies_are_refused(studio: Studio) -> None:
     url = f"{studio.url}/gradio_api/call/classify"
-    assert httpx.post(url, content=b"x" * (9 << 20)).status_code == 413
+    assert httpx.post(url, content=b"x" * (17 << 20)).status_code == 413
 
     def chunks() -> Iterator[bytes]:
-        for _ in range(9):
+        for _ in range(17):
             yield b"x" * (1 << 20)
 
     try:
@@ -182,6 +254,6 @@ def test_huge_bodies_are_refused(studio: Studio) -> None:
 
 
 def test_large_uploads_are_refused(studio: Studio) -> None:
-    """No tab takes files."""
-    response = httpx.post(f"{studio.url}/gradio_api/upload", files={"files": ("big.bin", b"x" * (2 << 20))})
+    """Over the 10 MB that lists of texts and pictures may have."""
+    response = httpx.post(f"{studio.url}/gradio_api/upload", files={"files": ("big.bin", b"x" * (11 << 20))})
     assert response.status_code == 413

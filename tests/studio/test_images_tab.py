@@ -1,6 +1,7 @@
 """The images tab in a browser, with the embedded model."""
 
 import io
+import json
 import os
 import re
 import time
@@ -25,7 +26,16 @@ def generate(page: Page, prompt: str) -> Image.Image:
     expect(page.locator("#generate")).to_be_enabled()
     png = httpx.get(page.locator("#picture img").get_attribute("src")).content
     assert png.startswith(b"\x89PNG")
-    return Image.open(io.BytesIO(png)).convert("RGB")
+    return Image.open(io.BytesIO(png))
+
+
+def shown(page: Page) -> bytes:
+    return httpx.get(page.locator("#picture img").get_attribute("src")).content
+
+
+def choose(page: Page, elem_id: str, option: str) -> None:
+    page.locator(f"#{elem_id} input").click()
+    page.get_by_role("option", name=option, exact=True).click()
 
 
 def set_number(page: Page, elem_id: str, value: str) -> None:
@@ -42,7 +52,7 @@ def cpu_seconds(pid: int) -> float:
 def test_a_red_circle_is_red_in_the_middle(studio: Studio, visit: Callable[..., Page]) -> None:
     page = visit(studio, tab="Images")
     picture = generate(page, "a red circle")
-    red, green, blue = picture.getpixel((picture.width // 2, picture.height // 2))
+    red, green, blue = picture.convert("RGB").getpixel((picture.width // 2, picture.height // 2))
     assert red > 128, (red, green, blue)
     assert max(green, blue) < 110, (red, green, blue)
     assert page.locator("#picture img").evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
@@ -62,6 +72,83 @@ def test_a_seed_repeats_its_picture(studio: Studio, visit: Callable[..., Page]) 
     third = generate(page, "a small blue square")
     assert first.tobytes() == second.tobytes() != third.tobytes()
     expect(page.locator("#gallery img")).to_have_count(3)
+
+
+def test_a_downloaded_picture_brings_its_settings_back(
+    studio: Studio, visit: Callable[..., Page], tmp_path: Path
+) -> None:
+    """Made with unusual settings, downloaded, taken to another browser: settings in place, and the same pixels."""
+    page = visit(studio, tab="Images")
+    set_number(page, "steps", "5")
+    set_number(page, "guidance", "3.5")
+    set_number(page, "count", "3")
+    choose(page, "scheduler", "Euler ancestral")
+    sheet = generate(page, "a yellow star")
+    assert sheet.size == (128, 128), "four places, three pictures"
+    expect(page.locator("#gallery img")).to_have_count(3)
+    seed = int(page.locator("#seed input").input_value())
+    source = page.locator("#gallery img").nth(2).get_attribute("src")
+    file = tmp_path / "third.png"
+    file.write_bytes(httpx.get(source).content)
+    with Image.open(file) as picture:
+        assert f"Steps: 5, Sampler: Euler a, CFG scale: 3.5, Seed: {seed + 2}" in picture.info["parameters"]
+
+    page = visit(studio, tab="Images")
+    page.locator("#recipe button").first.click()
+    page.locator("#recipe-file input[type=file]").set_input_files(file)
+    expect(page.locator("#recipe-file")).to_contain_text("third")
+    page.locator("#reuse").click()
+    expect(page.locator("#image-progress")).to_contain_text("The settings of the picture are in place.")
+    expect(page.locator("#prompt textarea")).to_have_value("a yellow star")
+    expect(page.locator("#seed input")).to_have_value(str(seed + 2))
+    expect(page.locator("#random-seed input")).not_to_be_checked()
+    expect(page.locator("#steps input[type=number]")).to_have_value("5")
+    expect(page.locator("#scheduler input")).to_have_value("Euler ancestral")
+    page.locator("#verify").click()
+    expect(page.locator("#image-progress")).to_contain_text("Identical: all 4,096 pixels", timeout=PICTURE_MS)
+
+
+def test_a_file_without_settings_is_refused(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+    file = tmp_path / "plain.png"
+    Image.new("RGB", (8, 8)).save(file)
+    page = visit(studio, tab="Images")
+    page.locator("#recipe button").first.click()
+    page.locator("#recipe-file input[type=file]").set_input_files(file)
+    expect(page.locator("#recipe-file")).to_contain_text("plain")
+    page.locator("#verify").click()
+    expect(page.get_by_text("the picture has no settings inside")).to_be_visible()
+    expect(page.locator("#generate")).to_be_enabled()
+
+
+def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+    """A blue picture in the editor, a stroke across its middle: the corner stays, the recipe knows picture and mask."""
+    file = tmp_path / "blue.png"
+    Image.new("RGB", (64, 64), (30, 60, 220)).save(file)
+    page = visit(studio, tab="Images")
+    page.locator("#start-from button").first.click()
+    editor = page.locator("#source-picture")
+    canvas = editor.locator("canvas").first
+    expect(canvas).to_be_visible()
+    page.wait_for_timeout(2000)  # shown before it takes files
+    editor.locator("input[type=file]").first.set_input_files(file)
+    expect(page.get_by_text("Upload an image")).to_be_hidden()
+    editor.get_by_role("button", name="Brush", exact=True).click()
+    page.wait_for_timeout(1000)
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x - 12, y)
+    page.mouse.down()
+    page.mouse.move(x + 12, y, steps=5)
+    page.mouse.up()
+    page.wait_for_timeout(1000)
+    picture = generate(page, "a red circle on a blue background")
+    recipe = json.loads(picture.info["hfjax"])
+    assert recipe["strength"] == 0.8
+    assert recipe["image"]
+    assert recipe["mask"]
+    red, _, blue = picture.convert("RGB").getpixel((2, 2))
+    assert blue > 150 > red
 
 
 def test_the_picture_forms_before_ones_eyes(studio: Studio, visit: Callable[..., Page]) -> None:
@@ -84,13 +171,13 @@ def test_cancel_stops_the_work(studio: Studio, visit: Callable[..., Page]) -> No
     page.locator("#generate").click()
     expect(page.locator("#image-progress")).to_contain_text(re.compile(r"step \d+ of 100"), timeout=PICTURE_MS)
     page.locator("#cancel").click()
-    expect(page.locator("#image-progress")).to_have_text("Cancelled.")
+    expect(page.locator("#image-progress .note")).to_have_text("Cancelled.")
     expect(page.locator("#generate")).to_be_enabled()
     time.sleep(0.5)
     before = cpu_seconds(studio.process.pid)
     time.sleep(1)
     assert cpu_seconds(studio.process.pid) - before < 0.3
-    expect(page.locator("#image-progress")).to_have_text("Cancelled.")
+    expect(page.locator("#image-progress .note")).to_have_text("Cancelled.")
     set_number(page, "steps", "2")
     generate(page, "a red boat on a lake")
 

@@ -82,7 +82,7 @@ def test_a_closed_tab_frees_the_slot(slow_studio: Studio, visit: Visit) -> None:
 
 def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
     """An API client that goes away in the middle of a stream."""
-    data = [[{"role": "user", "content": "Tell me a story."}], "", 1500, 1.0, 1.0, 0, None]
+    data = [[{"role": "user", "content": "Tell me a story."}], "", 1500, 1.0, 1.0, 0, None, 0.0, 1.0, None]
     call = f"{slow_studio.url}/gradio_api/call/chat"
     event = httpx.post(call, json={"data": data}).json()["event_id"]
     with httpx.stream("GET", f"{call}/{event}", timeout=30) as stream:

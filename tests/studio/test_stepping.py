@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 import pytest
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.studio.images_tab import stepped
+from hfjax_app.studio.stepping import stepped
 
 
 class Steps(Iterator[int]):

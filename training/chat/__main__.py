@@ -10,7 +10,7 @@ import torch
 
 from .architectures import ARCHITECTURES
 from .card import write_card
-from .evaluate import BatchedReplies, shares, transcripts
+from .evaluate import STRANGERS, BatchedReplies, shares, transcripts
 from .train import PLANS, train
 
 EMBEDDED = Path(__file__).parents[2] / "hfjax_app" / "embedded"
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument(
         "--phase",
         type=int,
-        choices=(1, 2, 3, 4),
+        choices=(1, 2, 3, 4, 5, 6, 7),
         default=1,
         help="first phase to run; later ones continue from the folder",
     )
@@ -47,9 +47,17 @@ def main() -> None:
             train(architecture, folder, plan, first=arguments.phase)
         greedy = shares(transcripts(BatchedReplies(folder=folder)))
         sampled = shares(transcripts(BatchedReplies(folder=folder, temperature=0.7)))
-        write_card(folder, architecture, plan, greedy, sampled)
+        strangers = shares(transcripts(BatchedReplies(folder=folder), STRANGERS))
+        write_card(folder, architecture, plan, greedy=greedy, sampled=sampled, strangers=strangers)
         print(
-            json.dumps({"model": architecture.name, "held_out_greedy": greedy, "held_out_temperature_0.7": sampled}),
+            json.dumps(
+                {
+                    "model": architecture.name,
+                    "held_out_greedy": greedy,
+                    "held_out_temperature_0.7": sampled,
+                    "strangers_greedy": strangers,
+                }
+            ),
             flush=True,
         )
 

@@ -82,7 +82,77 @@ THIRD_MIX = [
     (0.5, "repeat"),
 ]
 THIRD_HABITS = words.Habits(spliced=0.6, corrected=0.25, bare=0.2, more_small_talk=True, by_digits=True)
-LATER = {2: (SECOND_MIX, SECOND_HABITS), 3: (THIRD_MIX, THIRD_HABITS), 4: (THIRD_MIX, THIRD_HABITS)}
+
+
+# The fifth phase is the longest. Arithmetic comes in stories too, and facts that were never told are asked for more often.
+FIFTH_MIX = [
+    (2.0, "small talk"),
+    (2.4, "topic"),
+    (0.3, "compare"),
+    (6.0, "arithmetic"),
+    (1.7, "unknown"),
+    (3.2, "tell"),
+    (0.5, "story"),
+    (0.6, "poem"),
+    (1.2, "never told"),
+    (0.8, "repeat"),
+]
+FIFTH_HABITS = words.Habits(spliced=0.6, corrected=0.25, bare=0.15, more_small_talk=True, by_digits=True, worded=0.45)
+# The sixth phase drills memory: facts are told and asked about in more ways, often many turns later.
+SIXTH_MIX = [
+    (1.6, "small talk"),
+    (1.8, "topic"),
+    (0.2, "compare"),
+    (2.6, "arithmetic"),
+    (1.5, "unknown"),
+    (4.5, "tell"),
+    (0.4, "story"),
+    (0.9, "poem"),
+    (0.5, "never told"),
+    (2.0, "repeat"),
+]
+SIXTH_HABITS = words.Habits(
+    spliced=0.7,
+    corrected=0.25,
+    bare=0.1,
+    more_small_talk=True,
+    by_digits=True,
+    worded=0.5,
+    reminded=True,
+    asks=2.5,
+)
+# The seventh phase is the last one: everything once more, arithmetic in plain words and in longer stories.
+SEVENTH_MIX = [
+    (2.0, "small talk"),
+    (2.6, "topic"),
+    (0.2, "compare"),
+    (6.0, "arithmetic"),
+    (2.0, "unknown"),
+    (3.6, "tell"),
+    (0.6, "story"),
+    (0.8, "poem"),
+    (0.7, "never told"),
+    (1.2, "repeat"),
+]
+SEVENTH_HABITS = words.Habits(
+    spliced=0.7,
+    corrected=0.25,
+    bare=0.2,
+    more_small_talk=True,
+    by_digits=True,
+    worded=0.55,
+    reminded=True,
+    asks=2.0,
+    roomy=True,
+)
+LATER = {
+    2: (SECOND_MIX, SECOND_HABITS),
+    3: (THIRD_MIX, THIRD_HABITS),
+    4: (THIRD_MIX, THIRD_HABITS),
+    5: (FIFTH_MIX, FIFTH_HABITS),
+    6: (SIXTH_MIX, SIXTH_HABITS),
+    7: (SEVENTH_MIX, SEVENTH_HABITS),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,7 +286,7 @@ def conversation(rng: random.Random, *, early: bool = False, mix: list[tuple[flo
     for _ in range(turns):
         weighted = [
             *(EARLY_MIX if early else mix),
-            (3.0 if state.facts and talkative else 1.0 if state.facts else 0.0, "ask"),
+            (words.habits(rng).asks * (3.0 if talkative else 1.0) if state.facts else 0.0, "ask"),
         ]
         kind = rng.choices([k for _, k in weighted], [w for w, _ in weighted])[0]
         follow = _follow_up(rng, state, last)

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HELD_OUT = Path(__file__).parents[2] / "tests" / "embedded" / "chat_held_out.json"
+STRANGERS = HELD_OUT.with_name("chat_strangers.json")
 Messages = list[dict[str, str]]
 
 

@@ -317,9 +317,33 @@ def _as_typed(fact: Fact, typed: Typed) -> Fact:
     return Fact(kind=fact.kind, key=fact.key, value=typed.values["v"], noun=fact.noun)
 
 
+REMINDERS = "[I forgot|one more time|once more|memory test|a little test|test question|let me test you|help me out|I lost my notes|you surely know this|back to me|just checking|for the record|back to what I said|before we go on|last question|okay then|a moment ago I said it][, |: |. |... ]"
+STILL = (
+    "can you still tell me ",
+    "do you still know ",
+    "are you able to say ",
+    "I bet you don't know ",
+    "do you happen to remember ",
+    "is it possible that you know ",
+    "what would you say is ",
+)
+MORE_NAME_ASK = (
+    "[by what|under what|by which] name [do you know me|am I known|did I introduce myself]?",
+    "[and|so|now|then|okay][,|] my name [is|was]?",
+    "my name was [what|what again]?",
+    "[greet me|say hello to me|thank me|address me|say goodbye] [by|with|using] my name[.|, please.]",
+    "[whom|who] are you [talking|speaking] to?",
+    "[what|which name] [should|would|will] you call me?",
+    "[say|write|type|spell|print] my name[ please| for me|][.|]",
+)
+TAILS = "[ and I [am new here|have a question|like to test things|want to try this|hope you are well|am just looking around|work with computers|will ask you things]| by the way|, as you know|, since you ask|, in case you wonder| and I'm proud of it]"
+
+
 def tell_turn(rng: random.Random, fact: Fact, old: Fact | None = None) -> tuple[Typed, str, Fact]:
     """A fact told (or `old` corrected); the fact comes back with its value as typed."""
     patterns = list(fact.kind.correct) if old else tell_patterns(rng, fact)
+    if words.habits(rng).reminded and not old and rng.random() < 0.2:
+        patterns = [pattern.replace("[.|!]", "").replace("[.|]", "") + TAILS for pattern in patterns]
     typed = user(
         rng, patterns, _values(fact, old.value if old else ""), fixed=("k", "noun") if rng.random() < 0.5 else ()
     )
@@ -364,6 +388,15 @@ def ask_turn(rng: random.Random, fact: Fact, *, known: bool = True, only_pet: bo
         answers = ["you have {ak} called {v}."] if known else ["[I don't know. You|You] haven't told me about a pet."]
     elif fact.noun and pick < 0.25:
         patterns = list(LIKE_ASK)
+    elif words.habits(rng).reminded and fact.kind is NAME and pick < 0.35:
+        patterns = list(MORE_NAME_ASK)
+    reminded = rng.random() if words.habits(rng).reminded else 1.0
+    if reminded < 0.35:
+        patterns = [REMINDERS + pattern for pattern in patterns]
+    elif reminded < 0.45:
+        named = {NAME: "my name", CITY: "[where I live|my home town|my city]", AGE: "my age"}.get(fact.kind)
+        what = named or ("what my {k} is called" if fact.kind in (PET, RELATIVE) else "my {k}" if fact.noun else None)
+        patterns = [rng.choice(STILL) + what + "[?|]"] if what else patterns
     typed = user(rng, patterns, _values(fact))
     return typed, say(rng, answers, _values(fact))
 

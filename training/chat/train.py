@@ -22,7 +22,11 @@ from .tokenizer import train_tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """One phase of a training: `steps` are taken; the rate falls linearly and would reach 0 after `horizon` steps."""
+    """One phase of a training: `steps` are taken; the rate falls linearly and would reach 0 after `horizon` steps.
+
+    `blend`: share of the phase's first weights in what it leaves (Wortsman et al., 2022, "Model soups"): a short phase
+    then adds what is new and forgets less.
+    """
 
     number: int
     steps: int
@@ -31,6 +35,7 @@ class Phase:
     decay_from: float = 0.35
     warm_up: int = 60
     seed: int = 1
+    blend: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,7 @@ PLANS = {
             Phase(number=2, steps=300, horizon=420, peak=0.64, decay_from=0.1, warm_up=20),
             Phase(number=3, steps=300, horizon=300, peak=0.6, decay_from=0.1, warm_up=20),
             Phase(number=4, steps=290, horizon=290, peak=0.6, decay_from=0.3, warm_up=20, seed=2),
+            Phase(number=5, steps=900, horizon=900, peak=0.8, decay_from=0.2, warm_up=20, seed=3),
         )
     ),
     "chat-llama": TrainingPlan(
@@ -64,6 +70,9 @@ PLANS = {
             Phase(number=2, steps=250, horizon=380, peak=0.8, decay_from=0.1, warm_up=20),
             Phase(number=3, steps=340, horizon=340, peak=0.8, decay_from=0.1, warm_up=20),
             Phase(number=4, steps=350, horizon=350, peak=0.8, decay_from=0.3, warm_up=20, seed=2),
+            Phase(number=5, steps=2400, horizon=2400, peak=1.0, decay_from=0.3, warm_up=20, seed=3),
+            Phase(number=6, steps=750, horizon=750, peak=0.8, decay_from=0.2, warm_up=20, seed=4),
+            Phase(number=7, steps=450, horizon=450, peak=0.8, decay_from=0.2, warm_up=20, seed=5, blend=0.5),
         )
     ),
 }
@@ -108,7 +117,9 @@ def train(architecture: Architecture, folder: Path, plan: TrainingPlan, *, first
 
     `first`: the phase to begin with; the result of the one before it must be in the folder.
     """
-    for phase in plan.phases[first - 1 :]:
+    for phase in plan.phases:
+        if phase.number < first:
+            continue
         torch.manual_seed(phase.seed)
         if phase.number == 1:
             tokenizer = train_tokenizer(architecture.chat_format)
@@ -148,6 +159,7 @@ def _train_phase(
     groups = [(group, group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
     clipped = [p for group in optimizers[1].param_groups for p in group["params"]]
     average = {name: p.detach().clone() for name, p in model.named_parameters()}
+    first = {name: p.detach().clone() for name, p in model.named_parameters()} if phase.blend else {}
     started, spoken, running = time.process_time(), 0, 0.0
     source = batches(tokenizer, architecture.chat_format, seed=phase.seed, tokens=plan.tokens, phase=phase.number)
     for step in range(phase.steps):
@@ -175,3 +187,5 @@ def _train_phase(
             )
         if step % plan.save_every == plan.save_every - 1 or step == phase.steps - 1:
             save(folder, model, tokenizer, average)
+    if first:
+        save(folder, model, tokenizer, {name: average[name].lerp(first[name], phase.blend) for name in average})

@@ -115,6 +115,9 @@ class Habits:
     `spliced`: made-up words that are spliced from parts of known ones. `corrected`: told facts that correct an earlier one.
     `bare`: sums and differences asked without words. `more_small_talk`: whether the longer list of it is used.
     `by_digits`: whether tens and ones are shown one by one in arithmetic, which is asked in more ways then.
+    `worded`: sums and differences told as little stories or in loose words.
+    `roomy`: whether stories of sums have words to spare.
+    `reminded`: whether facts are told and asked about in more ways. `asks`: how much more often they are asked about.
     """
 
     spliced: float = 0.0
@@ -122,6 +125,10 @@ class Habits:
     bare: float = 0.0
     more_small_talk: bool = False
     by_digits: bool = False
+    worded: float = 0.0
+    reminded: bool = False
+    asks: float = 1.0
+    roomy: bool = False
 
 
 class Source(random.Random):

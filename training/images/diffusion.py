@@ -53,17 +53,17 @@ def build_text_encoder(tokenizer: CLIPTokenizer) -> CLIPTextModel:
 
 
 def build_unet() -> UNet2DConditionModel:
-    """An untrained UNet2DConditionModel of 2.8 M parameters that attends to the text at 8x8 and 4x4."""
+    """An untrained UNet2DConditionModel of 2.9 M parameters that attends to the text at every size."""
     return UNet2DConditionModel(
         sample_size=16,
         in_channels=4,
         out_channels=4,
         layers_per_block=1,
         block_out_channels=(32, 64, 96),
-        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
-        up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+        down_block_types=("CrossAttnDownBlock2D",) * 3,
+        up_block_types=("CrossAttnUpBlock2D",) * 3,
         cross_attention_dim=WIDTH,
-        attention_head_dim=4,
+        attention_head_dim=(2, 4, 4),  # diffusers' name for the number of heads
         norm_num_groups=8,
     )
 
@@ -103,7 +103,7 @@ def train(
     generator = torch.Generator().manual_seed(seed)
     noise = build_scheduler()
     networks = torch.nn.ModuleList([text_encoder, unet])
-    average = AveragedModel(networks, multi_avg_fn=get_ema_multi_avg_fn(0.996))
+    average = AveragedModel(networks, multi_avg_fn=get_ema_multi_avg_fn(0.997))
     # Torch's fused attention has a slow backward on CPU for so few tokens; the plain one computes the same.
     unet.set_attn_processor(AttnProcessor())
     optimizer = torch.optim.AdamW(networks.parameters(), peak, betas=(0.9, 0.99), weight_decay=0.01, fused=True)

@@ -273,6 +273,10 @@ def caption(scene: ShapeScene, rng: random.Random) -> str:
             words.insert(0, rng.choice(SIZE_WORDS[shape.size]))
         text = " ".join(words)
         chance = rng.random()
+        if chance > 0.93:
+            colour = words.pop(-2)
+            link = rng.choice(("in", "coloured", "that is", "painted", "of the colour", "which is", "in bright"))
+            return f"{article(' '.join(words))} {link} {colour}"
         return article(text) if chance < 0.75 else "one " + text if chance < 0.8 else text
 
     first = phrase(scene.first)
@@ -319,6 +323,8 @@ def caption(scene: ShapeScene, rng: random.Random) -> str:
     if scene.background == default_background(scene) and not scene.background_shade and rng.random() < 0.75:
         return text
     background = article(ground)
+    if rng.random() < 0.35:
+        return loose_wording(text, ground, rng)
     return rng.choice(
         (
             f"{text} on {background} background",
@@ -337,6 +343,64 @@ def caption(scene: ShapeScene, rng: random.Random) -> str:
             f"{background} picture with {text}",
         )
     )
+
+
+SURFACES = (
+    "paper",
+    "sheet of paper",
+    "page",
+    "card",
+    "board",
+    "screen",
+    "field",
+    "area",
+    "cloth",
+    "carpet",
+    "floor",
+    "plate",
+    "tile",
+    "flag",
+    "poster",
+    "table",
+    "ground",
+    "blanket",
+    "plane",
+)
+LEADS = ("there is", "i see", "imagine", "think of", "give me", "put", "place", "we want", "it shows", "just", "only")
+KINDS = ("a logo", "a sign", "a sticker", "a sketch", "a badge", "a symbol", "clip art", "a cartoon", "a print")
+
+
+def loose_wording(text: str, ground: str, rng: random.Random) -> str:
+    """Shape and background in one of the many ways that no rule foresees: surfaces, lists, whole sentences.
+
+    ``text``: the phrase of the shape; ``ground``: the words of the background's colour.
+    """
+    surface = rng.choice(SURFACES)
+    on = rng.choice(("on", "on", "on top of", "lying on", "drawn on", "printed on", "placed on", "over", "upon", "in"))
+    colour = rng.choice(("{0}", "{0}", "plain {0}", "solid {0}", "simple {0}", "bright {0}"))
+    ground = colour.format(ground)
+    behind = rng.choice(("background", "backdrop", "behind it", "back", "surrounding"))
+    place = f"{article(ground)} {surface}"
+    forms = (
+        f"{text} {on} {place}",
+        f"{text} {on} {place}",
+        f"{place} with {text}",
+        f"{place} that has {text} {rng.choice(('in the middle', 'in it', 'at its center', 'in the center'))}",
+        f"{rng.choice(LEADS)} {text} {on} {place}",
+        f"{rng.choice(KINDS)} of {text} on {ground}",
+        f"{rng.choice(KINDS)}: {text} on {ground}",
+        f"{text}, {behind} {ground}",
+        f"{text}, {behind}: {ground}",
+        f"{behind} {ground}, {text}",
+        f"{text} and everything else {ground}",
+        f"{text} and {article(ground)} {rng.choice(('background', 'backdrop'))}",
+        f"{text}; {ground} {rng.choice(('background', 'backdrop', 'surface', 'ground'))}",
+        f"{text} surrounded by {ground}",
+        f"{text}. the background {rng.choice(('is', 'should be', 'must be'))} {ground}",
+        f"all {ground} {rng.choice(('with', 'except for', 'but'))} {text}",
+        f"{text} with {ground} {rng.choice(('around it', 'behind it', 'all around', 'in the background'))}",
+    )
+    return rng.choice(forms)
 
 
 def default_background(scene: ShapeScene) -> str:

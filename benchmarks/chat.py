@@ -1,0 +1,218 @@
+"""Tokens a second and time to the first token, against what a user would pick instead, on the same random weights.
+
+`python -m benchmarks.chat` measures a Llama of SmolLM2-135M's shape, greedy, prompts of 64 tokens: one, four and eight
+users at once, then the first token of a 512-token prompt, then how cost grows with users and with what has been said.
+Contenders take turns in every round and medians count. A contender's share of the floor is what it reads of its weights
+a second, over what the memory gives to a plain sum. Writes benchmarks/results/chat-SHAPE.json and .png; the last line
+of output is the same JSON. llama.cpp takes part after `make bench-peers`.
+"""
+
+import argparse
+import gc
+import importlib.util
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hfjax_app.runtime.process import prepare
+
+prepare()  # before jax and torch start
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from transformers import AutoTokenizer  # noqa: E402
+
+from benchmarks import chart  # noqa: E402
+from benchmarks.contenders import SHAPES, Contender, Engine, LlamaCpp, PlainPort, Run, Transformers, random_model  # noqa: E402
+from benchmarks.hardware import MemoryFloor, describe  # noqa: E402
+from hfjax_app.chat import ChatEngine  # noqa: E402
+from hfjax_app.embedded import resolve  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results"
+CONTEXT = 768  # room for 512 tokens and some
+PROMPT, LONG_PROMPT = 64, 512
+
+
+def prompts_of(users: int, length: int, seed: int) -> list[list[int]]:
+    """Random ids; another seed every round, so that nobody answers from a cache of earlier prompts."""
+    return np.random.default_rng(seed).integers(0, 512, (users, length)).tolist()
+
+
+def engine_of(
+    model: torch.nn.Module, name: str, *, slots: int, context: int, tiers: Sequence[int] | None = None
+) -> Engine:
+    return _ready(name, lambda: ChatEngine(model, slots=slots, context=context, tiers=tiers))
+
+
+def int8_engine_of(model: torch.nn.Module, name: str, *, slots: int, context: int, tiers: Sequence[int]) -> Engine:
+    """As a user gets int8: quantised while a checkpoint is read."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        AutoTokenizer.from_pretrained(resolve("chat-llama")).save_pretrained(folder)
+        options = {"slots": slots, "context": context, "tiers": tiers}
+        return _ready(name, lambda: ChatEngine.from_pretrained(folder, quantize="int8", **options))
+
+
+def _ready(name: str, make: Callable[[], ChatEngine]) -> Engine:
+    started = time.perf_counter()
+    engine = make()
+    contender = Engine(name, engine, sum(array.nbytes for array in engine.runner.weights.values()))
+    print(f"{name}: ready after {time.perf_counter() - started:.0f} s", flush=True)
+    return contender
+
+
+def contenders_of(arguments: argparse.Namespace, crowds: tuple[int, ...]) -> list[Contender]:
+    """Who takes part. The plain port comes first, before our engine changes torchax."""
+    shape, threads, users = arguments.shape, torch.get_num_threads(), max(crowds)
+    full = random_model(shape, torch.float32, 8192)
+    half = random_model(shape, torch.float32, 8192).to(torch.bfloat16)
+    made: list[Contender] = [PlainPort("plain torchax float32", full, CONTEXT)]
+    made.append(Transformers("transformers float32", full))
+    if not arguments.quick:
+        made.append(Transformers("transformers bfloat16", half))
+        if not arguments.no_compile:
+            made.append(Transformers("torch.compile float32", random_model(shape, torch.float32, 8192), compiled=True))
+            made.append(Transformers("torch.compile bfloat16", half, compiled=True))
+    if importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):
+        from benchmarks import gguf_file
+
+        for precision in ("F32",) if arguments.quick else ("F32", "BF16", "Q8_0"):
+            path = gguf_file.write(full, Path(tempfile.gettempdir()) / f"bench-{shape}-{precision}.gguf", precision)
+            made.append(LlamaCpp(f"llama.cpp {precision}", path, users=users, context=CONTEXT, threads=threads))
+    else:
+        print("llama.cpp is not installed (make bench-peers), so it does not take part")
+    made.append(engine_of(full, "hfjax float32", slots=users, context=CONTEXT, tiers=crowds))
+    if not arguments.quick:
+        made.append(int8_engine_of(full, "hfjax int8", slots=users, context=CONTEXT, tiers=crowds))
+    return made
+
+
+def measure(
+    contenders: list[Contender],
+    users: int,
+    length: int,
+    new_tokens: int,
+    rounds: int,
+    read: Callable[[int, Run], float],
+) -> dict[str, float]:
+    """The median of `read(users, seconds)` of each contender over rounds, in which they take turns, after a warm-up."""
+    tokens: dict[str, list[list[int]]] = {}
+    taken: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    for round_ in range(rounds + 1):
+        for contender in contenders:
+            prompts = prompts_of(users, length, seed=1000 * round_ + users)
+            run = contender.run(prompts, new_tokens)
+            if round_:
+                taken[contender.name].append(read(users, run))
+            else:
+                tokens[contender.name] = run.tokens
+    for name, made in tokens.items():  # rounding may part two answers, a wrong model parts them at once
+        same = np.mean(np.array(made) == np.array(tokens["transformers float32"]))
+        if same < 1:
+            print(f"note: {same:.0%} of {name}'s tokens are those of transformers in float32")
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def growth(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Our engine alone: more users; a longer conversation; a follow-up against a new conversation of its length."""
+    result: dict[str, Any] = {"users": {}, "conversation": {}}
+    many = engine_of(model, "hfjax float32, 32 slots", slots=32, context=256)
+    result["bytes_per_slot_and_token"] = cache_bytes(many) // (32 * 256)
+    for users in (1, 2, 4, 8, 16, 32):
+        many.run(prompts_of(users, PROMPT, seed=users), 4)
+        run = many.run(prompts_of(users, PROMPT, seed=100 + users), 64)
+        result["users"][users] = users * 64 / run.seconds
+        print(f"{users} users: {result['users'][users]:,.1f} tokens/s", flush=True)
+    many.engine.stop()
+    del many
+    gc.collect()
+    long = engine_of(model, "hfjax float32, 8,448 tokens of context", slots=1, context=8448)
+    [said] = prompts_of(1, 8192 + 64, seed=7)
+    long.run([said[:PROMPT]], 4)
+    for length in (256, 1024, 2000, 4096, 8192):
+        long.run([said[:length]], 1)
+        alone = statistics.median(long.run(prompts_of(1, PROMPT, seed=seed), 1).first_s for seed in (11, 12, 13))
+        long.run([said[:length]], 1)
+        run = long.run([said[: length + PROMPT]], 33)
+        result["conversation"][length] = {
+            "tokens_per_s": 32 / (run.seconds - run.first_s),
+            "first_token_of_a_follow_up_s": run.first_s,
+            "first_token_of_its_tokens_alone_s": alone,
+        }
+        print(f"{length} tokens said: {json.dumps(result['conversation'][length])}", flush=True)
+    long.engine.stop()
+    return result
+
+
+def cache_bytes(contender: Engine) -> int:
+    import jax
+
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(contender.engine.runner._cache))
+
+
+def ratios(rates: dict[str, float], better_when_higher: bool) -> dict[str, float]:
+    """How many times better this engine is than each of the others."""
+    ours = rates["hfjax float32"]
+    return {
+        name: ours / rate if better_when_higher else rate / ours
+        for name, rate in rates.items()
+        if not name.startswith("hfjax")
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", default="smollm2-135m", choices=SHAPES)
+    parser.add_argument(
+        "--quick", action="store_true", help="float32 only, fewer tokens and rounds, one and four users"
+    )
+    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out: it compiles for minutes")
+    parser.add_argument("--no-growth", action="store_true", help="leave out how cost grows")
+    parser.add_argument("--rounds", type=int, default=None, help="default: 5, quick: 3")
+    arguments = parser.parse_args()
+    rounds = arguments.rounds or (3 if arguments.quick else 5)
+    crowds = (1, 4) if arguments.quick else (1, 4, 8)
+    new_tokens = 32 if arguments.quick else 128
+
+    floor = MemoryFloor()
+    report: dict[str, Any] = {"benchmark": "chat", "shape": arguments.shape, "hardware": describe(), "rounds": rounds}
+    contenders = contenders_of(arguments, crowds)
+    report["weight_bytes"] = {contender.name: contender.weight_bytes for contender in contenders}
+    bandwidths = [floor.bytes_per_s() for _ in range(5)]
+
+    report["tokens_per_s"], report["times_as_fast"] = {}, {}
+    for users in crowds:
+        rates = measure(contenders, users, PROMPT, new_tokens, rounds, lambda n, run: n * new_tokens / run.seconds)
+        bandwidths += [floor.bytes_per_s() for _ in range(5)]
+        report["tokens_per_s"][users], report["times_as_fast"][users] = rates, ratios(rates, True)
+        print(
+            f"{users} users, tokens/s: " + ", ".join(f"{name} {rate:,.1f}" for name, rate in rates.items()), flush=True
+        )
+    firsts = measure(contenders, 1, LONG_PROMPT, 1, rounds, lambda _, run: run.first_s)
+    report["first_token_of_512_s"], report["first_token_times_as_fast"] = firsts, ratios(firsts, False)
+    print("first token of 512, s: " + ", ".join(f"{name} {value:.3f}" for name, value in firsts.items()), flush=True)
+
+    report["memory_bytes_per_s"] = statistics.median(bandwidths)
+    report["share_of_floor"] = {
+        name: rate * report["weight_bytes"][name] / report["memory_bytes_per_s"]
+        for name, rate in report["tokens_per_s"][1].items()
+    }
+    print(
+        f"memory reads {report['memory_bytes_per_s'] / 1e9:.1f} GB/s; shares of that with one user: "
+        + ", ".join(f"{name} {share:.0%}" for name, share in report["share_of_floor"].items())
+    )
+    if not arguments.quick and not arguments.no_growth:
+        report["growth"] = growth(random_model(arguments.shape, torch.float32, 8448), arguments)
+    RESULTS.mkdir(exist_ok=True)
+    stem = RESULTS / f"chat-{arguments.shape}{'-quick' if arguments.quick else ''}"
+    stem.with_suffix(".json").write_text(json.dumps(report, indent=2) + "\n")
+    chart.draw(report, stem.with_suffix(".png"))
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

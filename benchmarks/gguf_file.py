@@ -1,0 +1,76 @@
+"""A Llama's weights as a GGUF file, so that llama.cpp computes the same model."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import torch
+from transformers import LlamaForCausalLM
+
+_LAYER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_TOP = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight"}
+_TYPES = {
+    "F32": gguf.GGMLQuantizationType.F32,
+    "BF16": gguf.GGMLQuantizationType.BF16,
+    "Q8_0": gguf.GGMLQuantizationType.Q8_0,
+}
+
+
+def write(model: LlamaForCausalLM, path: Path, precision: str) -> Path:
+    """Write matrices in F32, BF16 or Q8_0 and vectors in F32; a file that is there already is kept."""
+    if path.exists():
+        return path
+    config = model.config
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("no_vocab")
+    for name, tensor in model.named_parameters():
+        array = _rotated(name, tensor.detach(), model).to(torch.float32).numpy()
+        if array.ndim > 1:
+            writer.add_tensor(_name(name), gguf.quantize(array, _TYPES[precision]), raw_dtype=_TYPES[precision])
+        else:
+            writer.add_tensor(_name(name), array.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _name(name: str) -> str:
+    if name in _TOP:
+        return _TOP[name]
+    if name == "lm_head.weight":
+        return "output.weight"
+    _, _, layer, *module, _ = name.split(".")
+    return f"blk.{layer}.{_LAYER['.'.join(module)]}.weight"
+
+
+def _rotated(name: str, tensor: torch.Tensor, model: LlamaForCausalLM) -> torch.Tensor:
+    """llama.cpp rotates neighbouring pairs of a head, transformers its two halves: rows change places."""
+    for projection, heads in (
+        ("q_proj", model.config.num_attention_heads),
+        ("k_proj", model.config.num_key_value_heads),
+    ):
+        if projection in name:
+            return tensor.view(heads, 2, -1, tensor.shape[1]).swapaxes(1, 2).reshape(tensor.shape)
+    return tensor

@@ -1,0 +1,63 @@
+"""The number of tokens already in a slot, for models that compute with it in Python."""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+
+class Length:
+    """A traced whole number that knows its bounds.
+
+    Arithmetic with Python's ints keeps the bounds, so that `max(0, 1 - length)` and the like, which a model's code asks
+    of Python, are decided where every length gives the same answer. In a torch operation it is its tensor.
+
+    Args:
+        tensor: int32 scalar.
+        low, high: the least and the greatest value that it can have.
+    """
+
+    def __init__(self, tensor: torch.Tensor, low: int, high: int):
+        self.tensor, self.low, self.high = tensor, low, high
+
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, int):
+            return Length(self.tensor + other, self.low + other, self.high + other)
+        return self.tensor + other
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> Any:
+        return self + -other
+
+    def __rsub__(self, other: Any) -> Any:
+        return Length(-self.tensor, -self.high, -self.low) + other
+
+    def __gt__(self, other: Any) -> Any:
+        return self._compare(operator.gt, other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._compare(operator.ge, other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._compare(operator.lt, other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._compare(operator.le, other)
+
+    def _compare(self, compare: Callable[[Any, Any], Any], other: Any) -> Any:
+        """A Python bool where both bounds, and so everything between, compare alike; otherwise traced."""
+        if isinstance(other, int) and compare(self.low, other) == compare(self.high, other):
+            return compare(self.low, other)
+        return compare(self.tensor, other)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tensor, name)
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        plain = [arg.tensor if isinstance(arg, Length) else arg for arg in args]
+        return function(*plain, **{k: v.tensor if isinstance(v, Length) else v for k, v in (kwargs or {}).items()})

@@ -1,0 +1,87 @@
+"""Logit bias and penalties for tokens that were there before, on the device.
+
+What was there before is counted from the slot's token history, which lies beside the key-value cache and is as right as
+the cache is: a prefix that a slot still holds from an earlier request is in both. So nothing has to be reset when a
+request begins, a prompt of which only the end is prefilled counts in full, and who uses no penalty pays for writing a
+token id a step. The counts, [slots, vocabulary], live only while a program runs that needs them.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class Penalties(NamedTuple):
+    """A request's logit bias and penalties. Leading axes [slots], or none for one slot."""
+
+    used: jax.Array  # bool; whether any of the rest does anything
+    repetition: jax.Array  # float32; 1 does nothing
+    presence: jax.Array  # float32
+    frequency: jax.Array  # float32
+    bias_tokens: jax.Array  # int32 [..., most]; ids out of range are padding
+    bias_values: jax.Array  # float32 [..., most]
+
+
+class Occurrences(NamedTuple):
+    """Which tokens the conversation has so far, a row a slot."""
+
+    prompt: jax.Array  # bool [slots, vocabulary]
+    answer: jax.Array  # int32 [slots, vocabulary], how often
+
+    def add(self, token: jax.Array, counts: jax.Array) -> "Occurrences":
+        """One more token (int32 [slots]) in the answer of the slots where `counts` (bool [slots]) holds."""
+        slot = jnp.arange(token.shape[0])
+        return self._replace(answer=self.answer.at[slot, token].add(counts.astype(jnp.int32)))
+
+
+def occurrences(
+    wanted: jax.Array, history: jax.Array, answer_from: jax.Array, length: jax.Array, vocabulary: int
+) -> Occurrences:
+    """Count the tokens of each slot's conversation.
+
+    Args:
+        wanted: bool scalar; False: count nothing.
+        history: int32 [slots, context], the token at each position.
+        answer_from: int32 [slots], where the prompt ends.
+        length: int32 [slots], how many positions hold a token of this conversation.
+        vocabulary: how many token ids there are.
+    """
+    slots, context = history.shape
+    prompt, answer = jnp.zeros((slots, vocabulary), bool), jnp.zeros((slots, vocabulary), jnp.int32)
+
+    def count() -> Occurrences:
+        slot, position = jnp.arange(slots)[:, None], jnp.arange(context)
+        in_prompt = position < jnp.minimum(answer_from, length)[:, None]
+        in_answer = (position >= answer_from[:, None]) & (position < length[:, None])
+        return Occurrences(
+            prompt=prompt.at[slot, jnp.where(in_prompt, history, vocabulary)].set(True, mode="drop"),
+            answer=answer.at[slot, jnp.where(in_answer, history, vocabulary)].add(1, mode="drop"),
+        )
+
+    return jax.lax.cond(wanted, count, lambda: Occurrences(prompt, answer))
+
+
+def penalized(logits: jax.Array, penalties: Penalties, seen: Occurrences) -> jax.Array:
+    """Logits after logit bias, repetition penalty, frequency penalty and presence penalty, in that order.
+
+    The first two are transformers' SequenceBiasLogitsProcessor (of single tokens) and RepetitionPenaltyLogitsProcessor
+    (over prompt and answer). transformers has no presence or frequency penalty: these are as OpenAI's API reference
+    defines them, over the answer only, at the place that vLLM gives them, right after the repetition penalty.
+
+    Args:
+        logits: float32 [slots, vocabulary].
+        penalties: with leading axis [slots].
+        seen: counts of the same slots.
+
+    Returns:
+        float32 [slots, vocabulary].
+    """
+    slot = jnp.arange(logits.shape[0])[:, None]
+    logits = jnp.asarray(logits).at[slot, penalties.bias_tokens].add(penalties.bias_values, mode="drop")
+    said = seen.answer > 0
+    repetition = penalties.repetition[:, None]
+    repeated = jnp.where(logits < 0, logits * repetition, logits / repetition)
+    logits = jnp.where(seen.prompt | said, repeated, logits)
+    logits -= penalties.frequency[:, None] * seen.answer
+    return logits - penalties.presence[:, None] * said

@@ -1,0 +1,82 @@
+"""What a chat model needs of each device: programs compiled from its config, for devices that need not be here.
+
+Reads no weights. Does not judge whether that is too much: `planning/` does.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jax.sharding import AbstractMesh
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from hfjax_app.chat.engine import end_tokens
+from hfjax_app.chat.model_runner import ModelRunner
+from hfjax_app.chat.need import Need, need_of
+from hfjax_app.runtime.hub import load
+from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
+from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.weights import DTYPES, empty_model, shapes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatPlan:
+    """A chat model on some devices. `need` follows from shapes, `programs` from the compiler."""
+
+    architecture: str
+    parameters: int
+    dtype: str
+    has_template: bool
+    end_tokens: tuple[int, ...]
+    need: Need
+    programs: tuple[ProgramReport, ...]
+
+
+class ChatPlanner:
+    """One chat model's config, looked at without its weights.
+
+    Args:
+        source: a folder or a hub id.
+        slots, context: as ChatEngine takes them.
+        dtype: "float32", "bfloat16" or "float16".
+        int8: whether linear layers are to be quantised.
+
+    Raises:
+        ModelUnavailable: no such model, or its architecture can't run, and why.
+        RequestRejected: the context is longer than the model's positions.
+    """
+
+    def __init__(self, source: str | os.PathLike[str], *, slots: int, context: int, dtype: str, int8: bool):
+        self.slots, self.context, self.int8, self.dtype = slots, context, int8, dtype
+        self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
+        self._tokenizer = load(AutoTokenizer.from_pretrained, source)
+        self.need(1)  # refuses what can't run before anything is compiled
+
+    def _runner(self, mesh: Any) -> ModelRunner:
+        weights = shapes(self.model, placement=TensorParallel(mesh, self.model), quantize=self.int8)
+        ends = end_tokens(self.model)
+        return ModelRunner(
+            self.model, weights=weights, mesh=mesh, slots=self.slots, context=self.context, end_tokens=ends
+        )
+
+    def need(self, devices: int) -> Need:
+        """What each of so many devices has to hold."""
+        return need_of(self._runner(AbstractMesh((devices,), (AXIS,))), self.model)
+
+    def compile(
+        self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
+    ) -> ChatPlan:
+        """Compile every program for these devices; reports come as each is ready."""
+        mesh = mesh_of(devices)
+        programs = Programs(on_report, mesh)
+        self._runner(mesh).plan(programs)
+        return ChatPlan(
+            architecture=type(self.model).__name__,
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            dtype="int8 and " + self.dtype if self.int8 else self.dtype,
+            has_template=self._tokenizer.chat_template is not None,
+            end_tokens=end_tokens(self.model),
+            need=self.need(len(devices)),
+            programs=tuple(programs.reports),
+        )

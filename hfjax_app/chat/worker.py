@@ -1,0 +1,320 @@
+"""The engine's thread: what the device does next, who hears of what it made, and what a failure costs.
+
+Checking what comes from outside is engine.py's, deciding whose turn it is scheduler.py's.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from hfjax_app.chat.logprobs import TokenLogprobs, handed_out
+from hfjax_app.chat.model_runner import NOT_A_NUMBER, NOTHING, Made, ModelRunner
+from hfjax_app.chat.pace import Pace
+from hfjax_app.chat.sampling import SamplerState
+from hfjax_app.chat.scheduler import DecodeStep, PrefillStep, Request, Scheduler
+from hfjax_app.chat.stream import Progress
+from hfjax_app.errors import EngineStopped, RequestRejected
+
+QUEUE_LIMIT = 256
+MAX_FAILURES = 3  # in a row, with nothing that went well in between: then the engine gives up
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStats:
+    """A moment's view of the engine. Counters count from its start."""
+
+    slots: int
+    busy: int
+    waiting: int
+    requests: int
+    tokens: int
+    reused_tokens: int
+    wasted_tokens: int
+    prefill_calls: int
+    decode_calls: int
+
+
+@dataclass(kw_only=True, eq=False)
+class Handle:
+    """The engine's side of a request."""
+
+    deliver: Callable[[Progress], None]
+    sampler: SamplerState
+    top_logprobs: int | None
+    length_reason: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Call:
+    """A device call whose tokens have not been read yet, and the column of each request in them."""
+
+    made: Made
+    columns: dict[Request, int]
+    decodes: bool
+    dispatched_at: float
+
+
+class Worker:
+    """Owns the device: its thread alone calls the runner's programs, in rounds; requests come in under a lock.
+
+    Args:
+        runner: compiled before `start`.
+        end_tokens: ids that end an answer.
+    """
+
+    def __init__(self, runner: ModelRunner, end_tokens: tuple[int, ...]):
+        self.runner, self.end_tokens = runner, end_tokens
+        self.scheduler = Scheduler(
+            slots=runner.slots,
+            prefill_chunk=runner.prefill_chunk,
+            decode_chunk=runner.decode_chunk,
+            unturned=runner.unturned,
+            rollback=runner.rollback,
+        )
+        self.alive = False
+        self._changed = threading.Condition()  # guards scheduler and alive; never held while the device computes
+        self._calls: deque[_Call] = deque()  # dispatched, in the device's order; only the thread touches it
+        self._pace = Pace(runner.decode_chunk)
+        self._read_at = 0.0  # when the newest call that was read had ended, at the latest
+        self._failures = 0
+        self._cause: BaseException | None = None
+        self._thread: threading.Thread | None = None
+        self._requests = self._tokens = self._reused = self._wasted = self._prefills = self._decodes = 0
+
+    @property
+    def started(self) -> bool:
+        return self._thread is not None
+
+    def start(self) -> None:
+        self.alive = True
+        self._thread = threading.Thread(target=self._run, name="chat-engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; whoever still waits gets EngineStopped. May be called twice."""
+        with self._changed:
+            self.alive = False
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def why(self) -> str:
+        """Why the engine doesn't run."""
+        if self._cause is None:
+            return "it was stopped, or never started"
+        return f"it failed {self._failures} times in a row, at last with {_in_words(self._cause)}"
+
+    def submit(self, request: Request) -> None:
+        """Put a request in line.
+
+        Raises:
+            EngineStopped: the thread is not running.
+            RequestRejected: the line is full.
+        """
+        with self._changed:
+            if not self.alive:
+                raise EngineStopped(f"the chat engine is not running: {self.why}") from self._cause
+            if len(self.scheduler.waiting) >= QUEUE_LIMIT:
+                raise RequestRejected(f"the chat engine is busy: {QUEUE_LIMIT} requests are waiting; try again later")
+            self.scheduler.submit(request)
+            self._requests += 1
+            self._changed.notify()
+
+    def place(self, request: Request) -> int:
+        with self._changed:
+            return self.scheduler.place(request)
+
+    def stats(self) -> EngineStats:
+        with self._changed:
+            return EngineStats(
+                slots=len(self.scheduler.running),
+                busy=self.scheduler.busy,
+                waiting=len(self.scheduler.waiting),
+                requests=self._requests,
+                tokens=self._tokens,
+                reused_tokens=self._reused,
+                wasted_tokens=self._wasted,
+                prefill_calls=self._prefills,
+                decode_calls=self._decodes,
+            )
+
+    def _run(self) -> None:
+        try:
+            while self.alive:
+                if not self._round():
+                    with self._changed:
+                        self._changed.wait_for(lambda: not self.scheduler.idle or not self.alive)
+        except Exception as error:
+            self._cause = error
+        finally:
+            self._fail_everyone()
+
+    def _round(self) -> bool:
+        """Free cancelled slots, admit, dispatch one prefill chunk and one decode chunk, then read what came before.
+
+        The newest call is left running while the tokens of the ones before it are handed out, so that the device never
+        waits for the host. What that call does to slots that turn out to have finished is nothing: they have no tokens
+        left to make, on the device. Whoever gets such a slot next is prefilled by a later call.
+
+        Returns:
+            False when there was no work.
+        """
+        with self._changed:
+            for request in [*self.scheduler.waiting, *filter(None, self.scheduler.running)]:
+                if request.cancelled:
+                    self._finish(request, Progress(finish_reason="cancelled"))
+            self.scheduler.admit()
+            prefill = self.scheduler.next_prefill()
+        if prefill is not None:
+            self._attempt(self._prefill, prefill, [prefill.request])
+        with self._changed:
+            decode = self.scheduler.next_decode(self._pace.steps)
+        if decode is not None:
+            self._attempt(self._decode, decode, list(decode.requests))
+        dispatched = prefill is not None or decode is not None
+        works = dispatched or bool(self._calls)
+        while len(self._calls) > dispatched:
+            self._attempt(self._collect, self._calls.popleft(), None)
+        return works
+
+    def _attempt(self, step: Callable[[Any], None], argument: Any, concerned: list[Request] | None) -> None:
+        """Do a step; when it fails, fail the requests concerned with its cause and go on.
+
+        Args:
+            step: what to do.
+            argument: its argument.
+            concerned: whose request it is; None: everyone's that has a slot, because the cache is in doubt.
+
+        Raises:
+            Exception: the step's, when it was the last of MAX_FAILURES in a row.
+        """
+        try:
+            step(argument)
+        except Exception as error:
+            self._failures += 1
+            if self._failures >= MAX_FAILURES:
+                raise
+            with self._changed:
+                if concerned is None or not self.runner.intact:
+                    concerned = list(filter(None, self.scheduler.running))
+                    self._calls.clear()
+                    self.runner.reset()
+                    self.scheduler.slots.forget_all()
+                for request in concerned:
+                    self._fail(request, error)
+
+    def _prefill(self, step: PrefillStep) -> None:
+        request = step.request
+        if step.source is not None:
+            self.runner.copy(step.source, request.slot, step.start)
+        if step.start == request.reused:
+            self._reused += request.reused
+        chunk = np.zeros(self.runner.prefill_chunk, np.int32)
+        chunk[: step.stop - step.start] = request.prompt[step.start : step.stop]
+        max_tokens = request.max_tokens if step.is_last else 0
+        made = self.runner.prefill(
+            request.slot, chunk, step.start, step.stop - step.start, max_tokens, request.handle.sampler
+        )
+        self._prefills += 1
+        self._dispatched(made, {request: 0}, decodes=False)
+        with self._changed:
+            self.scheduler.prefilled(step)
+
+    def _decode(self, step: DecodeStep) -> None:
+        made, columns = self.runner.decode([request.slot for request in step.requests], step.rows, step.steps)
+        self._decodes += 1
+        self._dispatched(made, dict(zip(step.requests, columns, strict=True)), decodes=True)
+        with self._changed:
+            self.scheduler.decoded(step)
+
+    def _dispatched(self, made: Made, columns: dict[Request, int], *, decodes: bool) -> None:
+        made.tokens.copy_to_host_async()  # on its way as soon as it is made
+        now = time.perf_counter()
+        self._calls.append(_Call(made=made, columns=columns, decodes=decodes, dispatched_at=now))
+
+    def _collect(self, call: _Call) -> None:
+        """Wait for a call and hand out what it made."""
+        answers = _read(call)
+        self._failures = 0
+        began, self._read_at = max(call.dispatched_at, self._read_at), time.perf_counter()
+        if call.decodes:
+            self._pace.observe(max(len(tokens) for _, tokens, _ in answers), self._read_at - began)
+        with self._changed:
+            for request, tokens, logprobs in answers:
+                self._hand_out(request, tokens, logprobs)
+
+    def _hand_out(self, request: Request, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]) -> None:
+        """Deliver new tokens of a running request and release it when they were its last. Holds the lock."""
+        if request.cancelled or request.released:
+            self._wasted += len(tokens)
+            return
+        if NOT_A_NUMBER in tokens:
+            self._fail(request, FloatingPointError("the model's logits are not numbers (NaN or infinite)"))
+            self.runner.clear(request.slot)
+            return
+        request.answer.extend(tokens)
+        reason = None
+        if tokens and tokens[-1] in self.end_tokens:
+            tokens, logprobs, reason = tokens[:-1], logprobs[:-1], "stop"
+        elif len(request.answer) >= request.max_tokens:
+            reason = request.handle.length_reason
+        self._tokens += len(tokens)
+        progress = Progress(tokens=tokens, logprobs=logprobs, reused_tokens=request.reused, finish_reason=reason)
+        if reason is not None:
+            self._finish(request, progress, exact=True)
+        elif tokens:
+            _tell(request, progress)
+
+    def _finish(self, request: Request, last: Progress, *, exact: bool = False) -> None:
+        self.scheduler.release(request, exact=exact)
+        _tell(request, last)
+
+    def _fail(self, request: Request, cause: Exception) -> None:
+        error = EngineStopped(f"the chat engine failed on this request, and goes on: {_in_words(cause)}")
+        error.__cause__ = cause
+        self._finish(request, Progress(error=error))
+        if request.slot is not None:
+            self.scheduler.slots.forget(request.slot)
+
+    def _fail_everyone(self) -> None:
+        """The thread is ending: tell every request why, and accept no more."""
+        with self._changed:
+            self.alive = False
+            for request in [*self.scheduler.waiting, *filter(None, self.scheduler.running)]:
+                error = EngineStopped(f"the chat engine stopped: {self.why}")
+                error.__cause__ = self._cause
+                self._finish(request, Progress(error=error))
+
+
+def _in_words(error: BaseException) -> str:
+    """One line: the kind of error and the first line of its text."""
+    first, *_ = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {first}".removesuffix(": ")
+
+
+def _tell(request: Request, progress: Progress) -> None:
+    """Call the owner. One whose callback raises doesn't listen: its request is cancelled, and nobody else's."""
+    try:
+        request.handle.deliver(progress)
+    except Exception:
+        request.cancelled = True
+
+
+def _read(call: _Call) -> list[tuple[Request, tuple[int, ...], tuple[TokenLogprobs, ...]]]:
+    """Wait for what a call made: each request's tokens, and their log-probabilities where it wants them."""
+    wanted = any(request.handle.top_logprobs is not None for request in call.columns)
+    tokens, logprobs = jax.device_get((call.made.tokens, call.made.logprobs if wanted else None))
+    answers = []
+    for request, column in call.columns.items():
+        made_here = tokens[:, column] != NOTHING
+        ids, top = tuple(tokens[made_here, column].tolist()), request.handle.top_logprobs
+        own = jax.tree.map(lambda leaf, at=(made_here, column): leaf[at], logprobs)
+        answers.append((request, ids, () if top is None else handed_out(own, top)))
+    return answers

@@ -1,0 +1,110 @@
+"""Reading a text-to-image checkpoint: any pipeline class that diffusers has, and what its model card recommends.
+
+Does not cover pipelines whose denoiser reads something else than latents (packed ones, inpainting UNets), adapters, or
+the safety checker.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, AutoPipelineForText2Image, DiffusionPipeline
+from huggingface_hub import ModelCard, try_to_load_from_cache
+
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.hub import load, load_model
+
+STEPS = 20
+GUIDANCE_SCALE = 7.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommended:
+    """What a model draws best with; diffusers' usual values where its card says nothing.
+
+    Attributes:
+        steps: denoising steps.
+        guidance_scale: how closely to follow the prompt.
+    """
+
+    steps: int = STEPS
+    guidance_scale: float = GUIDANCE_SCALE
+
+
+def read(source: str | os.PathLike[str]) -> DiffusionPipeline:
+    """The checkpoint's torch pipeline, in float32, of the class that diffusers has for it.
+
+    Raises:
+        ModelUnavailable: in one line: which model, why not, and what would help.
+    """
+    name = os.fspath(source)
+    config = load(AutoPipelineForText2Image.load_config, source)
+    without = {"safety_checker": None, "requires_safety_checker": False}
+    options = {key: value for key, value in without.items() if key in config}
+    pipeline = load_model(AutoPipelineForText2Image.from_pretrained, source, dtype=torch.float32, **options)
+    if not isinstance(getattr(pipeline, "vae", None), AutoencoderKL):
+        raise ModelUnavailable(f"model {name!r}: its vae is not an AutoencoderKL")
+    network = getattr(pipeline, denoiser_name(pipeline), None)
+    if not isinstance(network, torch.nn.Module):
+        raise ModelUnavailable(f"model {name!r}: it has no unet and no transformer")
+    channels, latent_channels = network.config.in_channels, pipeline.vae.config.latent_channels
+    if channels != latent_channels:
+        raise ModelUnavailable(
+            f"model {name!r}: its denoiser reads {channels} channels, and the latents have {latent_channels}: not a "
+            "plain text-to-image model"
+        )
+    return pipeline
+
+
+def denoiser_name(pipeline: DiffusionPipeline) -> str:
+    """The name of the pipeline's component that predicts the noise."""
+    return "unet" if getattr(pipeline, "unet", None) is not None else "transformer"
+
+
+def revision_of(source: str | os.PathLike[str]) -> str:
+    """What a checkpoint is, exactly: the commit of one from the hub, else a hash of its folder's files.
+
+    Returns:
+        12 hexadecimal digits.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        repository, _, named = os.fspath(source).partition("@")
+        config = try_to_load_from_cache(repository, "model_index.json", revision=named or None)
+        # in the hub's cache: .../snapshots/<commit>/model_index.json
+        return Path(config).parent.name[:12] if isinstance(config, str) else "unknown"
+    digest = hashlib.sha256()
+    for file in sorted(
+        path for path in folder.rglob("*") if path.suffix in (".safetensors", ".json", ".txt", ".model")
+    ):
+        digest.update(file.relative_to(folder).as_posix().encode())
+        with file.open("rb") as content:
+            digest.update(hashlib.file_digest(content, "sha256").digest())
+    return digest.hexdigest()[:12]
+
+
+def recommended(source: str | os.PathLike[str]) -> Recommended:
+    """What the model card in the checkpoint's folder says, in the convention of Hugging Face's inference widget.
+
+    The card's front matter holds `inference: parameters: {num_inference_steps: ..., guidance_scale: ...}`. A card that
+    is missing, can't be read, or names values outside the limits recommends nothing: a card never keeps a model from
+    being used.
+    """
+    card = Path(source) / "README.md"
+    try:
+        inference: Any = ModelCard.load(card).data.to_dict().get("inference") if card.is_file() else None
+    except Exception:  # a card is free text, and its front matter any YAML
+        inference = None
+    parameters = inference.get("parameters") if isinstance(inference, dict) else None
+    if not isinstance(parameters, dict):
+        return Recommended()
+    steps, guidance = parameters.get("num_inference_steps"), parameters.get("guidance_scale")
+    found: dict[str, Any] = {}
+    if type(steps) is int and 1 <= steps <= 100:
+        found["steps"] = steps
+    if type(guidance) in (int, float) and 0 <= guidance <= 20:
+        found["guidance_scale"] = float(guidance)
+    return Recommended(**found)

@@ -1,0 +1,28 @@
+"""Noise from a picture's seed: the same on every device, whatever the pictures around it.
+
+The noise that a picture starts from is NumPy's (PCG64), made on the host. What stochastic samplers add at each step is
+made on the device, by jax's counter-based Threefry, which gives the same bits everywhere too.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+SEEDS = 2**64
+
+
+def first_noise(seed: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """What a run starts from, and what an encoded picture's spread is sampled with: float32, unit normal."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    return generator.standard_normal(shape, np.float32), generator.standard_normal(shape, np.float32)
+
+
+def key_of(seed: int) -> np.ndarray:
+    """The seed as a Threefry key, uint32 [2]."""
+    return np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32)
+
+
+def step_noise(key: jax.Array, step: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The fresh unit normal noise of one step, float32; `step` counts from 0. To be traced."""
+    folded = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), step)
+    return jax.random.normal(folded, shape, jnp.float32)

@@ -1,0 +1,190 @@
+"""How a picture was made, kept inside its PNG file: as JSON, and as the text that the Stable Diffusion web UI writes.
+
+The JSON (text chunk `hfjax`) holds everything that a picture can be drawn again from; the text (chunk `parameters`) is
+for people and other programs. Reading takes either, and trusts neither.
+"""
+
+import hashlib
+import io
+import json
+import re
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from typing import Any
+
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+
+from hfjax_app import __version__
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images.uploads import read_picture
+
+_JSON, _TEXT = "hfjax", "parameters"
+_LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
+_MAX_TEXT = 20_000
+# The web UI's names of schedulers, where they differ from ours.
+_WEB_UI = {"Euler a": "Euler ancestral"}
+_PARAMETER = re.compile(r'\s*([A-Za-z][\w /-]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Everything that one picture was drawn from. The fields are those of `ImageGenerator.generate`, and:
+
+    Attributes:
+        strength: None where no picture was started from.
+        image: SHA-256 of the picture that was started from, over its pixels; None without one.
+        mask: the same of its mask.
+        model: the checkpoint's name.
+        revision: of the checkpoint.
+        versions: the app's and its libraries', and the device's kind; None where a file does not tell.
+    """
+
+    prompt: str
+    negative_prompt: str
+    steps: int
+    guidance_scale: float
+    seed: int
+    width: int
+    height: int
+    scheduler: str
+    strength: float | None = None
+    image: str | None = None
+    mask: str | None = None
+    model: str | None = None
+    revision: str | None = None
+    versions: dict[str, str] | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """For `ImageGenerator.generate`, but for the picture and the mask."""
+        names = ("prompt", "negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
+        strength = {} if self.strength is None else {"strength": self.strength}
+        return {name: getattr(self, name) for name in names} | strength
+
+    def text(self) -> str:
+        """As the web UI writes it: the prompt, the negative prompt, and a line of parameters."""
+        names = {ours: theirs for theirs, ours in _WEB_UI.items()}
+        parameters = {
+            "Steps": self.steps,
+            "Sampler": names.get(self.scheduler, self.scheduler),
+            "CFG scale": f"{self.guidance_scale:g}",
+            "Seed": self.seed,
+            "Size": f"{self.width}x{self.height}",
+            "Model hash": self.revision,
+            "Model": self.model and _quoted(self.model),
+            "Denoising strength": self.strength,
+            "Version": self.versions and f"hfjax_app {self.versions.get('hfjax_app')}",
+        }
+        lines = [self.prompt]
+        if self.negative_prompt:
+            lines.append(f"Negative prompt: {self.negative_prompt}")
+        lines.append(", ".join(f"{name}: {value}" for name, value in parameters.items() if value is not None))
+        return "\n".join(lines)
+
+    def differences(self, versions: dict[str, str]) -> list[str]:
+        """What was another when the picture was made, such as "jax 0.10.1, now 0.10.2"."""
+        made = self.versions or {}
+        return [
+            f"{name} {made.get(name, 'unknown')}, now {now}" for name, now in versions.items() if made.get(name) != now
+        ]
+
+
+def current_versions(device: str) -> dict[str, str]:
+    """What decides a picture's pixels besides its recipe: versions of the app and its libraries, and the device."""
+    return {"hfjax_app": __version__, **{name: version(name) for name in _LIBRARIES}, "device": device}
+
+
+def digest(picture: Image.Image | None) -> str | None:
+    """SHA-256 of a picture's size and pixels, in hexadecimal; None of None."""
+    if picture is None:
+        return None
+    colour = picture.convert("RGB")
+    return hashlib.sha256(f"{colour.size}".encode() + colour.tobytes()).hexdigest()
+
+
+def to_png(picture: Image.Image, recipe: Recipe) -> bytes:
+    """The picture as a PNG file with its recipe inside."""
+    info = PngInfo()
+    info.add_itxt(_TEXT, recipe.text())
+    info.add_itxt(_JSON, json.dumps(asdict(recipe), ensure_ascii=False))
+    file = io.BytesIO()
+    picture.save(file, "PNG", pnginfo=info)
+    return file.getvalue()
+
+
+def read_png(data: object) -> tuple[Image.Image, Recipe]:
+    """A picture and the recipe inside its PNG file, whose values are of the right types, and not checked further.
+
+    Raises:
+        RequestRejected: not a picture, no recipe inside, or one that nobody wrote this way.
+    """
+    picture = read_picture(data, "picture")
+    found = picture.info.get(_JSON)
+    if isinstance(found, str) and len(found) <= _MAX_TEXT:
+        return picture, _from_json(found)
+    text = picture.info.get(_TEXT)
+    if isinstance(text, str) and len(text) <= _MAX_TEXT:
+        return picture, _from_text(text)
+    raise RequestRejected("the picture has no settings inside: only PNG files that came from here or a web UI have")
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("prompt", "negative_prompt", "scheduler"), (str,)),
+    **dict.fromkeys(("steps", "seed", "width", "height"), (int,)),
+    "guidance_scale": (int, float),
+    "strength": (int, float, type(None)),
+    **dict.fromkeys(("image", "mask", "model", "revision"), (str, type(None))),
+    "versions": (dict, type(None)),
+}
+
+
+def _from_json(text: str) -> Recipe:
+    try:
+        values: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise RequestRejected("the picture's settings are damaged: they are no JSON") from None
+    if not isinstance(values, dict):
+        raise RequestRejected("the picture's settings are damaged: they are no JSON object")
+    names = {field.name for field in fields(Recipe)}
+    if wrong := sorted(names.symmetric_difference(values)):
+        raise RequestRejected(f"the picture's settings are forged or damaged: {wrong[0][:40]!r} is missing or unknown")
+    for name, value in values.items():
+        if type(value) not in _TYPES[name]:
+            raise RequestRejected(f"the picture's settings are forged or damaged: {name} = {str(value)[:40]!r}")
+    versions = values["versions"]
+    if versions is not None and not all(isinstance(part, str) for pair in versions.items() for part in pair):
+        raise RequestRejected("the picture's settings are forged or damaged: versions must be text")
+    return Recipe(**values)
+
+
+def _from_text(text: str) -> Recipe:
+    """The web UI's text. Its last line holds the parameters, and what comes before them the prompts."""
+    *lines, last = text.strip().split("\n")
+    found = {name: value.strip() for name, value in _PARAMETER.findall(last)}
+    prompt, _, negative = "\n".join(lines).partition("Negative prompt:")
+    try:
+        width, height = found["Size"].split("x")
+        sampler = found["Sampler"]
+        strength = found.get("Denoising strength")
+        return Recipe(
+            prompt=prompt.strip(),
+            negative_prompt=negative.strip(),
+            steps=int(found["Steps"]),
+            guidance_scale=float(found["CFG scale"]),
+            seed=int(found["Seed"]),
+            width=int(width),
+            height=int(height),
+            scheduler=_WEB_UI.get(sampler, sampler),
+            strength=None if strength is None else float(strength),
+            model=found.get("Model"),
+            revision=found.get("Model hash"),
+        )
+    except (KeyError, ValueError):
+        raise RequestRejected(
+            "the picture's settings can't be read: their last line must hold Steps, Sampler, CFG scale, Seed and Size"
+        ) from None
+
+
+def _quoted(value: str) -> str:
+    """In quotes where it would end the parameter, as the web UI does."""
+    return json.dumps(value, ensure_ascii=False) if set(value) & set(',:\n"') else value

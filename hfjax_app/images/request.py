@@ -1,0 +1,133 @@
+"""What a user may ask of an image model, checked before anything is computed."""
+
+import secrets
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images.noise import SEEDS
+from hfjax_app.text import checked_text
+
+MAX_CHARACTERS = 1_000
+MAX_STEPS = 100
+MAX_GUIDANCE = 20.0
+MAX_SEED = SEEDS - 1
+MAX_IMAGES = 4
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ImageRequest:
+    """One request whose values are within the limits; `checked` makes it. Fields as in `ImageGenerator.generate`.
+
+    Attributes:
+        seeds: one for each picture.
+        size: (width, height) in pixels.
+        image: the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
+        mask: 1 where to draw and 0 where to keep the picture, float32 [height, width], or None.
+    """
+
+    prompt: str
+    negative_prompt: str
+    steps: int
+    guidance_scale: float
+    seeds: tuple[int, ...]
+    size: tuple[int, int]
+    scheduler: str
+    image: np.ndarray | None
+    mask: np.ndarray | None
+    strength: float
+
+    @property
+    def start(self) -> int:
+        """Steps left out because the picture to start from is there already; as in diffusers."""
+        return 0 if self.image is None else self.steps - min(int(self.steps * self.strength), self.steps)
+
+    def latent_mask(self, scale: int) -> np.ndarray:
+        """The mask in latents, float32 [1, 1, height, width]: the nearest pixel's, as in diffusers; else ones."""
+        if self.mask is None:
+            return np.ones((1, 1, self.size[1] // scale, self.size[0] // scale), np.float32)
+        return self.mask[None, None, ::scale, ::scale]
+
+
+def whole_number(name: str, value: object, low: int, high: int) -> int:
+    """The value as an int.
+
+    Raises:
+        RequestRejected: it is not one, or out of range.
+    """
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or not low <= value <= high:
+        raise RequestRejected(f"{name} = {value!r}: must be a whole number from {low} to {high}")
+    return int(value)
+
+
+def real_number(name: str, value: object, low: float, high: float) -> float:
+    """The value as a float.
+
+    Raises:
+        RequestRejected: it is not a number, or out of range.
+    """
+    real = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
+    if not real or not low <= value <= high:
+        raise RequestRejected(f"{name} = {value!r}: must be a number from {low:g} to {high:g}")
+    return float(value)
+
+
+def checked_prompts(prompt: object, negative_prompt: object) -> tuple[str, str]:
+    """Both, if a tokenizer can take them.
+
+    Raises:
+        RequestRejected: see `checked_text`.
+    """
+    prompt = checked_text(prompt, "prompt", MAX_CHARACTERS)
+    return prompt, checked_text(negative_prompt, "negative prompt", MAX_CHARACTERS, may_be_blank=True)
+
+
+def checked_seeds(seed: object, images: object) -> tuple[int, ...]:
+    """A seed for each picture: the given one (None: one of 32 bits, drawn now) and those that follow it.
+
+    Raises:
+        RequestRejected: a value is out of range.
+    """
+    count = whole_number("images", images, 1, MAX_IMAGES)
+    first = secrets.randbits(32) if seed is None else whole_number("seed", seed, 0, MAX_SEED)
+    return tuple((first + i) % SEEDS for i in range(count))
+
+
+def checked_picture(image: object, mask: object, size: tuple[int, int]) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The picture to start from and the mask as arrays of the wanted size.
+
+    Args:
+        image: a PIL picture, or None. It is enlarged or shrunk to cover the size, and its edges are cut.
+        mask: a PIL picture of any size, white where to draw, or None.
+        size: (width, height).
+
+    Raises:
+        RequestRejected: not pictures, a mask alone, or a mask with nothing to draw.
+    """
+    for name, picture in (("image", image), ("mask", mask)):
+        if picture is not None and not isinstance(picture, Image.Image):
+            raise RequestRejected(f"{name}: must be a picture, not {type(picture).__name__}")
+    if image is None:
+        if mask is not None:
+            raise RequestRejected("mask: there is no picture to draw into; upload one")
+        return None, None
+    pixels = np.asarray(_covering(image.convert("RGB"), size, Image.Resampling.LANCZOS), np.float32) / 255
+    if mask is None:
+        return pixels, None
+    drawn = (np.asarray(_covering(mask.convert("L"), size, Image.Resampling.NEAREST)) >= 128).astype(np.float32)
+    if not drawn.any():
+        raise RequestRejected("mask is empty: paint over what should be drawn anew")
+    return pixels, drawn
+
+
+def _covering(picture: Image.Image, size: tuple[int, int], resampling: Image.Resampling) -> Image.Image:
+    """The picture scaled and cut around its middle so that it fills the size exactly."""
+    if picture.size == size:
+        return picture
+    factor = max(size[0] / picture.width, size[1] / picture.height)
+    wide, tall = size[0] / factor, size[1] / factor
+    left, top = (picture.width - wide) / 2, (picture.height - tall) / 2
+    return picture.resize(size, resampling, box=(left, top, left + wide, top + tall))

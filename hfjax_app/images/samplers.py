@@ -1,0 +1,99 @@
+"""The schedulers that a user may choose from, each diffusers' own class on the checkpoint's own configuration."""
+
+import functools
+import inspect
+from typing import Any
+
+from diffusers import (
+    DDIMScheduler,
+    DPMSolverMultistepScheduler,
+    EulerAncestralDiscreteScheduler,
+    EulerDiscreteScheduler,
+    LCMScheduler,
+    UniPCMultistepScheduler,
+)
+from diffusers.schedulers import KarrasDiffusionSchedulers
+
+from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.images.schedule import Schedule, probe
+
+# Any number of steps that is long enough for a multistep scheduler to reach its full order.
+_USUAL_STEPS = 20
+_KEPT = 256
+_CHOICES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "DDIM": (DDIMScheduler, {"clip_sample": False, "thresholding": False}),
+    "Euler": (EulerDiscreteScheduler, {}),
+    "Euler ancestral": (EulerAncestralDiscreteScheduler, {}),
+    "DPM++ 2M": (DPMSolverMultistepScheduler, {"algorithm_type": "dpmsolver++", "solver_order": 2}),
+    "UniPC": (UniPCMultistepScheduler, {}),
+    "LCM": (LCMScheduler, {}),
+}
+_NAMES = {kind: name for name, (kind, _) in _CHOICES.items()}
+
+
+class Samplers:
+    """The choices for one checkpoint, and their schedules.
+
+    Args:
+        scheduler: the checkpoint's own; it is the default and is not changed.
+
+    Raises:
+        ModelUnavailable: it can't run in a compiled program; says why.
+
+    Attributes:
+        default: the name of the checkpoint's own scheduler, or its class's name where it is none of the known ones.
+        names: every choice, the default first. Only those that were made for the same kind of diffusion; LCM is among
+            them, though only models distilled for it draw well with it.
+        max_steps: the most steps that a schedule can have been asked for.
+        depth: pairs of (sample, model output) that the deepest choice looks at, see `schedule.py`.
+    """
+
+    def __init__(self, scheduler: Any):
+        kind = type(scheduler)
+        self.default = _NAMES.get(kind, kind.__name__)
+        self.max_steps = scheduler.config.num_train_timesteps
+        self._schedulers = {self.default: scheduler}
+        usual = min(_USUAL_STEPS, self.max_steps)
+        try:
+            self.depth = probe(scheduler, usual).depth
+        except Exception as error:  # NotLinear, or what a class that isn't meant for such a pipeline raises
+            raise ModelUnavailable(
+                f"{kind.__name__} can't run in a compiled program: {error}; save the pipeline with DDIMScheduler "
+                "(clip_sample false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
+            ) from error
+        family = {member.name for member in KarrasDiffusionSchedulers} | {LCMScheduler.__name__}
+        for name, (choice, options) in _CHOICES.items() if kind.__name__ in family else ():
+            if name == self.default:
+                continue
+            try:
+                accepted = inspect.signature(choice).parameters  # diffusers would log every other one, at every probe
+                config = {key: value for key, value in scheduler.config.items() if key in accepted}
+                other = choice.from_config(config | options)
+                depth = probe(other, usual).depth
+            except Exception:  # it does not know the checkpoint's kind of prediction or of schedule
+                continue
+            self._schedulers[name] = other
+            self.depth = max(self.depth, depth)
+        self._cached = functools.lru_cache(maxsize=_KEPT)(self._probed)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._schedulers)
+
+    def schedule(self, name: str | None, steps: int, start: int = 0) -> Schedule:
+        """The schedule of the named scheduler (None: the default), without its first `start` steps.
+
+        Raises:
+            RequestRejected: there is no such scheduler, or it can't do this number of steps.
+        """
+        name = self.default if name is None else name
+        if not isinstance(name, str) or name not in self._schedulers:
+            raise RequestRejected(f"scheduler = {name!r}: must be one of {', '.join(self.names)}")
+        try:
+            return self._cached(name, steps, start)
+        except Exception as error:
+            kind = type(self._schedulers[name]).__name__
+            raise RequestRejected(f"steps = {steps}: {kind} can't do that many: {error}") from error
+
+    def _probed(self, name: str, steps: int, start: int) -> Schedule:
+        return probe(self._schedulers[name], steps, start).padded(self.depth)

@@ -1,0 +1,75 @@
+"""Pictures from outside: bytes that may be anything become a PIL picture or a refusal, at a bounded cost."""
+
+import base64
+import io
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+from hfjax_app.errors import RequestRejected
+
+MAX_BYTES = 10 << 20
+MAX_PIXELS = 40_000_000  # what today's cameras make
+FORMATS = ("PNG", "JPEG", "WEBP")
+
+
+def read_file(path: Path, what: str) -> bytes:
+    """A file's content, if it is no larger than an upload may be.
+
+    Raises:
+        RequestRejected: it can't be read or is too large.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise RequestRejected(f"{what} of {size / (1 << 20):.1f} MB: at most {MAX_BYTES >> 20} MB")
+        return path.read_bytes()
+    except OSError as error:
+        raise RequestRejected(f"{what} can't be read: {error.strerror or error}") from None
+
+
+def from_data_url(text: object, what: str) -> bytes:
+    """The content of a data URL, or of its base64 part alone.
+
+    Raises:
+        RequestRejected: it is something else.
+    """
+    if not isinstance(text, str):
+        raise RequestRejected(f"{what}: must be a data URL, not {type(text).__name__}")
+    if len(text) > MAX_BYTES * 3 // 2:
+        raise RequestRejected(f"{what} of {len(text) / (1 << 20):.1f} MB of text: at most {MAX_BYTES >> 20} MB")
+    try:
+        return base64.b64decode(text.rpartition("base64,")[2], validate=True)
+    except ValueError:
+        raise RequestRejected(f"{what}: must be a data URL in base64") from None
+
+
+def read_picture(data: object, what: str) -> Image.Image:
+    """The decoded picture, turned as its camera was held; the first one of an animation.
+
+    The size is read from the header before anything is decoded, so that a decompression bomb costs nothing.
+
+    Args:
+        data: the file's bytes; anything at all.
+        what: its name in messages, such as "mask".
+
+    Raises:
+        RequestRejected: not a PNG, JPEG or WebP file, damaged, or too large.
+    """
+    if not isinstance(data, bytes):
+        raise RequestRejected(f"{what}: must be a picture file, not {type(data).__name__}")
+    if len(data) > MAX_BYTES:
+        raise RequestRejected(f"{what} of {len(data) / (1 << 20):.1f} MB: at most {MAX_BYTES >> 20} MB")
+    try:
+        picture = Image.open(io.BytesIO(data), formats=FORMATS)
+        if picture.width * picture.height <= MAX_PIXELS:
+            picture.load()
+            turned = ImageOps.exif_transpose(picture)
+            turned.info = dict(picture.info)
+            return turned
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
+        pass
+    except Exception as error:  # Pillow's decoders raise whatever a damaged file leads to
+        reason = "it is damaged" if data[:4] in (b"\x89PNG", b"RIFF") or data[:2] == b"\xff\xd8" else "it is none"
+        raise RequestRejected(f"{what} can't be read as a PNG, JPEG or WebP picture: {reason}") from error
+    raise RequestRejected(f"{what} has too many pixels: at most {MAX_PIXELS // 10**6} million")

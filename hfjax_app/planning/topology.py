@@ -1,0 +1,105 @@
+"""The chips that a plan can be made for, and their devices, which need not be here: libtpu compiles without a TPU.
+
+Figures are the vendor's: https://cloud.google.com/tpu/docs/v5e and .../v6e.
+"""
+
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from hfjax_app.errors import ModelUnavailable, RequestRejected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """What a plan knows of a chip."""
+
+    hbm: int  # bytes
+    bandwidth: float  # bytes per second of HBM
+
+
+LIBTPU = "0.0.42.1"  # of the version that our jax pins
+CHIPS = {"v5e": Chip(hbm=16 << 30, bandwidth=819e9), "v6e": Chip(hbm=32 << 30, bandwidth=1640e9)}
+SHAPES = {"v5e": ("1x1", "2x2", "2x4"), "v6e": ("1x1", "2x2")}
+NAMES = tuple(f"{chip}:{shape}" for chip, shapes in SHAPES.items() for shape in shapes)
+MARGIN = 0.06  # of the HBM: the runtime's own buffers, the programs' code, and gaps between arrays
+MAX_CPUS = 64
+
+# What libtpu would ask of a TPU VM, answered here.
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """Some chips that work as one: "v5e:2x2", or "cpu:N" for simulated devices.
+
+    `usable` is bytes per chip that arrays and temporaries may take: the HBM less the margin; None for a CPU.
+    """
+
+    name: str
+    devices: int
+    chip: Chip | None
+
+    @property
+    def usable(self) -> int | None:
+        return None if self.chip is None else int(self.chip.hbm * (1 - MARGIN))
+
+
+def parse(name: str) -> Topology:
+    """A topology by its name.
+
+    Raises:
+        RequestRejected: there is no such one; says which there are.
+    """
+    if match := re.fullmatch(r"cpu:(\d{1,4})", name, re.ASCII):
+        if not 1 <= int(match[1]) <= MAX_CPUS:
+            raise RequestRejected(f"topology = {name!r}: 1 to {MAX_CPUS} CPU devices can be simulated")
+        return Topology(name=name, devices=int(match[1]), chip=None)
+    if name not in NAMES:
+        raise RequestRejected(f"topology = {name!r}: known are {', '.join(NAMES)} and cpu:N")
+    rows, columns = map(int, name.partition(":")[2].split("x"))
+    return Topology(name=name, devices=rows * columns, chip=CHIPS[name.partition(":")[0]])
+
+
+def prepare_process(topology: Topology) -> None:
+    """Set what must be set before jax starts: no real accelerator, and as many simulated devices as are asked for."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # programs for absent devices can be written there, not read
+    if topology.chip is None:
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={topology.devices}".strip()
+    else:
+        os.environ |= _NO_TPU
+
+
+def devices(topology: Topology) -> list[Any]:
+    """The topology's devices for jax to compile for. TPUs can't be computed with.
+
+    Raises:
+        ModelUnavailable: the TPU's compiler is not installed, or this process has fewer simulated devices.
+    """
+    import jax
+    from jax.experimental import topologies
+
+    if topology.chip is None:
+        found = jax.devices("cpu")
+        if len(found) < topology.devices:
+            raise ModelUnavailable(f"topology {topology.name}: this process was started with {len(found)} CPU devices")
+        return found[: topology.devices]
+    if importlib.util.find_spec("libtpu") is None:
+        raise ModelUnavailable(
+            f"topology {topology.name} needs the TPU's compiler, which is not installed: pip install libtpu=="
+            f"{LIBTPU} (Linux on x86-64; no TPU is needed), or plan for cpu:{topology.devices}"
+        )
+    options = {"chips_per_host_bounds": [1, 1, 1]} if topology.devices == 1 else {}
+    try:
+        return list(topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **options).devices)
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelUnavailable(f"topology {topology.name}: libtpu can't describe it: {line}") from error

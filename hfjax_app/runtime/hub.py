@@ -1,0 +1,188 @@
+"""Where a model's files are: a folder, or a hub id that is downloaded; and what to do when they can't be had.
+
+Only data is fetched: configs, tokenizers and safetensors, never code and never pickles. Does not read weights:
+`weights.py` does.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    IncompleteSnapshotError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from safetensors import SafetensorError
+
+from hfjax_app.errors import ModelUnavailable
+
+T = TypeVar("T")
+
+# What a transformers checkpoint consists of; a repository may also hold other formats of the same weights, many times
+# as large. In these patterns `*` also stands for `/`.
+_CONFIG_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+_WEIGHT_FILES = ("model.safetensors", "model-*.safetensors")
+_OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}
+
+
+def fetch(source: str | os.PathLike[str], *, weights: bool = True) -> Path:
+    """The folder with a transformers checkpoint's files: the folder given, or the hub's snapshot, downloaded as needed.
+
+    Downloads show their progress; what is in the hub's cache is not loaded again, and without a network (or with
+    HF_HUB_OFFLINE) the cache alone is used.
+
+    Args:
+        source: a local folder, or a hub id: "owner/name" or "owner/name@revision" (a branch, tag or commit).
+        weights: False fetches the config and the tokenizer only.
+
+    Raises:
+        ModelUnavailable: in one line: which model, why not, and what would help.
+    """
+    name = os.fspath(source)
+    if Path(name).exists():
+        return Path(name)
+    repository, _, revision = name.partition("@")
+    patterns = [*_CONFIG_FILES, *(_WEIGHT_FILES if weights else ())]
+    try:
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=patterns, etag_timeout=10))
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """The safetensors files of a checkpoint folder: one, or those that its index names.
+
+    Args:
+        folder: as `fetch` returns it.
+        name: what the user called the model, for the message.
+
+    Raises:
+        ModelUnavailable: there are none, or not all that the index names.
+    """
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if single.exists():
+        return [single]
+    if not index.exists():
+        raise ModelUnavailable(_no_weights(name, folder))
+    try:
+        names = sorted({str(file) for file in json.loads(index.read_text())["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelUnavailable(f"model {name!r}: {index.name} is no index of safetensors files") from error
+    if outside := [file for file in names if Path(file).name != file or not file.endswith(".safetensors")]:
+        raise ModelUnavailable(f"model {name!r}: {index.name} names {outside[0]!r}, no safetensors file of it")
+    if missing := [file for file in names if not (folder / file).exists()]:
+        raise ModelUnavailable(
+            f"model {name!r} is here in part: {len(missing)} of {len(names)} weight files are missing, such as "
+            f"{missing[0]}; download the rest (with a network, and HF_HUB_OFFLINE unset)"
+        )
+    return [folder / file for file in names]
+
+
+def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
+    """Call a library's `from_pretrained` on a folder or a hub id, with the safe options, and translate its errors.
+
+    Args:
+        from_pretrained: e.g. `AutoTokenizer.from_pretrained`.
+        source: a local folder or a hub id, as `fetch` takes it.
+        options: passed on, e.g. `dtype`.
+
+    Raises:
+        ModelUnavailable: in one line: which model, why not, and what would help.
+    """
+    name = os.fspath(source)
+    try:
+        if Path(name).exists():
+            return from_pretrained(name, **options)
+        repository, _, revision = name.partition("@")
+        pin = {"revision": revision} if revision else {}
+        return from_pretrained(repository, **pin, **_reach(repository), **options)
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+
+
+def load_model(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
+    """`load` for weights: safetensors files only, and no code from the checkpoint is ever run."""
+    return load(from_pretrained, source, use_safetensors=True, **options)
+
+
+def explain(name: str, error: Exception) -> str:
+    """One line for what a library raised over a model: the deepest cause that has a remedy decides."""
+    causes = _chain(error)
+
+    def caused_by(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    repository = name.partition("@")[0]
+    if any(isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
+        return (
+            f"model {name!r}: the disk is full; downloads go to {constants.HF_HUB_CACHE}: make room there, or set "
+            "HF_HOME to a folder on another disk"
+        )
+    if caused_by(SafetensorError):
+        kind = "model folder" if Path(name).is_dir() else "model"
+        return f"{kind} {name!r}: a safetensors file is truncated or corrupt; copy or download it again"
+    if Path(name).is_dir():
+        if ".safetensors" not in {path.suffix for path in Path(name).rglob("*") if path.is_file()}:
+            return _no_weights(name, Path(name))
+        return f"model folder {name!r} can't be loaded: {_first_line(error)}"
+    if caused_by(HFValidationError):
+        return f"model {name!r}: there is no such folder, and a hub id looks like owner/name"
+    if caused_by(GatedRepoError):
+        return (
+            f"model {name!r} is gated: accept its licence on https://huggingface.co/{repository} and set HF_TOKEN to a "
+            "token of that account"
+        )
+    if caused_by(RevisionNotFoundError):
+        return f"model {name!r}: the hub has no such revision; after the @ comes a branch, a tag or a commit"
+    if caused_by(RepositoryNotFoundError):
+        return f"model {name!r} does not exist on the hub (or is private: set HF_TOKEN), and no such folder is here"
+    if caused_by(IncompleteSnapshotError):
+        return f"model {name!r} is here in part, and the hub can't be reached to download the rest"
+    if "safetensors" in str(error) and not caused_by(HfHubHTTPError, LocalEntryNotFoundError):
+        return f"model {name!r} has no safetensors weights: only safetensors files are loaded"
+    unreachable = caused_by(LocalEntryNotFoundError, ConnectionError, TimeoutError) or "connect" in str(error).lower()
+    if unreachable and constants.HF_HUB_OFFLINE:
+        return f"model {name!r} is no folder here and not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
+    if unreachable:
+        return f"model {name!r} is no folder here, and the hub can't be reached to download it"
+    return f"model {name!r} can't be loaded: {_first_line(error)}"
+
+
+def _no_weights(name: str, folder: Path) -> str:
+    others = {path.suffix for path in folder.rglob("*") if path.is_file()} & _OTHER_WEIGHTS
+    kind = "model folder" if Path(name).is_dir() else "model"
+    if others:
+        return f"{kind} {name!r} has weights, but none as safetensors: only safetensors files are loaded"
+    return f"{kind} {name!r} has no weights (*.safetensors)"
+
+
+def _reach(repository: str) -> dict[str, Any]:
+    """Asks the hub once. Out of reach, each file of a model would wait for its retries, also of one that is cached."""
+    try:
+        HfApi().model_info(repository, timeout=10)
+    except (HfHubHTTPError, HFValidationError):
+        return {}  # an answer; from_pretrained gets the same one, and `explain` puts it into words
+    except Exception:  # whatever the HTTP library raises without a network
+        return {"local_files_only": True}
+    return {}
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    causes: list[BaseException] = []
+    while error is not None and error not in causes:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return causes
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

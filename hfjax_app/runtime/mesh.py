@@ -1,0 +1,97 @@
+"""One model over several devices: which array is split over them, and how.
+
+Tensor parallelism as transformers describes it for each architecture (`config.base_model_tp_plan`): of two projections
+in a row the first is split by its outputs and the second by its inputs, so that devices meet once after attention and
+once after the MLP. XLA's partitioner inserts what is needed; nothing here can change a result. Does not split batches.
+"""
+
+import os
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+AXIS = "model"
+
+
+def local_mesh() -> Mesh | None:
+    """All devices of this process as one axis; None where there is only one, and nothing to split."""
+    devices = jax.local_devices()
+    return mesh_of(devices) if len(devices) > 1 else None
+
+
+def mesh_of(devices: Any) -> Mesh:
+    """The devices, real or of a topology that isn't here, as one axis."""
+    return Mesh(np.array(devices), (AXIS,))
+
+
+def device_memory() -> int | None:
+    """Bytes that each local device has for arrays; None where it doesn't say. CPU devices share the host's."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def split(mesh: Mesh, shape: tuple[int, ...], axis: int) -> NamedSharding:
+    """Split along one axis where the devices divide it evenly, else replicated."""
+    if len(shape) <= axis or shape[axis] % mesh.size:
+        return replicated(mesh)
+    return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
+
+
+class TensorParallel:
+    """Where the weights of a model go: call it with a weight's torch name and shape.
+
+    Projections of an attention are split in whole heads only; where the devices don't divide the heads, they are
+    replicated. So are all weights whose kind the architecture's plan doesn't name. Embeddings and the output layer are
+    split along the vocabulary.
+
+    Args:
+        mesh: the devices, one axis.
+        model: a transformers model; its weights may be on the meta device.
+    """
+
+    def __init__(self, mesh: Mesh, model: torch.nn.Module):
+        self.mesh = mesh
+        text = model.config.get_text_config(decoder=True) if hasattr(model.config, "get_text_config") else model.config
+        self._plan: dict[str, str] = getattr(text, "base_model_tp_plan", None) or {}
+        self._vocabulary = {
+            name
+            for name, module in model.named_modules()
+            if module is model.get_input_embeddings() or module is model.get_output_embeddings()
+        }
+        # A projection's parent is the attention, and says how many numbers a head has.
+        self._head = {
+            name: getattr(model.get_submodule(name.rpartition(".")[0]), "head_dim", 1)
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear)
+        }
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
+        """The sharding of a weight, a bias, or the scale of an int8 weight."""
+        layer = name.rpartition(".")[0]
+        if layer in self._vocabulary:
+            return split(self.mesh, shape, 0)
+        kind, head = self._kind(layer), self._head.get(layer, 1)
+        if kind.startswith("colwise") and len(shape) <= 2 and shape[0] % (head * self.mesh.size) == 0:
+            return split(self.mesh, shape, 0)
+        if kind.startswith("rowwise") and len(shape) == 2 and shape[1] % (head * self.mesh.size) == 0:
+            return split(self.mesh, shape, 1)
+        return replicated(self.mesh)
+
+    def _kind(self, layer: str) -> str:
+        """The plan's word for a layer. Its keys begin below the base model, whose own name differs."""
+        pattern = re.sub(r"\.\d+(?=\.|$)", ".*", layer)
+        while pattern:
+            if pattern in self._plan:
+                return self._plan[pattern]
+            pattern = pattern.partition(".")[2]
+        return ""

@@ -1,0 +1,103 @@
+"""Texts as rows of token ids, cut where the model's reading ends, and padded to the shapes of its programs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+
+from hfjax_app.errors import ModelUnavailable
+
+LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """A text's token ids, and whether it was longer than the model reads."""
+
+    ids: list[int]
+    cut: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """A text's token ids with the characters that each token stands for; special tokens stand for none."""
+
+    ids: list[int]
+    spans: list[tuple[int, int] | None]
+
+
+class Encoder:
+    """A model's tokenizer. Thread-safe.
+
+    The tokenizer is copied into one of the `tokenizers` library that is never changed afterwards: transformers' own
+    call sets truncation anew each time, which two threads must not do at once, and takes several times as long.
+
+    Args:
+        tokenizer: with a padding token; pads on either side elsewhere, here always on the right.
+        model: the model that reads the tokens; its positions limit them.
+
+    Raises:
+        ModelUnavailable: the tokenizer can't pad, or is not of the fast kind.
+    """
+
+    def __init__(self, tokenizer: Any, model: torch.nn.Module):
+        if tokenizer.pad_token_id is None:
+            raise ModelUnavailable(f"{type(tokenizer).__name__} has no padding token, and texts are padded here")
+        if not tokenizer.is_fast:
+            raise ModelUnavailable(
+                f"{type(tokenizer).__name__} is a slow tokenizer; one with a tokenizer.json is needed"
+            )
+        self.pad = tokenizer.pad_token_id
+        self.token_limit = min(tokenizer.model_max_length, _positions(model), LENGTHS[-1])
+        self.lengths = [length for length in LENGTHS if length < self.token_limit] + [self.token_limit]
+        self._whole = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._whole.no_padding()
+        self._whole.no_truncation()
+        self._cutting = Tokenizer.from_str(self._whole.to_str())
+        self._cutting.enable_truncation(self.token_limit, direction=tokenizer.truncation_side)
+
+    def count(self, text: str) -> int:
+        """Tokens of the whole text, special tokens included."""
+        return len(self._whole.encode(text).ids)
+
+    def encode(self, texts: list[str]) -> list[Encoded]:
+        """Each text's tokens, at most `token_limit`, special tokens included."""
+        encodings = self._cutting.encode_batch_fast(texts)
+        return [Encoded(ids=encoding.ids, cut=bool(encoding.overflowing)) for encoding in encodings]
+
+    def trace(self, text: str) -> Traced:
+        """The text's tokens, at most `token_limit`, with their places in it."""
+        found = self._cutting.encode(text)
+        spans = [
+            None if special else span for span, special in zip(found.offsets, found.special_tokens_mask, strict=True)
+        ]
+        return Traced(ids=found.ids, spans=spans)
+
+    def fitting(self, tokens: int) -> int:
+        """The shortest of the programs' lengths that holds so many tokens."""
+        return next(length for length in self.lengths if length >= tokens)
+
+    def padded(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and mask, int32 [batch, length]. Rows that are only padding look at their first token, so that their
+        softmax is a number too."""
+        ids = np.full((batch, length), self.pad, np.int32)
+        mask = np.zeros((batch, length), np.int32)
+        mask[:, 0] = 1
+        for number, row in enumerate(rows):
+            ids[number, : len(row)] = row
+            mask[number, : len(row)] = 1
+        return ids, mask
+
+
+def _positions(model: torch.nn.Module) -> int:
+    """How many tokens the model has positions for. RoBERTa and its kin count positions from behind the padding's."""
+    positions = getattr(model.config, "max_position_embeddings", None) or LENGTHS[-1]
+    for module in model.modules():
+        if not isinstance(module, torch.nn.Embedding) or module is model.get_input_embeddings():
+            continue
+        if module.num_embeddings == positions and module.padding_idx is not None:
+            return positions - module.padding_idx - 1
+    return positions

@@ -1,0 +1,229 @@
+"""Why a label: what each word contributed to its logit, by integrated gradients.
+
+Sundararajan, Taly, Yan: "Axiomatic Attribution for Deep Networks" (arXiv:1703.01365), equation 1, over the word
+embeddings, from a text of padding to the text itself. Special tokens stay, so they contribute nothing. Does not explain
+what lies behind the tokens that the model reads.
+"""
+
+import bisect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.sentiment.encoding import Encoder
+from hfjax_app.sentiment.turns import Turns
+
+TOLERANCE = 0.01  # of the logit's change; a stretch of the path that misses it is halved
+_LOGIT_FLOOR = 0.01  # where the logit hardly changes, this change decides what is precise enough
+_MOST_STRETCHES = 64
+_TOKENS = 1024  # tokens of one device call, all points of the path together
+_FEWEST_POINTS = 8
+_LENGTHS = (32, 128, 512)
+
+# Ideographs and kana stand for themselves; a word is what stands between white space and punctuation, inner apostrophes
+# and hyphens included.
+_SINGLE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_MARKS = r"!-/:-@\[-^`{-~¡¿«»\u2000-\u206f\u3000-\u303f\uff00-\uff0f"
+_INNER = rf"[^\s{_SINGLE}{_MARKS}]+"
+_WORD = re.compile(rf"[{_SINGLE}]|{_INNER}(?:['’-]{_INNER})*|[{_MARKS}]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """A label's logit, taken apart.
+
+    Args:
+        label: which one.
+        pieces: the whole text in order, as (characters, contribution); None for white space and for what was cut.
+        logit: of the text.
+        baseline: logit of a text of padding of the same length.
+    """
+
+    label: str
+    pieces: tuple[tuple[str, float | None], ...]
+    logit: float
+    baseline: float
+
+    @property
+    def error(self) -> float:
+        """How far the contributions' sum is from the change of the logit, as a share of it. 0: complete."""
+        change = self.logit - self.baseline
+        return abs(sum(value or 0.0 for _, value in self.pieces) - change) / max(abs(change), 1e-12)
+
+
+class Explainer:
+    """Compiles the gradient of a classifier along the path, for a few lengths.
+
+    Args:
+        model: the torch classifier.
+        encoder: of its texts.
+        weights: its weights on the device.
+        turns: of the device.
+        programs: where to compile.
+    """
+
+    def __init__(self, model: Any, encoder: Encoder, weights: Weights, turns: Turns, programs: Programs):
+        self._encoder, self._weights, self._turns = encoder, weights, turns
+        self._labels = model.config.num_labels
+        function = _path_function(model)
+        self._programs, self._points = {}, {}
+        for length in sorted({encoder.fitting(min(tokens, encoder.token_limit)) for tokens in _LENGTHS}):
+            points = self._points[length] = max(_FEWEST_POINTS, _TOKENS // length)
+            row, path = np.zeros(length, np.int32), np.zeros(points, np.float32)
+            arguments = row, row, np.ones_like(row), path, path, np.zeros(self._labels, np.float32)
+            self._programs[length] = programs.compile(f"explain_{points}x{length}", function, weights, *arguments)
+
+    def explain(self, text: str, target: int, label: str) -> Explanation:
+        """What each word contributed to one label's logit.
+
+        Args:
+            text: a checked one.
+            target: the label's index.
+            label: its name.
+        """
+        traced = self._encoder.trace(text)
+        length = next(length for length in self._programs if length >= len(traced.ids))
+        [ids], [mask] = self._encoder.padded([traced.ids], 1, length)
+        baseline = ids.copy()
+        baseline[[at for at, span in enumerate(traced.spans) if span is not None]] = self._encoder.pad
+        wanted = np.zeros(self._labels, np.float32)
+        wanted[target] = 1
+
+        def stretch(start: float, stop: float) -> _Stretch:
+            points, quadrature = _quadrature(self._points[length], start, stop)
+            with self._turns.turn(urgent=True):
+                shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
+                shares, logits = np.asarray(shares, np.float64), np.asarray(logits, np.float64)
+            return _Stretch(start=start, stop=stop, shares=shares, logits=(logits[0], logits[-1]))
+
+        stretches = _integrate(stretch)
+        shares = np.sum([stretch.shares for stretch in stretches], axis=0)
+        return Explanation(
+            label=label,
+            pieces=merged(text, traced.spans, shares.tolist()),
+            logit=next(stretch.logits[1] for stretch in stretches if stretch.stop == 1),
+            baseline=next(stretch.logits[0] for stretch in stretches if stretch.start == 0),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Stretch:
+    """A part of the path: each token's share (float64 [length]) of the logit's change, and the logit at both ends."""
+
+    start: float
+    stop: float
+    shares: np.ndarray
+    logits: tuple[float, float]
+
+    @property
+    def error(self) -> float:
+        return abs(self.shares.sum() - (self.logits[1] - self.logits[0]))
+
+
+def _path_function(model: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """Shares [length] and logits [points] of points on the path from one row of ids to another.
+
+    Every token has a gate that leads from its embedding in the baseline (0) to its own (1). The derivative by a gate is
+    the gradient times the difference of the embeddings, summed: just what is integrated.
+    """
+
+    def gated(
+        model: Any, ids: torch.Tensor, baseline: torch.Tensor, mask: torch.Tensor, gates: torch.Tensor
+    ) -> torch.Tensor:
+        def mixed(module: torch.nn.Module, _: Any, embedded: torch.Tensor) -> torch.Tensor:
+            start = module.forward(baseline)
+            return start + gates[None, :, None] * (embedded - start)
+
+        hook = model.get_input_embeddings().register_forward_hook(mixed)
+        try:
+            return model(input_ids=ids, attention_mask=mask).logits[0].float()
+        finally:
+            hook.remove()
+
+    function = pure_function(model, gated)
+
+    def path(
+        weights: Weights,
+        ids: jax.Array,
+        baseline: jax.Array,
+        mask: jax.Array,
+        points: jax.Array,
+        quadrature: jax.Array,
+        wanted: jax.Array,
+    ) -> tuple[jax.Array, jax.Array]:
+        def logit(gates: jax.Array) -> jax.Array:
+            return (function(weights, ids[None], baseline[None], mask[None], gates) * wanted).sum()
+
+        def at(point: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return jax.value_and_grad(logit)(jnp.full(ids.shape, point))
+
+        logits, gradients = jax.vmap(at)(points)
+        return quadrature @ gradients, logits
+
+    return path
+
+
+def _quadrature(points: int, start: float, stop: float) -> tuple[np.ndarray, np.ndarray]:
+    """Gauss-Legendre's points and weights on a stretch, float32 [points]; both ends are there too, with weight 0."""
+    nodes, weights = np.polynomial.legendre.leggauss(points - 2)
+    half = (stop - start) / 2
+    inner = start + half * (nodes + 1)
+    return np.float32([start, *inner, stop]), np.float32([0, *(half * weights), 0])
+
+
+def _integrate(stretch: Callable[[float, float], _Stretch]) -> list[_Stretch]:
+    """The path in as few stretches as make the shares add up: the least exact one is halved until they do.
+
+    A stretch's error is known without its exact value: its shares must sum to the change of the logit.
+    """
+    whole = stretch(0.0, 1.0)
+    allowed = TOLERANCE * max(abs(whole.logits[1] - whole.logits[0]), _LOGIT_FLOOR)
+    stretches = [whole]
+    while sum(part.error for part in stretches) > allowed and len(stretches) < _MOST_STRETCHES:
+        worst = max(stretches, key=lambda part: part.error)
+        middle = (worst.start + worst.stop) / 2
+        stretches.remove(worst)
+        stretches += [stretch(worst.start, middle), stretch(middle, worst.stop)]
+    return stretches
+
+
+def merged(text: str, spans: list[tuple[int, int] | None], shares: list[float]) -> tuple[tuple[str, float | None], ...]:
+    """Tokens' shares summed to words, with everything between the words, so that the pieces spell the text.
+
+    Args:
+        text: what was tokenized.
+        spans: the characters of each token; None for special tokens.
+        shares: of each token; those of special tokens are 0.
+    """
+    words = [match.span() for match in _WORD.finditer(text)] or [(0, len(text))]
+    sums = [0.0] * len(words)
+    read = 0
+    for span, share in zip(spans, shares, strict=False):  # behind the spans comes padding
+        if span is not None:
+            sums[_nearest(words, span)] += share
+            read = max(read, span[1])
+    pieces: list[tuple[str, float | None]] = []
+    at = 0
+    for (start, stop), value in zip(words, sums, strict=True):
+        if start > at:
+            pieces.append((text[at:start], None))
+        pieces.append((text[start:stop], value if start < read else None))
+        at = stop
+    if at < len(text):
+        pieces.append((text[at:], None))
+    return tuple(pieces)
+
+
+def _nearest(words: list[tuple[int, int]], span: tuple[int, int]) -> int:
+    """The word that shares most characters with a token, or else lies nearest to it."""
+    near = bisect.bisect_right(words, span[0], key=lambda word: word[0])
+    candidates = range(max(0, near - 1), min(len(words), bisect.bisect_left(words, span[1], key=lambda w: w[0]) + 1))
+    return max(candidates, key=lambda at: min(words[at][1], span[1]) - max(words[at][0], span[0]))

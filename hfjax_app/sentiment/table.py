@@ -1,0 +1,301 @@
+"""Texts from a file or a text box: CSV, TSV, JSONL or plain lines, read row by row with every limit checked before.
+
+No encoding is guessed: UTF-8, with or without a mark, and UTF-16 with one. Rows that can't be judged stay in their
+place with a note; only what makes the whole file unreadable refuses it.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from hfjax_app.errors import RequestRejected
+
+MAX_BYTES = 10 << 20
+MAX_ROWS = 100_000
+MAX_COLUMNS = 256
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
+
+_DELIMITERS = ",;\t|"
+_SAMPLE = 200  # rows that show a JSONL file's columns, and which column holds the texts
+_TEXT_NAMES = ("text", "review", "sentence", "comment", "content", "message", "body", "tweet")
+# The first bytes of files that are often renamed to .csv.
+_ARCHIVES = {
+    b"PK\x03\x04": "a zip archive, which is also what an Excel workbook is",
+    b"\x1f\x8b": "gzip",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+    b"PAR1": "Parquet",
+    b"%PDF": "a PDF",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"7z\xbc\xaf": "a 7z archive",
+}
+_LINES = "line"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One row's text, and what is wrong with the row, if anything."""
+
+    text: str
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A checked source of texts. Nothing but its location and shape is kept in memory.
+
+    Args:
+        name: for display.
+        kind: ".csv", ".tsv", ".jsonl" or ".txt".
+        columns: to choose one from; one called "line" where the rows are plain lines.
+        likely: the column that most likely holds the texts.
+        rows: how many there are.
+    """
+
+    name: str
+    kind: str
+    columns: tuple[str, ...]
+    likely: str
+    rows: int
+    _source: Path | str
+    _encoding: str = "utf-8"
+    _delimiter: str = ","
+    _has_header: bool = True
+
+    def cells(self, column: str) -> Iterator[Cell]:
+        """The column's text of each row, read as they are asked for.
+
+        Raises:
+            RequestRejected: there is no such column; or, while reading, the file is not what it was.
+        """
+        if column not in self.columns:
+            raise RequestRejected(f"column {column!r}: must be one of {', '.join(self.columns)}")
+        return self._cells(column)
+
+    def _cells(self, column: str) -> Iterator[Cell]:
+        with _opened(self._source, self._encoding) as file:
+            if self.kind == ".txt":
+                for line in _lines(file):
+                    yield Cell(text=line)
+            elif self.kind == ".jsonl":
+                for line in _lines(file):
+                    yield _json_cell(line, column)
+            else:
+                rows = _records(file, self._delimiter)
+                if self._has_header:
+                    next(rows, None)
+                at, wide = self.columns.index(column), len(self.columns)
+                for row in rows:
+                    yield _csv_cell(row, at, wide)
+
+
+def pasted(text: object) -> Table:
+    """The lines of a text box, an empty line being an empty row.
+
+    Raises:
+        RequestRejected: no text at all, or more of it than MAX_BYTES or MAX_ROWS.
+    """
+    if not isinstance(text, str):
+        raise RequestRejected(f"texts: must be lines of text, not {type(text).__name__}")
+    if not text.strip():
+        raise RequestRejected("no texts: paste some lines or choose a file first")
+    if len(text) > MAX_BYTES:
+        raise RequestRejected(f"{len(text):,} characters: at most {MAX_BYTES:,}")
+    rows = _counted(_lines(_opened(text, "")))
+    return Table(name="pasted lines", kind=".txt", columns=(_LINES,), likely=_LINES, rows=rows, _source=text)
+
+
+def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> Table:
+    """A file's columns and number of rows.
+
+    Args:
+        path: where it is. It is read again for the texts, so it must stay.
+        name: what its owner calls it; its ending says how to read it.
+        has_header: whether the first row of a CSV or TSV file holds the columns' names.
+
+    Raises:
+        RequestRejected: with the value and the limit: wrong ending, too large, too many rows or columns, another kind
+            of file inside, another encoding, or nothing in it.
+    """
+    name = name or path.name
+    kind = Path(name).suffix.lower()
+    if kind not in SUFFIXES:
+        raise RequestRejected(f"{name!r}: the name must end in one of {', '.join(SUFFIXES)}")
+    kind = ".jsonl" if kind == ".ndjson" else kind
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise RequestRejected(f"{name!r} has {size:,} bytes: at most {MAX_BYTES:,}")
+    encoding = _encoding(path, name)
+    shared = {"name": name, "kind": kind, "_source": path, "_encoding": encoding}
+    with _opened(path, encoding) as file:
+        if kind == ".txt":
+            return Table(columns=(_LINES,), likely=_LINES, rows=_filled(_counted(_lines(file)), name), **shared)
+        if kind == ".jsonl":
+            return _json_table(file, shared)
+        return _csv_table(file, has_header, shared)
+
+
+def _csv_table(file: IO[str], has_header: bool, shared: dict) -> Table:
+    name = shared["name"]
+    delimiter = "\t" if shared["kind"] == ".tsv" else _delimiter(file.readline())
+    file.seek(0)
+    records = _records(file, delimiter)
+    first = next((row for row in records), None)
+    if not first:
+        raise RequestRejected(f"{name!r}: the first row is empty; it should hold the columns' names or a text")
+    if len(first) > MAX_COLUMNS:
+        raise RequestRejected(f"{name!r} has {len(first):,} columns: at most {MAX_COLUMNS}")
+    columns = _unique(first if has_header else [""] * len(first))
+    sample = [] if has_header else [first]
+
+    def sampled() -> Iterator[list[str]]:
+        yield from sample
+        for row in records:
+            if len(sample) < _SAMPLE:
+                sample.append(row)
+            yield row
+
+    rows = _filled(_counted(sampled()), name)
+    lengths = [sum(len(row[at]) for row in sample if at < len(row)) for at in range(len(columns))]
+    options = {"_delimiter": delimiter, "_has_header": has_header}
+    return Table(columns=columns, likely=_likely(columns, lengths), rows=rows, **shared, **options)
+
+
+def _json_table(file: IO[str], shared: dict) -> Table:
+    lengths: dict[str, int] = {}
+
+    def sampled() -> Iterator[str]:
+        for number, line in enumerate(_lines(file)):
+            if number < _SAMPLE:
+                value = _parsed(line)
+                fields = {_LINES: value} if isinstance(value, str) else value if isinstance(value, dict) else {}
+                for key, text in fields.items():
+                    lengths[key] = lengths.get(key, 0) + (len(text) if isinstance(text, str) else 0)
+            yield line
+
+    rows = _filled(_counted(sampled()), shared["name"])
+    if not lengths:
+        raise RequestRejected(
+            f'{shared["name"]!r}: its first {_SAMPLE} lines hold no JSON objects like {{"text": "..."}}'
+        )
+    if len(lengths) > MAX_COLUMNS:
+        raise RequestRejected(f"{shared['name']!r} has {len(lengths):,} fields: at most {MAX_COLUMNS}")
+    columns = tuple(lengths)
+    return Table(columns=columns, likely=_likely(columns, list(lengths.values())), rows=rows, **shared)
+
+
+def _likely(columns: tuple[str, ...], lengths: list[int]) -> str:
+    """The column with a telling name, else the one with the longest texts."""
+    named = [column for name in _TEXT_NAMES for column in columns if column.strip().lower() == name]
+    return named[0] if named else columns[max(range(len(columns)), key=lengths.__getitem__)]
+
+
+def _unique(names: list[str]) -> tuple[str, ...]:
+    """Names for the columns: their own, and numbers where those are missing or repeat."""
+    columns: list[str] = []
+    for number, name in enumerate(names, 1):
+        name = " ".join(name.split())[:80]
+        columns.append(name if name and name not in columns else f"{name or 'column'} {number}")
+    return tuple(columns)
+
+
+def _delimiter(line: str) -> str:
+    """What separates the cells: the candidate that is most frequent outside quotes in the first line."""
+    outside = "".join(line.split('"')[::2])
+    return max(_DELIMITERS, key=outside.count)
+
+
+def _csv_cell(row: list[str], at: int, wide: int) -> Cell:
+    if len(row) in (wide, 0):
+        return Cell(text=row[at] if row else "")
+    return Cell(text=row[at] if at < len(row) else "", note=f"row has {len(row)} cells instead of {wide}")
+
+
+def _json_cell(line: str, column: str) -> Cell:
+    if not line.strip():
+        return Cell(text="")
+    value = _parsed(line)
+    if value is None:
+        return Cell(text="", note="not a line of JSON")
+    text = value.get(column) if isinstance(value, dict) else value if column == _LINES else None
+    if isinstance(text, str):
+        return Cell(text=text)
+    if text is None:
+        return Cell(text="", note=f"no {column!r} in this line")
+    return Cell(text="", note=f"{column!r} is {type(text).__name__}, not text")
+
+
+def _parsed(line: str) -> object:
+    """A line's JSON value, or None where it is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _records(file: IO[str], delimiter: str) -> Iterator[list[str]]:
+    reader = csv.reader(file, delimiter=delimiter)
+    while True:
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            limit = csv.field_size_limit()
+            what = (
+                f"a cell of more than {limit:,} characters; is a quote left open?" if "limit" in str(error) else error
+            )
+            raise RequestRejected(f"line {reader.line_num:,}: {what}") from None
+        if row is None:
+            return
+        yield row
+
+
+def _lines(file: IO[str]) -> Iterator[str]:
+    return (line.rstrip("\r\n") for line in file)
+
+
+def _counted(rows: Iterator[object]) -> int:
+    """How many rows there are, found out without going beyond the limit."""
+    count = 0
+    for _ in rows:
+        count += 1
+        if count > MAX_ROWS:
+            raise RequestRejected(f"more than {MAX_ROWS:,} rows: split the file")
+    return count
+
+
+def _filled(rows: int, name: str) -> int:
+    if rows == 0:
+        raise RequestRejected(f"{name!r} holds no rows")
+    return rows
+
+
+def _encoding(path: Path, name: str) -> str:
+    """The file's encoding, after a look at all of its bytes, piece by piece."""
+    with path.open("rb") as file:
+        head = file.read(8)
+    for mark, what in _ARCHIVES.items():
+        if head.startswith(mark):
+            raise RequestRejected(f"{name!r} is {what}, no table of text: export it as CSV")
+    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    at = 0
+    with path.open(encoding=encoding, newline="") as file:
+        try:
+            while piece := file.read(1 << 16):
+                if "\0" in piece:
+                    raise RequestRejected(
+                        f"{name!r} holds a NUL character at {at + piece.index(chr(0)):,}: no text file"
+                    )
+                at += len(piece)
+        except UnicodeError as error:
+            what = encoding.removesuffix("-sig").upper()
+            raise RequestRejected(
+                f"{name!r} is not {what} ({error.reason} after character {at:,}): save it as UTF-8"
+            ) from None
+    return encoding
+
+
+def _opened(source: Path | str, encoding: str) -> IO[str]:
+    return io.StringIO(source, newline="") if isinstance(source, str) else source.open(encoding=encoding, newline="")

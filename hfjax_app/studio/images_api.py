@@ -1,0 +1,111 @@
+"""The images tab's part of the API: pictures and replays for programs, with pictures as data URLs."""
+
+import base64
+from concurrent.futures import Executor
+from contextlib import aclosing
+from typing import Any
+
+import gradio as gr
+
+from hfjax_app.backends import Backend
+from hfjax_app.studio.refusal import streamed
+from hfjax_app.studio.stepping import stepped
+
+
+class ImagesApi:
+    """Endpoints over a backend.
+
+    Args:
+        backend: the images backend.
+        threads: where its steps run.
+    """
+
+    def __init__(self, backend: Backend, threads: Executor):
+        self._backend, self._threads = backend, threads
+
+    def register(self, options: dict[str, Any]) -> None:
+        """Add the endpoints to the surrounding blocks."""
+        gr.api(self.generate, api_name="generate", **options)
+        gr.api(self.replay, api_name="replay", **options)
+
+    @streamed
+    async def generate(
+        self,
+        prompt: str,
+        negative_prompt: str = "",
+        steps: int = 20,
+        guidance_scale: float = 7.5,
+        seed: int | None = None,
+        images: int = 1,
+        width: int | None = None,
+        height: int | None = None,
+        scheduler: str | None = None,
+        image: str | None = None,
+        mask: str | None = None,
+        strength: float = 0.8,
+    ) -> dict[str, Any]:
+        """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
+        null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
+        picture to start from) and `mask` (white where to draw) are data URLs."""
+        from hfjax_app.images.uploads import from_data_url, read_picture
+
+        given = {
+            name: None if value is None else read_picture(from_data_url(value, name), name)
+            for name, value in (("image", image), ("mask", mask))
+        }
+        moments = self._backend.get().generate(
+            prompt,
+            negative_prompt=negative_prompt,
+            steps=steps,
+            guidance_scale=guidance_scale,
+            seed=seed,
+            images=images,
+            width=width,
+            height=height,
+            scheduler=scheduler,
+            strength=strength,
+            **given,
+        )
+        async with aclosing(stepped(moments, self._threads)) as running:
+            async for moment in running:
+                if not _is_last(moment):
+                    yield _news(moment)
+                    continue
+                yield {
+                    "images": [_data_url(picture.png) for picture in moment.pictures],
+                    "seeds": [picture.seed for picture in moment.pictures],
+                    "notice": moment.notice,
+                }
+
+    @streamed
+    async def replay(self, png: str, image: str | None = None, mask: str | None = None) -> dict[str, Any]:
+        """Draws a PNG file (a data URL) again from the recipe inside: {"identical", "summary"}; before that streams
+        what /generate streams. `image` and `mask` are needed where the picture was drawn from them."""
+        from hfjax_app.images import replay
+        from hfjax_app.images.uploads import from_data_url, read_picture
+
+        given = {
+            name: None if value is None else read_picture(from_data_url(value, name), name)
+            for name, value in (("image", image), ("mask", mask))
+        }
+        moments = replay(self._backend.get(), from_data_url(png, "picture"), **given)
+        async with aclosing(stepped(moments, self._threads)) as running:
+            async for moment in running:
+                if summary := getattr(moment, "summary", None):
+                    yield {"identical": moment.is_identical, "summary": summary}
+                elif not _is_last(moment):
+                    yield _news(moment)
+
+
+def _is_last(moment: Any) -> bool:
+    return getattr(moment, "is_last", False)
+
+
+def _news(moment: Any) -> dict[str, Any]:
+    if reason := getattr(moment, "reason", None):
+        return {"waiting": reason}
+    return {"step": moment.step, "steps": moment.steps, "seconds_left": round(moment.seconds_left, 2)}
+
+
+def _data_url(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

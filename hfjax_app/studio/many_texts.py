@@ -1,0 +1,241 @@
+"""Many texts: lines or a file in, a table of labels, two charts and a CSV file out."""
+
+import asyncio
+import html
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+import pandas as pd
+
+from hfjax_app.backends import Backend
+from hfjax_app.errors import RequestRejected
+from hfjax_app.sentiment.many import BINS, NO_LABEL, UNJUDGED, Results, Row, judged
+from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
+from hfjax_app.studio.refusal import refusals_shown, streamed
+
+CONCURRENCY = 2  # lists at a time; single texts go before them
+ROWS_SHOWN = 500
+SHOWN_CHARACTERS = 300
+SESSION_S = 3600
+ALL = "all rows"
+_HEADERS = ["row", "label", "text", "probability", "note"]
+
+
+@dataclass(kw_only=True, eq=False)
+class Run:
+    """One visitor's list: what is done of it, whether its owner has cancelled it, and the files made of it by label."""
+
+    results: Results
+    total: int
+    cancelled: bool = False
+    files: dict[str | None, Path] = field(default_factory=dict)
+
+
+class ManyTexts:
+    """Builds its components and events in the surrounding gr.Blocks."""
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=3):
+                lines = gr.Textbox(
+                    "",
+                    label="One text per line",
+                    placeholder="I loved it\nThe soup was cold\n…",
+                    lines=8,
+                    max_lines=8,
+                    elem_id="many-lines",
+                )
+            with gr.Column(scale=2):
+                file = gr.File(
+                    label="or a CSV, TSV, JSONL or text file",
+                    file_types=[*SUFFIXES],
+                    height=150,
+                    elem_id="many-file",
+                )
+                has_header = gr.Checkbox(
+                    True, label="The first row holds the columns' names", visible=False, elem_id="many-header"
+                )
+                column = gr.Dropdown([], label="Column with the texts", visible=False, elem_id="many-column")
+        with gr.Row():
+            button = gr.Button("Classify all", variant="primary", elem_id="classify-all")
+            cancel = gr.Button("Cancel", interactive=False, elem_id="many-cancel")
+        progress = gr.HTML(elem_id="many-progress")
+        with gr.Column(visible=False, elem_id="many-results") as panel:
+            with gr.Row():
+                bars = gr.BarPlot(
+                    x="label",
+                    y="texts",
+                    title="Labels",
+                    sort="-y",
+                    y_lim=[0, None],
+                    height=240,
+                    min_width=280,
+                    elem_id="many-labels",
+                )
+                histogram = gr.BarPlot(
+                    x="probability",
+                    y="texts",
+                    title="Probability of the label",
+                    y_lim=[0, None],
+                    height=240,
+                    min_width=280,
+                    x_label_angle=-45,
+                    elem_id="many-confidence",
+                )
+            with gr.Row(equal_height=False):
+                shown = gr.Dropdown([ALL], value=ALL, label="Show", elem_id="many-filter")
+                download = gr.DownloadButton("Download as CSV", elem_id="many-download")
+            table = gr.Dataframe(
+                headers=_HEADERS,
+                datatype=["number", "str", "str", "number", "str"],
+                column_widths=["60px", "120px", "480px", "110px", "250px"],
+                wrap=True,
+                max_height=420,
+                interactive=False,
+                show_label=False,
+                buttons=[],
+                elem_id="many-table",
+            )
+            count = gr.HTML(elem_id="many-count")
+        self._cache = Path(download.GRADIO_CACHE)
+        run = gr.State(None, time_to_live=SESSION_S)
+        at_once = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private"}
+        gr.on(
+            [file.upload, file.clear, has_header.input],
+            self._inspect,
+            [file, has_header],
+            [has_header, column, progress],
+            trigger_mode="always_last",
+            **at_once,
+        )
+        outputs = [run, progress, panel, bars, histogram, shown, table, count, download, button, cancel]
+        work = button.click(
+            self._run,
+            [lines, file, has_header, column],
+            outputs,
+            concurrency_id="sentiment-many",
+            concurrency_limit=CONCURRENCY,
+            **at_once,
+        )
+        work.then(_idle, None, [button, cancel], queue=False, **at_once)
+        cancel.click(self._cancel, [run], [cancel], queue=False, **at_once)
+        shown.input(self._filter, [run, shown], [table, count, download], **at_once)
+
+    async def _inspect(self, file: object, has_header: object) -> list[Any]:
+        """The columns of a file as soon as it is there, so that a mistake is told before anything runs."""
+        if file is None:
+            return [gr.Checkbox(visible=False), gr.Dropdown(visible=False), ""]
+        with refusals_shown():
+            source = await asyncio.to_thread(self._opened, file, has_header)
+        has_columns = source.kind != ".txt"
+        picker = gr.Dropdown(list(source.columns), value=source.likely, visible=has_columns)
+        note = _note(f"{source.name}: {source.rows:,} rows")
+        return [gr.Checkbox(visible=source.kind in (".csv", ".tsv")), picker, note]
+
+    @streamed
+    async def _run(
+        self, lines: object, file: object, has_header: object, column: object
+    ) -> AsyncGenerator[list[Any], None]:
+        classifier = self._backend.get()
+        source = pasted(lines) if file is None else await asyncio.to_thread(self._opened, file, has_header)
+        cells = source.cells(source.likely if file is None or source.kind == ".txt" else column)
+        run = Run(results=Results(labels=tuple(classifier.labels)), total=source.rows)
+        same = [gr.skip()] * 7
+        started = time.perf_counter()
+        yield [run, _note("Starting …"), *same, gr.Button(interactive=False), gr.Button(interactive=True)]
+        pieces = judged(classifier, cells)
+        while not run.cancelled and (rows := await asyncio.to_thread(next, pieces, None)):
+            run.results.add(rows)
+            yield [gr.skip(), _progress(run, time.perf_counter() - started), *same, gr.skip(), gr.skip()]
+        done, seconds = len(run.results.rows), time.perf_counter() - started
+        ended = f"Cancelled: {done:,} of {run.total:,} rows done" if run.cancelled else f"{done:,} rows"
+        note = _note(f"{ended} in {seconds:.1f} s")
+        choices = [ALL, *(f"{label} · {number:,}" for label, number in run.results.counts.most_common())]
+        options = gr.Dropdown(
+            list(zip(choices, [ALL, *dict(run.results.counts.most_common())], strict=True)), value=ALL
+        )
+        found = await asyncio.to_thread(self._shown, run, None)
+        charts = [label_counts(run.results), confidence(run.results)]
+        yield [gr.skip(), note, gr.Column(visible=done > 0), *charts, options, *found, gr.skip(), gr.skip()]
+
+    def _cancel(self, run: Run | None) -> gr.Button:
+        """Ends the run after its present piece; its results so far are shown then."""
+        if run is not None:
+            run.cancelled = True
+        return gr.Button(interactive=False)
+
+    async def _filter(self, run: Run | None, label: object) -> list[Any]:
+        with refusals_shown():
+            if run is None:
+                raise RequestRejected("these results are gone: classify the texts again")
+            wanted = None if label == ALL else label
+            if wanted is not None and wanted not in run.results.counts:
+                raise RequestRejected(f"label {label!r}: no row has it")
+            return await asyncio.to_thread(self._shown, run, wanted)
+
+    def _shown(self, run: Run, label: str | None) -> list[Any]:
+        """Table, its note, and the file to download, for all rows or those of one label."""
+        rows = list(run.results.of(label))
+        if label not in run.files:
+            folder = self._cache / secrets.token_hex(16)
+            folder.mkdir(parents=True)
+            run.files[label] = run.results.save_csv(folder / "sentiment.csv", label)
+        count = f"{len(rows):,} rows" if len(rows) <= ROWS_SHOWN else f"the first {ROWS_SHOWN} of {len(rows):,} rows"
+        return [
+            [_line(row) for row in rows[:ROWS_SHOWN]],
+            _note(f"{count}; the download has all"),
+            str(run.files[label]),
+        ]
+
+    def _opened(self, file: object, has_header: object) -> Table:
+        """The table in an uploaded file. The client names the file, so it must be one that was uploaded."""
+        path = file.get("path") if isinstance(file, dict) else None
+        if not isinstance(path, str) or "\0" in path:
+            raise RequestRejected("file: upload it first")
+        place = Path(path).resolve()
+        if not place.is_relative_to(self._cache.resolve()) or not place.is_file():
+            raise RequestRejected(f"file {Path(path).name!r} was not uploaded here, or is gone: upload it again")
+        return opened(place, has_header=has_header is not False)
+
+
+def label_counts(results: Results) -> pd.DataFrame:
+    """How many rows have each label: columns label and texts."""
+    names = [*results.labels, *(name for name in (NO_LABEL, UNJUDGED) if results.counts[name])]
+    return pd.DataFrame({"label": names, "texts": [results.counts[name] for name in names]})
+
+
+def confidence(results: Results) -> pd.DataFrame:
+    """How many rows have a label of which probability: columns probability (a range of per cent) and texts."""
+    width = 100 // BINS
+    names = [f"{low}–{low + width} %" for low in range(0, 100, width)]
+    return pd.DataFrame({"probability": names, "texts": results.confidence})
+
+
+def _line(row: Row) -> list[Any]:
+    text = row.text if len(row.text) <= SHOWN_CHARACTERS else f"{row.text[:SHOWN_CHARACTERS]} …"
+    probability = None if row.verdict is None else round(row.verdict.probability, 4)
+    return [row.number, "; ".join(row.labels), text, probability, row.note]
+
+
+def _progress(run: Run, seconds: float) -> str:
+    done = len(run.results.rows)
+    left = seconds / done * (run.total - done)
+    return (
+        f'<div class="note"><progress value="{done}" max="{run.total}"></progress>'
+        f"{done:,} of {run.total:,} rows · about {left:.0f} s left</div>"
+    )
+
+
+def _idle() -> list[gr.Button]:
+    """Classify all and Cancel when nothing runs."""
+    return [gr.Button(interactive=True), gr.Button(interactive=False)]
+
+
+def _note(text: str) -> str:
+    return f'<div class="note">{html.escape(text)}</div>'

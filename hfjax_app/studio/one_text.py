@@ -1,0 +1,134 @@
+"""One text: the probabilities of all labels, and which words decided."""
+
+import asyncio
+import html
+import time
+from typing import Any
+
+import gradio as gr
+
+from hfjax_app.backends import Backend
+from hfjax_app.sentiment import Explanation, Verdict
+from hfjax_app.studio.refusal import refusals_shown
+
+CONCURRENCY = 32  # texts of so many visitors share device calls
+EXAMPLES = [
+    "I loved every minute of it.",
+    "The soup was cold and the waiter never came back.",
+    "The train leaves at nine.",
+    "A great cast, but a dull story.",
+    "Not bad at all!",
+]
+_NOTHING_YET = "Why shows which words decided; a click on a label asks for that one."
+
+
+class OneText:
+    """Builds its components and events in the surrounding gr.Blocks, and the API's `classify` and `explain`."""
+
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=3):
+                text = gr.Textbox(
+                    "",
+                    label="Text",
+                    placeholder="How does this sentence feel?",
+                    lines=3,
+                    max_lines=12,
+                    elem_id="sentiment-text",
+                )
+                with gr.Row():
+                    button = gr.Button("Classify", variant="primary", elem_id="classify")
+                    why = gr.Button("Why?", elem_id="why")
+            with gr.Column(scale=2):
+                label = gr.Label(label="Sentiment", num_top_classes=8, elem_id="sentiment-label")
+                took = gr.HTML(elem_id="sentiment-time")
+        words = gr.HighlightedText(
+            label="Why",
+            show_legend=False,
+            show_inline_category=False,
+            interactive=False,
+            visible=False,
+            elem_id="sentiment-words",
+        )
+        reason = gr.HTML(_note(_NOTHING_YET), elem_id="sentiment-reason")
+        examples = gr.Examples(EXAMPLES, text, label="Try one", elem_id="sentiment-examples", api_visibility="private")
+        # preprocess=False: the text arrives as the client sent it, and the backend judges it
+        shared = {
+            "preprocess": False,
+            "show_progress": "hidden",
+            "concurrency_id": "sentiment",
+            "concurrency_limit": CONCURRENCY,
+            "api_visibility": "private",
+        }
+        outputs = [label, took, words, reason]
+        gr.on([button.click, text.submit], self._classify, [text], outputs, **shared)
+        examples.load_input_event.then(self._classify, [text], outputs, **shared)
+        why.click(self._why, [text], outputs, **shared)
+        label.select(self._why_label, [text], outputs, **shared)
+        gr.api(self.classify, api_name="classify", concurrency_id="sentiment", concurrency_limit=CONCURRENCY)
+        gr.api(self.explain, api_name="explain", concurrency_id="sentiment", concurrency_limit=CONCURRENCY)
+
+    async def classify(self, text: str) -> dict[str, float]:
+        """The probability of each sentiment for a text."""
+        with refusals_shown():
+            return (await self._verdict(text)).scores
+
+    async def explain(self, text: str, label: str | None = None) -> dict[str, Any]:
+        """What each word contributed to a label's logit (null: the likeliest label's), as {"label", "words": [[word,
+        contribution or null], ...], "logit", "baseline": the logit of a text of padding}."""
+        with refusals_shown():
+            found = await self._explanation(text, label)
+            words = [list(piece) for piece in found.pieces]
+            return {"label": found.label, "words": words, "logit": found.logit, "baseline": found.baseline}
+
+    async def _classify(self, text: object) -> list[Any]:
+        with refusals_shown():
+            started = time.perf_counter()
+            verdict = await self._verdict(text)
+            note = self._facts(verdict, started)
+            return [verdict.scores, note, gr.HighlightedText(visible=False), _note(_NOTHING_YET)]
+
+    async def _why(self, text: object) -> list[Any]:
+        return await self._explained(text, None)
+
+    async def _why_label(self, text: object, event: gr.SelectData) -> list[Any]:
+        return await self._explained(text, event.value)
+
+    async def _explained(self, text: object, label: object) -> list[Any]:
+        with refusals_shown():
+            verdict = await self._verdict(text)
+            started = time.perf_counter()
+            found = await self._explanation(text, label)
+            took = (time.perf_counter() - started) * 1e3
+        words = gr.HighlightedText(shown_words(found), visible=True)
+        change = found.logit - found.baseline
+        reason = (
+            f"Red words moved the model towards <b>{html.escape(found.label)}</b>, blue ones away from it. They sum to "
+            f"{change:+.2f}, the change of the label's logit against a text of padding · {took:.0f} ms"
+        )
+        return [verdict.scores, self._facts(verdict, started=None), words, f'<div class="note">{reason}</div>']
+
+    async def _verdict(self, text: object) -> Verdict:
+        return await asyncio.wrap_future(self._backend.get().submit(text))
+
+    async def _explanation(self, text: object, label: object) -> Explanation:
+        return await asyncio.to_thread(self._backend.get().explain, text, label)
+
+    def _facts(self, verdict: Verdict, started: float | None) -> str:
+        facts = [] if started is None else [f"{(time.perf_counter() - started) * 1e3:.1f} ms"]
+        if verdict.multi_label:
+            facts.append("independent labels")
+        if verdict.cut:
+            facts.append(f"first {self._backend.get().token_limit} tokens used")
+        return _note(" · ".join(facts))
+
+
+def shown_words(explanation: Explanation) -> list[tuple[str, float | None]]:
+    """The pieces with their contributions on the scale of HighlightedText, -1 to 1, the strongest at full colour."""
+    largest = max((abs(value) for _, value in explanation.pieces if value is not None), default=0.0) or 1.0
+    return [(piece, None if value is None else round(value / largest, 3)) for piece, value in explanation.pieces]
+
+
+def _note(text: str) -> str:
+    return f'<div class="note">{html.escape(text)}</div>'

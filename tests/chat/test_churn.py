@@ -1,0 +1,71 @@
+"""Many clients that come and go, in threads: nothing leaks, and those who stay hear what they would hear alone."""
+
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hfjax_app.chat import ChatEngine, SamplingParams
+
+CLIENTS = 64
+SECONDS = float(os.environ.get("CHURN_SECONDS", "40"))  # `make test-all` takes two minutes
+LONGEST = 40
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.timeout(SECONDS + 260)
+def test_clients_come_and_go(engine_of: Callable[[str], ChatEngine]) -> None:
+    """64 clients, 30 % of their requests left at a random moment: in line, before the first token, or after some."""
+    engine = engine_of("gemma3")
+    rng = random.Random(1)
+    system = [rng.randrange(5, 512) for _ in range(50)]
+    prompts = [[*system[: rng.choice((0, 50))], *(rng.randrange(5, 512) for _ in range(n))] for n in range(1, 100, 9)]
+    solo = [engine.generate([prompt], SamplingParams(max_tokens=LONGEST, temperature=0.0))[0] for prompt in prompts]
+    before, counts, wrong = engine.stats(), Counter(), []
+    began = time.monotonic()
+
+    def client(number: int) -> None:
+        rng = random.Random(number)
+        try:
+            while time.monotonic() < began + SECONDS:
+                which, length = rng.randrange(len(prompts)), rng.randrange(1, LONGEST + 1)
+                with engine.stream(prompts[which], SamplingParams(max_tokens=length, temperature=0.0)) as stream:
+                    if rng.random() < 0.3:
+                        if rng.random() < 0.5:
+                            time.sleep(rng.random() / 10)
+                        else:
+                            for _, token in zip(range(rng.randrange(1, length + 1)), stream, strict=False):
+                                assert token in solo[which]
+                        counts["left"] += 1
+                    else:
+                        assert list(stream) == solo[which][:length], (which, length)
+                        counts["stayed"] += 1
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    time.sleep(SECONDS / 4)
+    warm = resident_bytes()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    deadline = time.monotonic() + 2
+    while (engine.stats().busy or engine.stats().waiting) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    after = engine.stats()
+    assert after.busy == after.waiting == 0
+    assert resident_bytes() - warm < 100 * 2**20
+    assert counts["stayed"] > CLIENTS
+    assert counts["left"] > CLIENTS / 4
+    assert after.wasted_tokens > before.wasted_tokens
+    assert after.reused_tokens > before.reused_tokens

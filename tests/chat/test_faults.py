@@ -1,0 +1,150 @@
+"""Injected faults: what fails costs the requests concerned, says why, and leaves an engine that answers as before."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from transformers import PreTrainedModel
+
+from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat import worker as worker_module
+from hfjax_app.chat.stream import Progress, TokenStream
+from hfjax_app.errors import EngineStopped
+
+GREEDY = SamplingParams(max_tokens=40, temperature=0.0)
+
+
+def prompt_of(length: int) -> list[int]:
+    return np.random.default_rng(length).integers(5, 500, length).tolist()
+
+
+@pytest.fixture
+def engine(engine_of: Callable[[str], ChatEngine]) -> Iterator[ChatEngine]:
+    """The shared engine; whatever a test does to it, it answers as before."""
+    engine = engine_of("llama")
+    prompts = [prompt_of(length) for length in (9, 20, 33, 50)]
+    before = engine.generate(prompts, GREEDY)
+    yield engine
+    assert engine.alive
+    assert engine.generate(prompts, GREEDY) == before
+
+
+class Fault(Exception):
+    """Injected."""
+
+
+class Injected:
+    """Makes the n-th call of any of its programs fail, before or after that has taken its donated arguments."""
+
+    def __init__(self, call: int, lose_cache: bool):
+        self._calls_left, self._lose_cache = call, lose_cache
+
+    def into(self, program: Callable) -> Callable:
+        def call(*args: object) -> object:
+            self._calls_left -= 1
+            if self._calls_left == 0:
+                if self._lose_cache:
+                    for leaf in jax.tree.leaves(args[1:3]):
+                        leaf.delete()
+                raise Fault("the device is on fire\nand more")
+            return program(*args)
+
+        return call
+
+
+def fails(stream: TokenStream) -> bool:
+    try:
+        list(stream)
+    except EngineStopped as error:
+        cause = error.__cause__
+        told = "the chat engine failed on this request, and goes on: Fault: the device is on fire"
+        return isinstance(cause, Fault) and str(error) == told
+    return False
+
+
+def test_a_prompt_whose_call_fails_is_alone_in_it(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache is still there, so that the neighbour's answer goes on as if nothing had been."""
+    long = SamplingParams(max_tokens=200, temperature=0.0)
+    want = engine.generate([prompt_of(5)], long)
+    injected = Injected(call=2, lose_cache=False)
+    monkeypatch.setattr(engine.runner, "_prefill", {256: injected.into(engine.runner._prefill[256])})
+    neighbour, victim = engine.stream(prompt_of(5), long), engine.stream(prompt_of(12), GREEDY)
+    assert fails(victim)
+    assert [list(neighbour)] == want
+
+
+def test_a_lost_cache_fails_everyone_who_had_a_slot(
+    engine: ChatEngine, monkeypatch: pytest.MonkeyPatch, compilations: Callable
+) -> None:
+    """The device fails in the middle of a call: the cache is made anew, those in line are served, nothing compiles."""
+    injected = Injected(call=3, lose_cache=True)
+    programs = {tier: injected.into(program) for tier, program in engine.runner._decode.items()}
+    monkeypatch.setattr(engine.runner, "_decode", programs)
+    with compilations() as seen:
+        streams = [engine.stream(prompt_of(length), GREEDY) for length in range(3, 11)]
+        outcomes = [fails(stream) for stream in streams]
+    assert outcomes[0]
+    assert outcomes[4:] == [False] * 4
+    assert [stream.finish_reason for stream in streams[4:]] == ["length"] * 4
+    assert seen == []
+
+
+def test_an_error_that_comes_with_the_tokens(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are asynchronous: a device's error is seen only when the tokens are read."""
+    monkeypatch.setattr(worker_module, "_read", Injected(call=2, lose_cache=False).into(worker_module._read))
+    assert fails(engine.stream(prompt_of(12), GREEDY))
+
+
+@pytest.mark.parametrize("when", ["prefill", "decode"])
+def test_logits_that_are_not_numbers_cost_one_request(when: str, engine: ChatEngine) -> None:
+    """A token whose embedding is NaN, in a prompt or made on the way. The neighbour's tokens stay as they are, and so
+    do those of whoever gets the slot next: a NaN left in the cache would reach them through 0 * NaN."""
+    weights, name = engine.runner.weights, "model.embed_tokens.weight"
+    neighbour, victim = prompt_of(30), prompt_of(12)
+    want, answer = engine.generate([neighbour, victim], GREEDY)
+    if when == "prefill":
+        poison = 505
+        victim[5] = poison
+    else:
+        poison = next(token for token in answer[4:20] if token not in (*neighbour, *want, *victim, *answer[:4]))
+    poisoned = {**weights, name: jnp.asarray(weights[name]).at[poison].set(jnp.nan)}
+    engine._worker.scheduler.slots.forget_all()
+    engine.runner.weights = poisoned
+    try:
+        streams = [engine.stream(prompt, GREEDY) for prompt in (neighbour, victim)]
+        assert list(streams[0]) == want
+        made = []
+        with pytest.raises(EngineStopped, match="logits are not numbers"):
+            made.extend(iter(streams[1]))
+    finally:
+        engine.runner.weights = weights
+    assert engine.stats().busy == 0
+
+
+def test_an_owner_whose_callback_raises_loses_only_its_own_request(engine: ChatEngine) -> None:
+    def deliver(progress: Progress) -> None:
+        raise Fault
+
+    engine.submit(prompt_of(8), SamplingParams(max_tokens=200), deliver)
+    assert len(list(engine.stream(prompt_of(9), GREEDY))) == 40
+
+
+def test_an_engine_that_fails_again_and_again_gives_up_and_says_so(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Its weights are gone. Three failures in a row are enough; everyone hears of it, also those who come later."""
+    engine = ChatEngine(model_of("llama"), slots=4, context=256, prefill_chunk=16, tiers=[1]).start()
+    engine.runner.weights = None
+    heard = []
+    prompts = [prompt_of(length) for length in range(3, 9)]
+    for prompt in prompts:
+        with pytest.raises(EngineStopped) as error:
+            list(engine.stream(prompt, GREEDY))
+        assert error.value.__cause__ is not None
+        heard.append(str(error.value))
+    assert "goes on" in heard[0]
+    assert "it failed 3 times in a row, at last with" in heard[-1]
+    assert not engine.alive
+    with pytest.raises(EngineStopped, match="not running: it failed 3 times in a row"):
+        engine.stream([3], GREEDY)
+    engine.stop()

@@ -1,0 +1,75 @@
+"""Reused prefixes on a real engine with sliding windows: the same tokens as without, and much less to prefill."""
+
+import random
+from collections.abc import Callable
+
+from hfjax_app.chat import ChatEngine, SamplingParams
+
+ANSWER = SamplingParams(max_tokens=6, temperature=0.0)
+
+
+def next_prompt(rng: random.Random, talks: list[list[int]]) -> list[int]:
+    """A new conversation with one of two system prompts, or a known one: asked again, edited, or gone on with."""
+    said = [rng.randrange(5, 512) for _ in range(rng.randrange(1, 30))]
+    system = [rng.choice((11, 13))] * 2 + list(range(20, 60))
+    if not talks or rng.random() < 0.25:
+        return system + said
+    talk = rng.choice(talks[-12:])
+    prompt = rng.choice((talk[:-6], talk[: rng.randrange(1, len(talk))] + said, talk + said))
+    return prompt if len(prompt) < 220 else system + said
+
+
+def test_reused_is_fresh(engine_of: Callable[[str], ChatEngine]) -> None:
+    """200 requests of conversations with edits and retries, four at once, each compared with an engine that remembers
+    nothing. The windows are 32, a ring has 48 rows: going back further than a chunk must start again."""
+    engine = engine_of("gemma3")
+    rng = random.Random(5)
+    talks: list[list[int]] = []
+    prompts, answers, asked = [], [], 0
+    before = engine.stats()
+    for _ in range(50):
+        four = [next_prompt(rng, talks) for _ in range(4)]
+        four_answers = engine.generate(four, ANSWER)
+        talks += [prompt + answer for prompt, answer in zip(four, four_answers, strict=True)]
+        prompts, answers = prompts + four, answers + four_answers
+        asked += sum(map(len, four))
+    after = engine.stats()
+    reused = after.reused_tokens - before.reused_tokens
+    assert reused > asked / 4
+    calls = after.prefill_calls - before.prefill_calls
+    fresh_calls = 0
+    for prompt, answer in zip(prompts, answers, strict=True):
+        engine._worker.scheduler.slots.forget_all()
+        assert engine.generate([prompt], ANSWER) == [answer]
+        fresh_calls += -(-len(prompt) // engine.runner.prefill_chunk)
+    assert calls < 0.8 * fresh_calls
+
+
+def test_a_follow_up_prefills_only_what_is_new(engine_of: Callable[[str], ChatEngine]) -> None:
+    """150 tokens of conversation are there; the next turn's 10 tokens take one call, and its owner hears what was
+    reused. The newest token of an answer is not in the cache, so it is prefilled with them."""
+    engine = engine_of("llama")
+    rng = random.Random(9)
+    prompt = [rng.randrange(5, 512) for _ in range(150)]
+    answer = engine.generate([prompt], ANSWER)[0]
+    before = engine.stats()
+    stream = engine.stream([*prompt, *answer, *range(30, 40)], ANSWER)
+    tokens = list(stream)
+    after = engine.stats()
+    assert len(tokens) == 6
+    assert after.prefill_calls - before.prefill_calls == 1
+    assert after.reused_tokens - before.reused_tokens == stream.reused_tokens == 155
+
+
+def test_a_shared_system_prompt_is_prefilled_once(engine_of: Callable[[str], ChatEngine]) -> None:
+    """Four users with the same 96 tokens ahead, at the same moment: one computes them, the others copy."""
+    engine = engine_of("llama")
+    engine._worker.scheduler.slots.forget_all()
+    system = [7, *range(100, 195)]
+    prompts = [[*system, user, user + 1] for user in (300, 310, 320, 330)]
+    before = engine.stats().prefill_calls
+    together = engine.generate(prompts, ANSWER)
+    assert engine.stats().prefill_calls - before == 7 + 3
+    for prompt, answer in zip(prompts, together, strict=True):
+        engine._worker.scheduler.slots.forget_all()
+        assert engine.generate([prompt], ANSWER) == [answer]

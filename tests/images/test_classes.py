@@ -1,0 +1,54 @@
+"""Every class of pipeline against itself in torch, on random weights: the latents, within 1e-3."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import DiffusionPipeline
+
+from hfjax_app.images import ImageGenerator, noise
+from hfjax_app.images.checkpoint import Recommended
+from hfjax_app.images.schedule import GivenNoise
+
+from .pipelines import CLASSES
+
+SEED = 7
+# What the models of each kind are drawn with, and what `generate` makes of it.
+USUAL = {"SD-Turbo": {"steps": 1, "guidance_scale": 0.0}, "SDXL-Turbo": {"steps": 2, "guidance_scale": 0.0}}
+
+
+def torch_latents(pipeline: DiffusionPipeline, shape: tuple[int, ...], prompt: str, **options: Any) -> np.ndarray:
+    """diffusers' own, given the noise that the generator draws."""
+    first, _ = noise.first_noise(SEED, shape)
+    fresh = (torch.tensor(np.asarray(noise.step_noise(noise.key_of(SEED), i, shape))) for i in range(options["steps"]))
+    plain = {"use_resolution_binning": False, "clean_caption": False} if "PixArt" in type(pipeline).__name__ else {}
+    with GivenNoise(fresh):
+        return pipeline(
+            prompt,
+            latents=torch.from_numpy(first),
+            num_inference_steps=options.pop("steps"),
+            output_type="latent",
+            **options,
+            **plain,
+        ).images.numpy()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_latents_equal_torch(name: str) -> None:
+    pipeline = CLASSES[name]()
+    options = USUAL.get(name, {"steps": 3, "guidance_scale": 3.0})
+    advice = Recommended(**options)
+    generator = ImageGenerator(pipeline, advice=advice)
+    [picture] = list(generator.generate("red dot", seed=SEED, **options))[-1].pictures
+    want = torch_latents(pipeline, generator.latent_shape, "red dot", **options)
+    assert picture.latents.shape == want.shape == generator.latent_shape
+    assert want.std() > 0.1
+    np.testing.assert_allclose(picture.latents, want, rtol=0, atol=1e-3)
+    assert (picture.image.size, np.isfinite(picture.pixels).all()) == ((32, 32), True)
+    [other] = list(generator.generate("blue", seed=SEED, **options))[-1].pictures
+    assert np.abs(other.latents - picture.latents).max() > 1e-2, "the prompt must matter"
+    if options["guidance_scale"] > 1:
+        [third] = list(generator.generate("red dot", negative_prompt="cat", seed=SEED, **options))[-1].pictures
+        want = torch_latents(pipeline, generator.latent_shape, "red dot", negative_prompt="cat", **options)
+        np.testing.assert_allclose(third.latents, want, rtol=0, atol=1e-3)

@@ -1,0 +1,107 @@
+"""Image to image and inpainting against diffusers' own pipelines in torch, given the same noise."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from diffusers import StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline, StableDiffusionPipeline
+from PIL import Image, ImageDraw
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images import ImageGenerator, Picture, noise
+from hfjax_app.images.schedule import GivenNoise
+
+SEED = 11
+OPTIONS = {"steps": 6, "guidance_scale": 2.0}
+
+
+def drawing() -> Image.Image:
+    picture = Image.new("RGB", (32, 32), (40, 120, 200))
+    ImageDraw.Draw(picture).ellipse((6, 6, 24, 20), fill=(230, 80, 30))
+    return picture
+
+
+def right_half() -> Image.Image:
+    mask = Image.new("L", (32, 32))
+    ImageDraw.Draw(mask).rectangle((16, 0, 31, 31), fill=255)
+    return mask
+
+
+def edited(generator: ImageGenerator, **options: Any) -> Picture:
+    [picture] = list(generator.generate("red dot", seed=SEED, **{**OPTIONS, **options}))[-1].pictures
+    return picture
+
+
+def torch_edited(kind: type, pipeline: StableDiffusionPipeline, shape: tuple[int, ...], **options: Any) -> np.ndarray:
+    editor = kind(**pipeline.components, requires_safety_checker=False)
+    editor.set_progress_bar_config(disable=True)
+    first, spread = (torch.from_numpy(values) for values in noise.first_noise(SEED, shape))
+    masked = [spread] if kind is StableDiffusionInpaintPipeline else []  # it encodes the masked picture too
+    options = {"num_inference_steps": 6, "guidance_scale": 2.0, "height": 32, "width": 32} | options
+    if kind is StableDiffusionImg2ImgPipeline:  # its size is the picture's
+        del options["height"], options["width"]
+    with GivenNoise(iter([spread, first, *masked])):
+        return editor("red dot", image=drawing(), output_type="np", **options).images[0]
+
+
+@pytest.mark.parametrize("strength", [0.5, 0.99, 1.0])
+def test_image_to_image_equals_diffusers(
+    pipeline: StableDiffusionPipeline, generator: ImageGenerator, strength: float, compilations: Callable
+) -> None:
+    with compilations() as seen:
+        got = edited(generator, image=drawing(), strength=strength)
+    assert seen == [], "strength and pictures are data"
+    want = torch_edited(StableDiffusionImg2ImgPipeline, pipeline, generator.latent_shape, strength=strength)
+    np.testing.assert_allclose(got.pixels, want, atol=1e-3)
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0])
+def test_inpainting_equals_diffusers(
+    pipeline: StableDiffusionPipeline, generator: ImageGenerator, strength: float
+) -> None:
+    got = edited(generator, image=drawing(), mask=right_half(), strength=strength)
+    want = torch_edited(
+        StableDiffusionInpaintPipeline,
+        pipeline,
+        generator.latent_shape,
+        strength=strength,
+        mask_image=right_half(),
+    )
+    np.testing.assert_allclose(got.pixels, want, atol=1e-3)
+    whole = edited(generator, image=drawing(), strength=strength)
+    kept, drawn = np.abs(got.latents - whole.latents)[..., :8].max(), np.abs(got.latents - whole.latents)[..., 8:].max()
+    assert min(kept, drawn) > 1e-2, "the mask must matter on both sides"
+
+
+def test_a_picture_of_another_shape_is_cut_around_its_middle(generator: ImageGenerator) -> None:
+    """A wide picture gives what its middle square gives."""
+    wide = Image.new("RGB", (96, 32), "black")
+    wide.paste(drawing(), (32, 0))
+    one, other = (edited(generator, image=picture, strength=0.5).pixels for picture in (wide, drawing()))
+    assert np.abs(one - other).mean() < 0.02
+    transparent = drawing().convert("RGBA")
+    np.testing.assert_array_equal(edited(generator, image=transparent, strength=0.5).pixels, other)
+
+
+def test_a_size_that_the_model_cannot_draw_is_refused_at_once(folder: Path) -> None:
+    with pytest.raises(RequestRejected, match="width = 100: must be a multiple of 8 from 32 to 2048"):
+        ImageGenerator.from_pretrained(folder, sizes=[(100, 64)])
+
+
+def test_another_size_compiles_once_and_says_so(generator: ImageGenerator, compilations: Callable) -> None:
+    """A size that is not warm is compiled with a word of warning; from then on it is warm."""
+    assert generator.warm_sizes == ((32, 32),)
+    options = {"width": 48, "height": 32, "steps": 2, "seed": 1}
+    with compilations() as seen:
+        waiting, *steps = list(generator.generate("red dot", **options))
+    assert seen
+    assert waiting.reason.startswith("48 x 32 compiles about ")
+    assert {step.pictures[0].preview.size for step in steps} == {(48, 32)}
+    assert generator.warm_sizes == ((32, 32), (48, 32))
+    with compilations() as seen:
+        steps = list(generator.generate("blue", image=drawing(), **options))
+    assert len(steps) == 1, "of two steps at a strength of 0.8 one is left"
+    assert seen == []

@@ -1,0 +1,183 @@
+"""Recipes inside PNG files: there and back, the web UI's text, forgeries, and drawing a picture again from one."""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images import ImageGenerator, Verdict, replay
+from hfjax_app.images.recipe import Recipe, read_png, to_png
+
+RECIPE = Recipe(
+    prompt="a red dot, twice\non two lines",
+    negative_prompt="blue: ∅",
+    steps=4,
+    guidance_scale=2.5,
+    seed=2**64 - 1,
+    width=32,
+    height=32,
+    scheduler="Euler ancestral",
+    strength=0.75,
+    image="ab" * 32,
+    model='a, "model"',
+    revision="0123456789ab",
+    versions={"hfjax_app": "0.1.0", "jax": "0.10.2"},
+)
+WEB_UI = """a cat
+Negative prompt: dog
+Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 5, Size: 64x32, Model hash: abc, Model: "x, y", Clip skip: 2"""
+
+
+def picture() -> Image.Image:
+    drawn = Image.new("RGB", (32, 32), (40, 120, 200))
+    ImageDraw.Draw(drawn).ellipse((6, 6, 24, 20), fill=(230, 80, 30))
+    return drawn
+
+
+def png(**chunks: str) -> bytes:
+    info, file = PngInfo(), io.BytesIO()
+    for name, text in chunks.items():
+        info.add_itxt(name, text)
+    picture().save(file, "PNG", pnginfo=info)
+    return file.getvalue()
+
+
+def test_there_and_back() -> None:
+    image, recipe = read_png(to_png(picture(), RECIPE))
+    assert recipe == RECIPE
+    assert image.tobytes() == picture().tobytes()
+
+
+def test_other_programs_can_read_the_text() -> None:
+    text = Image.open(io.BytesIO(to_png(picture(), RECIPE))).info["parameters"]
+    assert text == (
+        "a red dot, twice\non two lines\nNegative prompt: blue: ∅\nSteps: 4, Sampler: Euler a, CFG scale: 2.5, "
+        'Seed: 18446744073709551615, Size: 32x32, Model hash: 0123456789ab, Model: "a, \\"model\\"", '
+        "Denoising strength: 0.75, Version: hfjax_app 0.1.0"
+    )
+    _, again = read_png(png(parameters=text))
+    assert again == replace(RECIPE, image=None, versions=None, model=again.model)
+
+
+def test_the_web_uis_own_text_is_read() -> None:
+    _, recipe = read_png(png(parameters=WEB_UI))
+    assert recipe.arguments() == {
+        "prompt": "a cat",
+        "negative_prompt": "dog",
+        "steps": 20,
+        "guidance_scale": 7.0,
+        "seed": 5,
+        "width": 64,
+        "height": 32,
+        "scheduler": "Euler ancestral",
+    }
+
+
+def changed(**values: Any) -> str:
+    return json.dumps(asdict(RECIPE) | values)
+
+
+@pytest.mark.parametrize(
+    ("chunks", "message"),
+    [
+        ({}, "no settings inside"),
+        ({"comment": "hello"}, "no settings inside"),
+        ({"hfjax": "{"}, "damaged: they are no JSON"),
+        ({"hfjax": "[" * 5000}, "damaged: they are no JSON"),
+        ({"hfjax": "[1]"}, "no JSON object"),
+        ({"hfjax": '{"prompt": "x"}'}, "is missing or unknown"),
+        ({"hfjax": changed(surprise=1)}, "'surprise' is missing or unknown"),
+        ({"hfjax": changed(steps="20")}, "forged or damaged: steps = '20'"),
+        ({"hfjax": changed(seed=True)}, "forged or damaged: seed = 'True'"),
+        ({"hfjax": changed(prompt=None)}, "forged or damaged: prompt"),
+        ({"hfjax": changed(versions={"jax": 1})}, "versions must be text"),
+        ({"hfjax": "x" * 30_000}, "no settings inside"),
+        ({"parameters": "a cat"}, "can't be read: their last line must hold Steps"),
+        ({"parameters": "a cat\nSteps: x, Sampler: DDIM, CFG scale: 1, Seed: 1, Size: 8x8"}, "can't be read"),
+        ({"parameters": "a cat\nSteps: 1, Sampler: DDIM, CFG scale: 1, Seed: 1, Size: 8"}, "can't be read"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_forged_and_damaged_recipes_are_refused(chunks: dict[str, str], message: str) -> None:
+    with pytest.raises(RequestRejected, match=message) as caught:
+        read_png(png(**chunks))
+    assert "\n" not in str(caught.value)
+
+
+# --- replay
+
+
+@pytest.fixture(scope="module")
+def made(generator: ImageGenerator) -> bytes:
+    *_, step = generator.generate("red dot", steps=3, seed=9, images=3, scheduler="Euler ancestral")
+    return step.pictures[2].png
+
+
+def verdict(*args: Any, **options: Any) -> Verdict:
+    *_, found = replay(*args, **options)
+    return found
+
+
+def test_a_replay_is_identical(generator: ImageGenerator, made: bytes, compilations: Callable) -> None:
+    """The third picture of a batch, alone."""
+    with compilations() as seen:
+        found = verdict(generator, made)
+    assert seen == []
+    assert found.is_identical
+    assert found.recipe.seed == 11
+    assert found.summary == "Identical: all 1,024 pixels are the same."
+    assert found.image.tobytes() == Image.open(io.BytesIO(made)).convert("RGB").tobytes()
+
+
+def test_a_changed_pixel_is_found(generator: ImageGenerator, made: bytes) -> None:
+    image, recipe = read_png(made)
+    red, green, blue = image.getpixel((5, 6))
+    image.putpixel((5, 6), (red, green, (blue + 7) % 256))
+    found = verdict(generator, to_png(image, recipe))
+    assert (found.is_identical, found.differing) == (False, 1)
+    assert "1 pixels differ" in found.summary
+    assert "The file was changed" in found.summary
+
+
+def test_other_versions_are_named(generator: ImageGenerator, made: bytes) -> None:
+    image, recipe = read_png(made)
+    older = replace(recipe, versions={**recipe.versions, "jax": "0.1"}, seed=recipe.seed + 1)
+    found = verdict(generator, to_png(image, older))
+    assert f"Since then: jax 0.1, now {recipe.versions['jax']}." in found.summary
+
+
+def test_a_picture_made_from_another_needs_that_one(generator: ImageGenerator) -> None:
+    [step] = generator.generate("red dot", steps=2, seed=1, image=picture(), strength=0.5)
+    file = step.pictures[0].png
+    with pytest.raises(RequestRejected, match="needed to draw it again: upload it"):
+        replay(generator, file)
+    with pytest.raises(RequestRejected, match="the uploaded one is another"):
+        replay(generator, file, image=Image.new("RGB", (32, 32)))
+    assert verdict(generator, file, image=picture()).is_identical
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"revision": "ffff"}, "revision ffff; this one is revision "),
+        ({"width": 64}, "is 32 x 32, and its settings say 64 x 32"),
+        ({"steps": 10**9}, "steps = 1000000000"),
+        ({"guidance_scale": float("nan")}, "guidance scale = nan"),
+        ({"seed": -1}, "seed = -1"),
+        ({"scheduler": "os.system"}, "scheduler = 'os.system'"),
+        ({"prompt": ""}, "prompt is empty"),
+    ],
+    ids=str,
+)
+def test_a_recipe_that_nothing_can_be_drawn_from_is_refused(
+    generator: ImageGenerator, made: bytes, values: dict[str, Any], message: str
+) -> None:
+    image, recipe = read_png(made)
+    with pytest.raises(RequestRejected, match=message):
+        replay(generator, to_png(image, replace(recipe, **values)))

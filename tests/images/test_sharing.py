@@ -1,0 +1,43 @@
+"""What other users of the device see of a picture that is drawn: one step at a time in the device's queue."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from hfjax_app.images import ImageGenerator
+
+
+def test_no_step_waits_behind_another_in_the_devices_queue(
+    generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two users draw several pictures at once: a step is dispatched only when the one before is done.
+
+    Calls return before the device is done; a loop that did not wait would queue all steps at once, and a chat's next
+    token would come after the last of them.
+    """
+    programs = generator._programs.sized(generator.size)
+    dispatched: list[Any] = []
+    waiting: list[int] = []
+
+    def watched(program: Any) -> Any:
+        def call(*args: Any) -> Any:
+            waiting.append(sum(not clean.is_ready() for clean in dispatched))
+            state, clean = program(*args)
+            dispatched.append(clean)
+            return state, clean
+
+        return call
+
+    monkeypatch.setattr(programs, "_denoise", {rows: watched(p) for rows, p in programs._denoise.items()})
+
+    def draw(seed: int) -> None:
+        for _ in generator.generate("red dot", steps=5, images=2, seed=seed):
+            pass
+
+    threads = [threading.Thread(target=draw, args=(seed,)) for seed in (1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert waiting == [0] * 20

@@ -1,0 +1,72 @@
+"""Our attention against torch, and transformers' masks at the positions that a ring holds."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from transformers.masking_utils import sliding_window_causal_mask_function
+
+from hfjax_app.runtime.attention import _mask, grouped_query_attention
+
+HEADS, KV_HEADS, QUERIES, ROWS, KEY, VALUE = 6, 2, 5, 9, 8, 12
+
+
+def arrays(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+QUERY_, KEY_, VALUE_ = arrays(1, HEADS, QUERIES, KEY), arrays(1, KV_HEADS, ROWS, KEY), arrays(1, KV_HEADS, ROWS, VALUE)
+BOOL = np.tril(np.ones((QUERIES, ROWS), bool), ROWS - QUERIES)[None, None]
+
+
+def expected(mask: torch.Tensor, softcap: float | None = None, sinks: torch.Tensor | None = None) -> np.ndarray:
+    """The textbook's attention, with keys and values repeated for each group."""
+    query, key, value = map(torch.from_numpy, (QUERY_, KEY_, VALUE_))
+    key, value = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in (key, value))
+    scores = query @ key.transpose(2, 3) * 0.3
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores + mask
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(1, -1, QUERIES, 1)], dim=-1)
+    return (scores.softmax(-1)[..., :ROWS] @ value).transpose(1, 2).numpy()
+
+
+@pytest.mark.parametrize("softcap", [None, 2.0])
+@pytest.mark.parametrize("with_sinks", [False, True])
+@pytest.mark.parametrize("bias", ["bool", "added", "added per head"])
+def test_equals_torch(softcap: float | None, with_sinks: bool, bias: str) -> None:
+    """Groups of three heads, values wider than keys, each way to mask."""
+    sinks = arrays(HEADS) if with_sinks else None
+    mask = np.where(BOOL, 0, np.finfo(np.float32).min).astype(np.float32)
+    if bias == "added per head":
+        mask = mask + arrays(1, HEADS, QUERIES, ROWS)
+    got = jax.jit(grouped_query_attention, static_argnums=(4, 5))(
+        QUERY_, KEY_, VALUE_, BOOL if bias == "bool" else mask, 0.3, softcap, sinks
+    )
+    want = expected(torch.from_numpy(mask), softcap, None if sinks is None else torch.from_numpy(sinks))
+    np.testing.assert_allclose(np.asarray(got), want, atol=1e-5)
+
+
+def test_a_row_that_nobody_sees_is_not_read() -> None:
+    """What is left in rows of another conversation can't reach an answer."""
+    seen = np.zeros((1, 1, QUERIES, ROWS), bool)
+    seen[..., 2] = True
+    got = grouped_query_attention(QUERY_, jnp.asarray(KEY_).at[:, :, 3:].set(1e4), VALUE_, seen, 0.3)
+    np.testing.assert_allclose(np.asarray(got)[0, 0, 0], VALUE_[0, 0, 2], atol=1e-6)
+
+
+def test_the_mask_of_a_ring() -> None:
+    """Queries at 10 and 11, window 4, a ring of 6 rows that holds 6 ... 11: row r holds the position p = r (mod 6)."""
+    held = torch.tensor([6, 7, 8, 9, 10, 11])
+    offsets = held - torch.arange(6)
+    mask = _mask(
+        batch_size=1,
+        q_length=2,
+        kv_length=6,
+        q_offset=torch.tensor(10),
+        kv_offset=offsets,
+        mask_function=sliding_window_causal_mask_function(4),
+    )
+    assert mask[0, 0].tolist() == [[7 <= p <= 10 for p in range(6, 12)], [8 <= p <= 11 for p in range(6, 12)]]

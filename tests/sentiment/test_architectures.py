@@ -1,0 +1,114 @@
+"""Architectures of AutoModelForSequenceClassification against torch, with random weights."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    BertConfig,
+    DebertaV2Config,
+    DistilBertConfig,
+    ModernBertConfig,
+    PretrainedConfig,
+    RobertaConfig,
+)
+
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.sentiment import SentimentClassifier
+
+from .conftest import CLS, PAD, SEP, WORDS, word_tokenizer
+
+LIMIT = 32
+BASE = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": LIMIT,
+    "initializer_range": 0.3,
+    "pad_token_id": PAD,
+    "num_labels": 3,
+}
+# What microsoft/deberta-v3-base has in its config.json, besides sizes.
+DEBERTA_V3 = {
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "max_relative_positions": -1,
+    "type_vocab_size": 0,
+}
+CONFIGS = [
+    BertConfig(**BASE),
+    DistilBertConfig(
+        vocab_size=64,
+        dim=32,
+        hidden_dim=64,
+        n_layers=2,
+        n_heads=2,
+        max_position_embeddings=LIMIT,
+        initializer_range=0.3,
+        pad_token_id=PAD,
+        num_labels=3,
+        problem_type="multi_label_classification",
+    ),
+    RobertaConfig(**BASE),
+    DebertaV2Config(**BASE, **DEBERTA_V3),
+    ModernBertConfig(
+        **BASE, local_attention=8, global_attn_every_n_layers=2, cls_token_id=CLS, sep_token_id=SEP, bos_token_id=CLS
+    ),
+]
+TEXTS = [" ".join(WORDS[first : first + count]) for first, count in [(0, 1), (7, 3), (20, 12), (3, 29), (11, 40)]]
+
+
+@pytest.fixture(scope="module", params=CONFIGS, ids=lambda config: config.model_type)
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[torch.nn.Module, SentimentClassifier]]:
+    config: PretrainedConfig = request.param
+    torch.manual_seed(1)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    classifier = SentimentClassifier(model, word_tokenizer(limit=10**30))
+    yield model, classifier
+    classifier.stop()
+
+
+def test_equals_torch(pair: tuple[torch.nn.Module, SentimentClassifier]) -> None:
+    """Each text alone and unpadded in torch, all in one padded batch here; one is longer than the model reads."""
+    model, classifier = pair
+    roberta = isinstance(model.config, RobertaConfig)
+    assert classifier.token_limit == (LIMIT - 1 if roberta else LIMIT)
+    tokenizer = word_tokenizer(classifier.token_limit)
+    results = classifier.classify(TEXTS)
+    first = [scores[classifier.labels[0]] for scores in results]
+    assert max(first) - min(first) > 0.02, "the comparison needs texts that differ"
+    for text, scores in zip(TEXTS, results, strict=True):
+        encoded = tokenizer(text, truncation=True, return_tensors="pt")
+        with torch.no_grad():
+            logits = model(input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"]).logits[0]
+        expected = logits.sigmoid() if classifier.multi_label else logits.softmax(-1)
+        assert list(scores.values()) == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_contributions_sum_to_the_change_of_the_logit(pair: tuple[torch.nn.Module, SentimentClassifier]) -> None:
+    model, classifier = pair
+    for text in TEXTS[1:3]:
+        explanation = classifier.explain(text)
+        ids = [CLS, *(4 + int(word[1:]) for word in text.split()), SEP]
+        with torch.no_grad():
+            rows = torch.tensor([ids])
+            logit = model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[0]
+        target = classifier.labels.index(explanation.label)
+        assert explanation.logit == pytest.approx(float(logit[target]), abs=1e-3)
+        assert explanation.error < 0.02
+
+
+def test_a_regression_is_refused() -> None:
+    """Its number is no probability."""
+    model = AutoModelForSequenceClassification.from_config(
+        BertConfig(**{**BASE, "num_labels": 1}, problem_type="regression")
+    )
+    with pytest.raises(ModelUnavailable, match="regression"):
+        SentimentClassifier(model.eval(), word_tokenizer())

@@ -1,0 +1,99 @@
+"""Integrated gradients on the embedded model: complete, signed as a reader would, and merged to words."""
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from hfjax_app.embedded import resolve
+from hfjax_app.errors import RequestRejected
+from hfjax_app.sentiment import SentimentClassifier
+from hfjax_app.sentiment.explanation import merged
+
+SENTENCES = [
+    "I loved every minute of it.",
+    "The soup was cold and the waiter never came back.",
+    "The train leaves at nine.",
+    "A great cast, but a dull story.",
+    "Not bad at all!",
+    "Zxqv brmpf, これは何ですか 🙂",
+    "We didn't like the well-known ending; it's unwatchable.",
+]
+
+
+@pytest.mark.parametrize("text", [*SENTENCES, "The food was terrible. " * 12])
+def test_contributions_sum_to_the_change_of_the_logit(embedded: SentimentClassifier, text: str) -> None:
+    """Completeness, the theorem that names integrated gradients, within 2 %; the logits are torch's own."""
+    for label in embedded.labels:
+        explanation = embedded.explain(text, label)
+        assert explanation.error < 0.02, label
+        assert "".join(piece for piece, _ in explanation.pieces) == text
+    tokenizer = AutoTokenizer.from_pretrained(resolve("sentiment"))
+    model = AutoModelForSequenceClassification.from_pretrained(resolve("sentiment"))
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    padding = torch.full_like(ids, tokenizer.pad_token_id)
+    padding[0, [0, -1]] = ids[0, [0, -1]]
+    with torch.no_grad():
+        logits = [model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[0, -1] for rows in (ids, padding)]
+    assert label == embedded.labels[-1]
+    assert [explanation.logit, explanation.baseline] == pytest.approx([float(logit) for logit in logits], abs=1e-3)
+
+
+def test_the_words_that_decide(embedded: SentimentClassifier) -> None:
+    def most(text: str, label: str | None = None) -> str:
+        pieces = embedded.explain(text, label).pieces
+        return max((piece for piece in pieces if piece[1] is not None), key=lambda piece: piece[1])[0]
+
+    assert most("I loved every minute of it.") == "loved"
+    assert most("The hotel by the station was awful.") == "awful"
+    assert embedded.explain("I loved it").label == "positive"
+    values = dict(embedded.explain("I loved it", "negative").pieces)
+    assert values["loved"] < 0
+
+
+def test_explaining_compiles_nothing(embedded: SentimentClassifier, compilations) -> None:
+    with compilations() as seen:
+        for text in ("Short.", "Twenty words and then some. " * 10, "Cut at the limit. " * 200):
+            embedded.explain(text)
+    assert seen == []
+
+
+def test_what_was_cut_has_no_contribution(classifier: SentimentClassifier) -> None:
+    text = " ".join(["w1"] * 80)
+    values = [value for piece, value in classifier.explain(text).pieces if piece.strip()]
+    assert [value is not None for value in values] == [True] * 62 + [False] * 18
+
+
+def test_a_label_that_does_not_exist(classifier: SentimentClassifier) -> None:
+    with pytest.raises(RequestRejected, match="label 'angry': must be one of negative, neutral, positive"):
+        classifier.explain("w1", "angry")
+    with pytest.raises(RequestRejected, match="empty"):
+        classifier.explain(" ")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It's well-known.", ["It's", "well-known", "."]),
+        ("これは", ["こ", "れ", "は"]),
+        ("«Да», x!", ["«", "Да", "»", ",", "x", "!"]),
+        ("यह फिल्म", ["यह", "फिल्म"]),
+        (" a\n b ", ["a", "b"]),
+        ("🙂👍 ok", ["🙂👍", "ok"]),
+    ],
+)
+def test_words(text: str, words: list[str]) -> None:
+    """Words of several scripts; the pieces spell the text."""
+    pieces = merged(text, [(0, len(text))], [1.0])
+    assert [piece for piece, value in pieces if value is not None] == words
+    assert "".join(piece for piece, _ in pieces) == text
+
+
+def test_sub_words_are_summed() -> None:
+    """By hand: [CLS] un watch able ! [SEP], one token on a space, and padding behind."""
+    spans = [None, (0, 2), (2, 7), (7, 11), (11, 12), (12, 13), (13, 16), None]
+    shares = [0.0, 1.0, 2.0, 4.0, -1.0, 0.5, 3.0, 0.0, 0.0, 0.0]
+    pieces = merged("unwatchable! yes", spans, shares)
+    assert pieces[0] == ("unwatchable", 7.0)
+    assert pieces[-1][0] == "yes"
+    assert np.sum([value or 0.0 for _, value in pieces]) == pytest.approx(sum(shares))

@@ -1,0 +1,139 @@
+"""Micro-batching: who shares a call, and who fails."""
+
+import threading
+import time
+from concurrent.futures import wait
+
+import pytest
+
+from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
+from hfjax_app.sentiment import SentimentClassifier, Verdict
+from hfjax_app.sentiment.micro_batch import WAITING, MicroBatcher
+from hfjax_app.sentiment.turns import Turns
+
+
+def verdict(text: str) -> Verdict:
+    return Verdict(scores={text: 1.0})
+
+
+def test_requests_within_the_window_share_a_call() -> None:
+    """A second's window, so that a busy machine can't miss it."""
+    calls: list[list[str]] = []
+
+    def judge(texts: list[str]) -> list[Verdict | Exception]:
+        calls.append(texts)
+        return [verdict(text) for text in texts]
+
+    batcher = MicroBatcher(judge, window_s=1.0)
+    futures = [batcher.submit(f"t{i}") for i in range(8)]
+    assert [future.result(5).top for future in futures] == [f"t{i}" for i in range(8)]
+    assert calls == [[f"t{i}" for i in range(8)]]
+    batcher.stop()
+
+
+def test_those_who_come_during_a_call_share_the_next() -> None:
+    calls: list[list[str]] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def judge(texts: list[str]) -> list[Verdict | Exception]:
+        calls.append(texts)
+        begun.set()
+        assert go_on.wait(5)
+        return [verdict(text) for text in texts]
+
+    batcher = MicroBatcher(judge, window_s=0.0)
+    first = batcher.submit("a")
+    assert begun.wait(5)
+    others = [batcher.submit(text) for text in "bcd"]
+    cancelled = batcher.submit("e")
+    assert cancelled.cancel()
+    go_on.set()
+    wait([first, *others], 5)
+    batcher.stop()
+    assert calls == [["a"], ["b", "c", "d"]]
+
+
+def test_a_broken_judge_is_told_to_those_who_wait() -> None:
+    batcher = MicroBatcher(lambda texts: 1 / 0)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            batcher.submit("a").result(5)
+    batcher.stop()
+    with pytest.raises(EngineStopped):
+        batcher.submit("a")
+    batcher.stop()
+
+
+def test_a_full_line_refuses() -> None:
+    go_on = threading.Event()
+
+    def judge(texts: list[str]) -> list[Verdict | Exception]:
+        go_on.wait(5)
+        return [verdict(text) for text in texts]
+
+    batcher = MicroBatcher(judge, window_s=0.0)
+    held = batcher.submit("a")
+    while not held.running():
+        time.sleep(0.001)
+    for _ in range(WAITING):
+        batcher.submit("a")
+    with pytest.raises(RequestRejected, match="1,024 texts are waiting"):
+        batcher.submit("a")
+    go_on.set()
+    batcher.stop()
+
+
+def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text makes the tokenizer raise, one the model's numbers NaN: their neighbours in the call are answered."""
+    expected = classifier.classify(["w1", "w2 w3"])
+    encode, of_scores = classifier._encoder.encode, classifier._verdict
+
+    def poisoned(texts: list[str]) -> list:
+        if any("poison" in text for text in texts):
+            raise RuntimeError("the tokenizer choked")
+        return encode(texts)
+
+    def not_a_number(scores: list[float], cut: bool) -> Verdict | ModelUnavailable:
+        return of_scores([float("nan")] * 3 if cut else scores, cut)
+
+    monkeypatch.setattr(classifier._encoder, "encode", poisoned)
+    monkeypatch.setattr(classifier, "_verdict", not_a_number)
+    texts = ["w1", "poison", "w2 w3", "w1 " * 80]
+    futures = [classifier.submit(text) for text in texts]
+    assert futures[0].result(10).scores == pytest.approx(expected[0], abs=1e-5)
+    assert futures[2].result(10).scores == pytest.approx(expected[1], abs=1e-5)
+    with pytest.raises(RuntimeError, match="choked"):
+        futures[1].result(10)
+    with pytest.raises(ModelUnavailable, match="no numbers"):
+        futures[3].result(10)
+    with pytest.raises(RequestRejected, match="empty"):
+        classifier.submit(" ")
+
+
+def test_single_texts_go_before_long_lists() -> None:
+    """Three callers of a list wait before an urgent one comes; it is served as soon as the device is free."""
+    turns, order = Turns(), []
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns.turn(urgent=False):
+            held.set()
+            release.wait(5)
+
+    def take(name: str, urgent: bool) -> None:
+        with turns.turn(urgent=urgent):
+            order.append(name)
+
+    threads = [threading.Thread(target=hold)]
+    threads[0].start()
+    assert held.wait(5)
+    for name, urgent in (("list", False), ("list", False), ("list", False), ("single", True)):
+        threads.append(threading.Thread(target=take, args=(name, urgent)))
+        threads[-1].start()
+    deadline = time.monotonic() + 5
+    while turns._urgent == 0 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    release.set()
+    for thread in threads:
+        thread.join(5)
+    assert order == ["single", "list", "list", "list"]

@@ -1,0 +1,164 @@
+"""Files and pasted lines as people have them, and as attackers make them."""
+
+import json
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.sentiment import table
+from hfjax_app.sentiment.table import Cell, opened, pasted
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def texts(source: table.Table, column: str | None = None) -> list[str]:
+    return [cell.text for cell in source.cells(column or source.likely)]
+
+
+def test_pasted_lines() -> None:
+    source = pasted("I loved it\n\nThe end \r\nlast\n")
+    assert source.rows == 4
+    assert texts(source) == ["I loved it", "", "The end ", "last"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", 'id,Review,stars\n1,"good, really\ngood",5\n2,"she said ""no""",1\n'),
+        ("a.csv", 'id;Review;stars\r\n1;"good, really\ngood";5\r\n2;"she said ""no""";1\r\n'),
+        ("a.tsv", 'id\tReview\tstars\n1\t"good, really\ngood"\t5\n2\t"she said ""no"""\t1\n'),
+        ("A.CSV", b"\xef\xbb\xbf" + b'id,Review,stars\n1,"good, really\ngood",5\n2,"she said ""no""",1'),
+        ("a.csv", 'id,Review,stars\n1,"good, really\ngood",5\n2,"she said ""no""",1\n'.encode("utf-16")),
+        (
+            "a.jsonl",
+            '{"id": 1, "Review": "good, really\\ngood"}\n{"id": 2, "Review": "she said \\"no\\"", "stars": 1}\n',
+        ),
+    ],
+)
+def test_the_same_table_in_every_format(tmp_path: Path, name: str, content: str | bytes) -> None:
+    """Delimiters, quotes, line ends, UTF-16 and marks; the column called review is offered first."""
+    source = opened(write(tmp_path, name, content))
+    assert source.columns == ("id", "Review", "stars")
+    assert source.likely == "Review"
+    assert source.rows == 2
+    assert texts(source) == ["good, really\ngood", 'she said "no"']
+
+
+def test_without_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.csv", "1,a text that is long\n2,another one\n")
+    source = opened(path, has_header=False)
+    assert source.columns == ("column 1", "column 2")
+    assert source.likely == "column 2"
+    assert source.rows == 2
+    assert texts(source) == ["a text that is long", "another one"]
+    assert opened(path).rows == 1
+
+
+def test_repeated_and_missing_names(tmp_path: Path) -> None:
+    source = opened(write(tmp_path, "a.csv", "x,x,,\n1,2,3,4\n"))
+    assert source.columns == ("x", "x 2", "column 3", "column 4")
+    assert texts(source, "column 4") == ["4"]
+
+
+def test_ragged_and_empty_rows_stay_and_are_marked(tmp_path: Path) -> None:
+    source = opened(write(tmp_path, "a.csv", "id,text\n1,fine\n\n2\n3,one,two\n4,\n"))
+    assert list(source.cells("text")) == [
+        Cell(text="fine"),
+        Cell(text=""),
+        Cell(text="", note="row has 1 cells instead of 2"),
+        Cell(text="one", note="row has 3 cells instead of 2"),
+        Cell(text=""),
+    ]
+    assert source.rows == 5
+
+
+def test_lines_of_json_that_are_not_what_they_should_be(tmp_path: Path) -> None:
+    lines = ['{"text": "fine"}', "{broken", '{"other": 1}', '{"text": 7}', '["x"]', "", "[" * 100_000, "9" * 5000]
+    source = opened(write(tmp_path, "a.jsonl", "\n".join(lines)))
+    cells = list(source.cells("text"))
+    assert source.rows == len(cells) == 8
+    assert [cell.text for cell in cells] == ["fine", *[""] * 7]
+    notes = ["", "not a line", "no 'text'", "is int, not text", "no 'text'", "", "not a line", "not a line"]
+    assert all(note in cell.note and bool(note) == bool(cell.note) for note, cell in zip(notes, cells, strict=True))
+
+
+def test_a_zip_renamed_to_csv(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "text\nhello\n")
+    with pytest.raises(RequestRejected, match=r"'a\.csv' is a zip archive"):
+        opened(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.exe", "x", "must end in one of .csv"),
+        ("a", "x", "must end in one of .csv"),
+        ("a.csv", "", "first row is empty"),
+        ("a.csv", "text\n", "holds no rows"),
+        ("a.txt", "", "holds no rows"),
+        ("a.csv", "\n\nx", "first row is empty"),
+        ("a.csv", "text\ncaf\xe9 cr\xe8me\n".encode("latin-1"), "is not UTF-8.*save it as UTF-8"),
+        ("a.csv", b"\xff\xfe" + b"a\0b\0c", "is not UTF-16"),
+        ("a.csv", b"text\na\0b\n", "NUL character at 6"),
+        ("a.csv", "text\n" + "x" * 200_000, "line 2: a cell of more than 131,072 characters"),
+        ("a.csv", 'text\n"never closed\n' + "y\n" * 100_000, "is a quote left open"),
+        ("a.csv", ",".join(f"c{i}" for i in range(300)) + "\n1\n", "300 columns: at most 256"),
+        ("a.jsonl", "1\n2\n", "no JSON objects"),
+        ("a.jsonl", json.dumps({f"k{i}": "x" for i in range(300)}), "300 fields: at most 256"),
+    ],
+)
+def test_files_that_are_refused(tmp_path: Path, name: str, content: str | bytes, says: str) -> None:
+    with pytest.raises(RequestRejected, match=says) as caught:
+        opened(write(tmp_path, name, content))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cell_of_100_megabytes_is_refused_by_its_size(tmp_path: Path) -> None:
+    """A sparse file: it is never read."""
+    path = tmp_path / "a.csv"
+    with path.open("wb") as file:
+        file.truncate(100 << 20)
+    with pytest.raises(RequestRejected, match="has 104,857,600 bytes: at most 10,485,760"):
+        opened(path)
+
+
+def test_ten_million_rows_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """10^7 empty lines fit the size limit; counting ends one row above the other limit."""
+    seen = []
+    lines = table._lines
+    monkeypatch.setattr(table, "_lines", lambda file: (seen.append(1) or line for line in lines(file)))
+    with pytest.raises(RequestRejected, match="more than 100,000 rows"):
+        opened(write(tmp_path, "a.txt", b"\n" * 10_000_000))
+    assert len(seen) == table.MAX_ROWS + 1
+    with pytest.raises(RequestRejected, match="more than 100,000 rows"):
+        pasted("x\n" * 1_000_000)
+
+
+@pytest.mark.parametrize(("text", "says"), [(None, "must be lines"), (7, "must be lines"), (" \n", "no texts")])
+def test_pastes_that_are_refused(text: object, says: str) -> None:
+    with pytest.raises(RequestRejected, match=says):
+        pasted(text)
+    with pytest.raises(RequestRejected, match="at most 10,485,760"):
+        pasted("x" * (table.MAX_BYTES + 1))
+
+
+def test_a_column_that_does_not_exist() -> None:
+    with pytest.raises(RequestRejected, match="column 'x': must be one of line"):
+        pasted("a").cells("x")
+
+
+def test_cells_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
+    """Nothing of a large table is kept: the first row comes at once."""
+    source = opened(write(tmp_path, "a.csv", "text\n" + "row\n" * 99_999))
+    started = time.process_time()
+    assert next(iter(source.cells("text"))).text == "row"
+    assert time.process_time() - started < 0.05
