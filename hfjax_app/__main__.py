@@ -87,7 +87,7 @@ async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
     defaults = {"max_tokens": min(SamplingParams().max_tokens, settings.context)}
     params = SamplingParams(**{**defaults, **options})
 
-    prepare(settings.cache_folder)
+    prepare(settings.cache_dir)
     engine = ChatEngine.from_pretrained(
         resolve(settings.chat_model),
         slots=1,
@@ -116,7 +116,7 @@ def sentiment(arguments: argparse.Namespace) -> None:
     from hfjax_app.runtime.process import prepare
     from hfjax_app.sentiment import SentimentClassifier
 
-    prepare(settings.cache_folder)
+    prepare(settings.cache_dir)
     classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model), explains=False)
     for text, scores in zip(arguments.texts, classifier.classify(arguments.texts), strict=True):
         line = {"text": text, "label": max(scores, key=scores.__getitem__), "scores": scores}
@@ -132,7 +132,7 @@ def image(arguments: argparse.Namespace) -> None:
     from hfjax_app.images import ImageGenerator
     from hfjax_app.runtime.process import prepare
 
-    prepare(settings.cache_folder)
+    prepare(settings.cache_dir)
     generator = ImageGenerator.from_pretrained(resolve(settings.image_model))
     names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
     options = asdict(generator.recommended) | _given(arguments, *names)

@@ -116,7 +116,7 @@ class Backends:
 
     def device(self) -> str:
         """The devices in words, such as "4 x TPU v5 lite" or "CPU"."""
-        prepare(self.settings.cache_folder)
+        prepare(self.settings.cache_dir)
         import jax  # after prepare(): the first look at the devices starts jax
 
         devices = jax.local_devices()
@@ -124,7 +124,7 @@ class Backends:
         return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
 
     def _warm_up(self) -> None:
-        prepare(self.settings.cache_folder)
+        prepare(self.settings.cache_dir)
         for backend in self.all:
             backend.warm_up()
 

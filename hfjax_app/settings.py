@@ -42,7 +42,7 @@ class Settings(BaseSettings):
     quantize: Literal["none", "int8"] = Field(
         "none", description="int8: the chat model's linear layers in 8 bits, half of bfloat16's bytes"
     )
-    cache_folder: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
+    cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
 
 def load_settings(**flags: object) -> Settings:

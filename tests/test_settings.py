@@ -24,12 +24,12 @@ def test_the_defaults_are_the_embedded_models() -> None:
         "sentiment",
         "images",
     )
-    assert settings.cache_folder is None
+    assert settings.cache_dir is None
 
 
-def test_the_cache_folder_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HFJAX_CACHE_FOLDER", "/somewhere/warm")
-    assert load_settings().cache_folder == Path("/somewhere/warm")
+def test_the_cache_dir_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFJAX_CACHE_DIR", "/somewhere/warm")
+    assert load_settings().cache_dir == Path("/somewhere/warm")
 
 
 def test_settings_are_frozen() -> None:

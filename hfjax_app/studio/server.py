@@ -119,7 +119,7 @@ def _health(backends: Backends) -> dict[str, Any]:
 
 def _count_compilations(backends: Backends) -> list[float]:
     """A list that grows with every program that jax compiles or reads from its cache from now on, in seconds each."""
-    prepare(backends.settings.cache_folder)
+    prepare(backends.settings.cache_dir)
     import jax  # after prepare()
 
     compilations: list[float] = []
