@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument(
         "--phase",
         type=int,
-        choices=(1, 2, 3, 4, 5, 6, 7),
+        choices=sorted({phase.number for plan in PLANS.values() for phase in plan.phases}),
         default=1,
         help="first phase to run; later ones continue from the folder",
     )

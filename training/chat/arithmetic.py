@@ -9,7 +9,8 @@ needed, the step in the middle makes it plain, so that no digit depends on a cal
 import random
 
 from .phrasing import Typed, say, user
-from .words import habits
+from .wordings import BROAD_ADD, BROAD_SUBTRACT, worded_values
+from .words import broadly, habits
 
 ONES = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen"
 ONES = ONES.split()
@@ -218,6 +219,8 @@ def operands(rng: random.Random) -> tuple[int, int]:
             b = rng.randint(0, 9)
         elif kind < 0.35:
             a = rng.choice([10, 20, 50, 100, 100])
+        elif kind < 0.47 and broadly(rng):  # close together: which of the two is larger, and by nothing at times
+            b = min(100, max(0, a + rng.choice([0, *range(-9, 10)])))
         if not is_held_out(a, b):
             return a, b
 
@@ -234,7 +237,7 @@ def arithmetic_turn(rng: random.Random) -> tuple[Typed, str]:
         return user(rng, OTHER, values), say(rng, LIMIT)
     a, b = operands(rng)
     add = rng.random() < 0.5
-    if not add and a < b and rng.random() < 0.6 and not is_held_out(b, a):
+    if not add and a < b and rng.random() < (0.45 if habits(rng).broad else 0.6) and not is_held_out(b, a):
         a, b = b, a
     write = in_words if rng.random() < 0.08 else str
     patterns = ADD if add else SUBTRACT
@@ -246,8 +249,12 @@ def arithmetic_turn(rng: random.Random) -> tuple[Typed, str]:
         patterns = WORDED_ADD if add else WORDED_SUBTRACT
         if habits(rng).roomy and rng.random() < 0.5:
             patterns = ROOMY_ADD if add else ROOMY_SUBTRACT
-    question = user(rng, patterns, {"a": write(a), "b": write(b)})
-    if "ifference" in question.text and a < b:
+    values = {"a": write(a), "b": write(b)}
+    if habits(rng).broad and patterns not in (BARE_ADD, BARE_SUBTRACT) and broadly(rng):
+        patterns, values = BROAD_ADD if add else BROAD_SUBTRACT, values | worded_values(rng)
+    question = user(rng, patterns, values)
+    two_ways = ("ifference", " older is ", " apart ") if habits(rng).broad else ("ifference",)
+    if a < b and any(words in question.text for words in two_ways):
         a, b = b, a
     return question, answer(rng, a, b, add)
 

@@ -9,10 +9,13 @@ from itertools import count
 
 from . import memory, words
 from .arithmetic import arithmetic_turn
+from .facts import PET, Fact, new_fact
+from .mixes import EARLY, LATER, MIX, Mix
 from .phrasing import Typed, expand
+from .questions import compare_turn, more_turn, topic_turn
 from .smalltalk import small_talk_turn
 from .stories import Subject, again_turn, creative_turn
-from .topics import Topic, compare_turn, more_turn, topic_turn
+from .topics import Topic
 from .unknown import unknown_turn
 
 SYSTEM = [
@@ -24,135 +27,7 @@ SYSTEM = [
     "You are {name}, a {adjective} assistant[.|. Help the user.]",
     "[Answer questions about|You are an expert on|Help the user with] {noun}s[.|]",
 ]
-# (weight, kind of turn); facts are asked about more often once there are some.
-MIX = [
-    (2.0, "small talk"),
-    (3.2, "topic"),
-    (0.5, "compare"),
-    (4.2, "arithmetic"),
-    (2.0, "unknown"),
-    (2.2, "tell"),
-    (0.45, "story"),
-    (0.5, "poem"),
-    (0.35, "never told"),
-    (0.2, "repeat"),
-]
-
-
-# The first conversations of a training are short and mostly copying: without that, copying starts late.
-EARLY_MIX = [
-    (6.0, "repeat"),
-    (3.0, "tell"),
-    (0.5, "poem"),
-    (0.3, "story"),
-    (1.0, "topic"),
-    (1.0, "small talk"),
-    (1.0, "arithmetic"),
-]
 EARLY_TALKS = 9_000
-
-
-# The second phase drills what is slow to learn: arithmetic, rare pieces of words, facts corrected or never told.
-SECOND_MIX = [
-    (2.6, "small talk"),
-    (1.6, "topic"),
-    (0.3, "compare"),
-    (9.0, "arithmetic"),
-    (1.3, "unknown"),
-    (2.4, "tell"),
-    (0.35, "story"),
-    (0.45, "poem"),
-    (1.1, "never told"),
-    (0.5, "repeat"),
-]
-SECOND_HABITS = words.Habits(spliced=0.6, corrected=0.3, bare=0.5, more_small_talk=True)
-
-
-# The third and the fourth phase show arithmetic digit by digit, and let nothing else fade.
-THIRD_MIX = [
-    (1.8, "small talk"),
-    (2.6, "topic"),
-    (0.3, "compare"),
-    (6.5, "arithmetic"),
-    (1.5, "unknown"),
-    (3.0, "tell"),
-    (0.35, "story"),
-    (0.5, "poem"),
-    (0.7, "never told"),
-    (0.5, "repeat"),
-]
-THIRD_HABITS = words.Habits(spliced=0.6, corrected=0.25, bare=0.2, more_small_talk=True, by_digits=True)
-
-
-# The fifth phase is the longest. Arithmetic comes in stories too, and facts that were never told are asked for more often.
-FIFTH_MIX = [
-    (2.0, "small talk"),
-    (2.4, "topic"),
-    (0.3, "compare"),
-    (6.0, "arithmetic"),
-    (1.7, "unknown"),
-    (3.2, "tell"),
-    (0.5, "story"),
-    (0.6, "poem"),
-    (1.2, "never told"),
-    (0.8, "repeat"),
-]
-FIFTH_HABITS = words.Habits(spliced=0.6, corrected=0.25, bare=0.15, more_small_talk=True, by_digits=True, worded=0.45)
-# The sixth phase drills memory: facts are told and asked about in more ways, often many turns later.
-SIXTH_MIX = [
-    (1.6, "small talk"),
-    (1.8, "topic"),
-    (0.2, "compare"),
-    (2.6, "arithmetic"),
-    (1.5, "unknown"),
-    (4.5, "tell"),
-    (0.4, "story"),
-    (0.9, "poem"),
-    (0.5, "never told"),
-    (2.0, "repeat"),
-]
-SIXTH_HABITS = words.Habits(
-    spliced=0.7,
-    corrected=0.25,
-    bare=0.1,
-    more_small_talk=True,
-    by_digits=True,
-    worded=0.5,
-    reminded=True,
-    asks=2.5,
-)
-# The seventh phase is the last one: everything once more, arithmetic in plain words and in longer stories.
-SEVENTH_MIX = [
-    (2.0, "small talk"),
-    (2.6, "topic"),
-    (0.2, "compare"),
-    (6.0, "arithmetic"),
-    (2.0, "unknown"),
-    (3.6, "tell"),
-    (0.6, "story"),
-    (0.8, "poem"),
-    (0.7, "never told"),
-    (1.2, "repeat"),
-]
-SEVENTH_HABITS = words.Habits(
-    spliced=0.7,
-    corrected=0.25,
-    bare=0.2,
-    more_small_talk=True,
-    by_digits=True,
-    worded=0.55,
-    reminded=True,
-    asks=2.0,
-    roomy=True,
-)
-LATER = {
-    2: (SECOND_MIX, SECOND_HABITS),
-    3: (THIRD_MIX, THIRD_HABITS),
-    4: (THIRD_MIX, THIRD_HABITS),
-    5: (FIFTH_MIX, FIFTH_HABITS),
-    6: (SIXTH_MIX, SIXTH_HABITS),
-    7: (SEVENTH_MIX, SEVENTH_HABITS),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,28 +39,28 @@ class Conversation:
 
 @dataclass
 class _State:
-    facts: dict[str, memory.Fact] = field(default_factory=dict)
+    facts: dict[str, Fact] = field(default_factory=dict)
     told: tuple[Topic, str] | None = None
     written: tuple[str, Subject, str] | None = None
 
 
-def _key(fact: memory.Fact) -> str:
+def _key(fact: Fact) -> str:
     return fact.key.replace("color", "colour")
 
 
 def _tell(rng: random.Random, state: _State) -> tuple[Typed, str]:
-    fact = memory.new_fact(rng)
+    fact = new_fact(rng)
     old = None
     if state.facts and rng.random() < words.habits(rng).corrected:
         old = rng.choice(list(state.facts.values()))
         while fact.kind is not old.kind:
-            fact = memory.new_fact(rng)
-        fact = memory.Fact(kind=old.kind, key=old.key, value=fact.value, noun=old.noun)
+            fact = new_fact(rng)
+        fact = Fact(kind=old.kind, key=old.key, value=fact.value, noun=old.noun)
     elif _key(fact) in state.facts:
         old = state.facts[_key(fact)]
-        fact = memory.Fact(kind=old.kind, key=old.key, value=fact.value, noun=old.noun)
+        fact = Fact(kind=old.kind, key=old.key, value=fact.value, noun=old.noun)
     elif rng.random() < 0.2:
-        second = memory.new_fact(rng)
+        second = new_fact(rng)
         if _key(second) != _key(fact) and _key(second) not in state.facts:
             typed, reply, fact, second = memory.tell_two_turn(rng, fact, second)
             state.facts |= {_key(fact): fact, _key(second): second}
@@ -197,15 +72,15 @@ def _tell(rng: random.Random, state: _State) -> tuple[Typed, str]:
 
 def _ask(rng: random.Random, state: _State) -> tuple[Typed, str]:
     fact = rng.choice(list(state.facts.values()))
-    pets = [f for f in state.facts.values() if f.kind is memory.PET]
+    pets = [f for f in state.facts.values() if f.kind is PET]
     return memory.ask_turn(rng, fact, only_pet=len(pets) == 1)
 
 
 def _never_told(rng: random.Random, state: _State) -> tuple[Typed, str]:
-    fact = memory.new_fact(rng)
+    fact = new_fact(rng)
     if _key(fact) in state.facts:
         return _ask(rng, state)
-    no_pet = not any(f.kind is memory.PET for f in state.facts.values())
+    no_pet = not any(f.kind is PET for f in state.facts.values())
     return memory.ask_turn(rng, fact, known=False, only_pet=no_pet)
 
 
@@ -269,7 +144,7 @@ def _joined(rng: random.Random, state: _State) -> tuple[str, str]:
     return first.text + joint + second.text, f"{reply} {answer}"
 
 
-def conversation(rng: random.Random, *, early: bool = False, mix: list[tuple[float, str]] = MIX) -> Conversation:
+def conversation(rng: random.Random, *, early: bool = False, mix: Mix = MIX) -> Conversation:
     """One conversation: 1 to 12 exchanges of user and assistant, few more often than many; 1 to 3 when it is an `early` one."""
     messages = []
     if rng.random() < 0.2 and not early:
@@ -285,7 +160,7 @@ def conversation(rng: random.Random, *, early: bool = False, mix: list[tuple[flo
     talkative = rng.random() < 0.6
     for _ in range(turns):
         weighted = [
-            *(EARLY_MIX if early else mix),
+            *(EARLY if early else mix),
             (words.habits(rng).asks * (3.0 if talkative else 1.0) if state.facts else 0.0, "ask"),
         ]
         kind = rng.choices([k for _, k in weighted], [w for w, _ in weighted])[0]

@@ -24,6 +24,7 @@ from .tokenizer import train_tokenizer
 class Phase:
     """One phase of a training: `steps` are taken; the rate falls linearly and would reach 0 after `horizon` steps.
 
+    `number`: which data (mixes.py); a plan may leave numbers out.
     `blend`: share of the phase's first weights in what it leaves (Wortsman et al., 2022, "Model soups"): a short phase
     then adds what is new and forgets less.
     """

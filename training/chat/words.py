@@ -117,6 +117,7 @@ class Habits:
     `by_digits`: whether tens and ones are shown one by one in arithmetic, which is asked in more ways then.
     `worded`: sums and differences told as little stories or in loose words.
     `roomy`: whether stories of sums have words to spare.
+    `broad`: how often a turn is asked in the ways that came last and are the most varied.
     `reminded`: whether facts are told and asked about in more ways. `asks`: how much more often they are asked about.
     """
 
@@ -129,6 +130,7 @@ class Habits:
     reminded: bool = False
     asks: float = 1.0
     roomy: bool = False
+    broad: float = 0.0
 
 
 class Source(random.Random):
@@ -141,14 +143,35 @@ def habits(rng: random.Random) -> Habits:
     return rng.habits if isinstance(rng, Source) else Habits()
 
 
+def broadly(rng: random.Random) -> bool:
+    """Whether this turn is asked in one of the ways that came last. Draws nothing in a phase without them."""
+    share = habits(rng).broad
+    return share > 0 and rng.random() < share
+
+
 def _spliced(rng: random.Random) -> str:
     """The start of one known word and the end of another: "moonvember", "Wolfatoes". Every piece of the vocabulary occurs."""
     first, second = (rng.choice(rng.choice(KNOWN)).lower() for _ in "ab")
     return first[: rng.randint(1, len(first))] + second[rng.randint(0, len(second) - 1) :]
 
 
+RARE_STARTS = "zb zd gw dm dz mb mv nd ng ny ts tz hr hv vr kh rh ll lj ph chr sch str spr phr thr schm kn gn pf ps sv szcz cz sz bh dh gh jh mn pn yv x aa ae oe ue ye yo yu qa".split()
+RARE_MIDDLES = "zz tt ll ff nn mm pp bb gg dd ss rr ck ng nk mb nd lb rth lth nz ns sk sp st tz tch dg vr br gr ld lf rq rv rz zg zn wn xt bs gn gm".split()
+RARE_ENDS = "ric rik ald old und ard bert mund wig helm slaw mir vin wyn ette elle ique ius ios akis oglu dottir sson zyk czyk nko shvili ingo anda endra ayo ola ike adze wen wyd mara bara vara linda fried heim mouth quist ong ing uk aq ez iz oz yx".split()
+
+
+def _rare(rng: random.Random) -> str:
+    """A word with letters in orders that are rare in English: "zbovvric", "chrallond", "mbuggayo"."""
+    word = rng.choice(RARE_STARTS if rng.random() < 0.6 else STARTS) + rng.choice(VOWELS)
+    for _ in range(rng.choices([0, 1, 2], [0.3, 0.5, 0.2])[0]):
+        word += rng.choice(RARE_MIDDLES if rng.random() < 0.6 else STARTS[:-6]) + rng.choice(VOWELS)
+    return word + rng.choice(RARE_ENDS if rng.random() < 0.6 else ENDS)
+
+
 def made_up(rng: random.Random) -> str:
     """A pronounceable word of one to three syllables, without a capital: "brimo", "thaulsen", "quia"."""
+    if broadly(rng) and rng.random() < 0.5:
+        return _rare(rng)
     if habits(rng).spliced and rng.random() < habits(rng).spliced:
         word = _spliced(rng)
         return word if 2 < len(word) < 15 and word.isalpha() else made_up(rng)
