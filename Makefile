@@ -28,11 +28,13 @@ help:
 run: $(VENV)/.installed
 	@trap : INT; $(PY) -m hfjax_app serve || test $$? -eq 130
 
-test: lint chromium
-	@$(PY) -m pytest -m "not slow and not tpu"
-
-test-all: lint chromium
-	@CHURN_SECONDS=120 $(PY) -m pytest
+# Two workers for everything but the studio: there, servers and browsers have the machine to themselves.
+test: MARKED := not slow and not tpu
+test-all: MARKED := not tpu
+test-all: export CHURN_SECONDS = 120
+test test-all: lint chromium
+	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadfile --ignore tests/studio
+	@$(PY) -m pytest -m "$(MARKED)" tests/studio
 
 # libtpu compiles for TPUs that are not here, on any x86-64 Linux; minutes for each model.
 test-tpu: $(VENV)/.installed-dev

@@ -57,23 +57,11 @@ def set_option(page: Page, elem_id: str, value: str) -> None:
     expect(field).to_have_value(value)
 
 
-def test_says_what_jax_is_as_it_thinks(studio: Studio, visit: Visit) -> None:
-    """The answer names what it is; a longer one grows before one's eyes: at least two lengths are seen on the way."""
+def test_says_what_jax_is(studio: Studio, visit: Visit) -> None:
     page = visit(studio)
     set_option(page, "temperature", "0")
     answer = ask(page, "What is JAX?")
     assert re.search(r"python|numpy|compil|XLA|library|google|accelerat", answer, re.IGNORECASE), answer
-    page.evaluate("""() => {
-        window.looks = []
-        const look = () => window.looks.push(document.querySelector('#conversation').innerText)
-        new MutationObserver(look).observe(document.body, {subtree: true, childList: true, characterData: true})
-    }""")
-    story = ask(page, "Tell me a story about a cat.").split("\n")[0]
-    lengths = set()
-    for look in page.evaluate("window.looks"):
-        said = "".join(look.partition(story[:8])[1:])
-        lengths.add(next((at for at in range(len(story), 0, -1) if said.startswith(story[:at])), 0))
-    assert len(lengths - {0}) >= 2
 
 
 def test_remembers_a_name(studio: Studio, visit: Visit) -> None:

@@ -30,6 +30,21 @@ def stop(page: Page) -> None:
     page.locator("#message .stop-button").click()
 
 
+def test_an_answer_grows_before_ones_eyes(slow_studio: Studio, visit: Visit) -> None:
+    """Asked of the slow model: the embedded one can be done before the page has painted a second time."""
+    page = visit(slow_studio)
+    begin(page)
+    for _ in range(3):
+        length = len(answers(page).first.inner_text())
+        page.wait_for_function(
+            "([found, length]) => document.querySelector(found).innerText.length > length",
+            arg=["#conversation [data-testid=bot]:not(:has(small.note))", length],
+            timeout=30_000,
+        )
+    stop(page)
+    slow_studio.wait_idle()
+
+
 def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, visit: Visit) -> None:
     page = visit(slow_studio)
     begin(page)
