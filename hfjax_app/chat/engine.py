@@ -39,7 +39,7 @@ class ChatEngine:
         tokenizer: kept for callers that turn text into ids; the engine does not use it.
         slots: requests served at the same time; more wait in line.
         context: tokens of prompt and answer together.
-        prefill_chunk: prompt tokens a device call takes.
+        prefill_chunk: prompt tokens a device call takes, or four times as many while no answer is running.
         decode_chunk: tokens a device call makes for each request, at most.
         tiers: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
 

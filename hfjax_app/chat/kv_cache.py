@@ -306,10 +306,25 @@ def slot_leaves(specs: tuple[LayerSpec, ...], cache: Cache) -> list[dict[str, to
 
 def _write(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
     """Put the first `valid` of the new tokens into their rows (axis -2); out-of-range rows are dropped."""
+    if new.shape[-2] > 1:
+        return _scatter(cache, new, position, valid)
+    return jax.lax.platform_dependent(cache, new, position, valid, cpu=_scatter_one, default=_scatter)
+
+
+def _scatter(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
     rows = cache.shape[-2]
     index = jnp.arange(new.shape[-2])
     row = jnp.where(index < valid, (position + index) % rows, rows)
     return cache.at[..., row, :].set(new.astype(cache.dtype), mode="drop")
+
+
+def _scatter_one(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
+    """A scatter of two tokens, the second of which is dropped.
+
+    XLA makes a slice update of a scatter of one. On CPU it then computes that twice, once for the cache and once for
+    attention, and copies all rows of the layer for each. A scatter of two stays what it is and works in place.
+    """
+    return _scatter(cache, jnp.concatenate([new, new], axis=-2), position, jnp.minimum(valid, 1))
 
 
 def _offsets(rows: int, position: jax.Array, valid: jax.Array) -> jax.Array:

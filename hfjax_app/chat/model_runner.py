@@ -19,7 +19,7 @@ from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.logprobs import Logprobs, logprobs_of
 from hfjax_app.chat.penalties import occurrences
 from hfjax_app.chat.sampling import MAX_LOGPROBS, SamplerState, SamplingParams, sample, sampler_state
-from hfjax_app.chat.tiers import covering, put, row_tiers, slot_tiers, take
+from hfjax_app.chat.tiers import covering, prefill_tiers, put, row_tiers, slot_tiers, take
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime import quantization
 from hfjax_app.runtime.mesh import replicated
@@ -58,7 +58,7 @@ class ModelRunner:
         slots: conversations that decode together.
         context: tokens a slot holds, prompt and answer.
         end_tokens: ids that end an answer.
-        prefill_chunk: prompt tokens a prefill call takes.
+        prefill_chunk: prompt tokens a prefill call takes, or four times as many, see `prefill_tiers`.
         decode_chunk: tokens a decode call makes for each slot, at most.
         tiers: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ...
 
@@ -85,7 +85,7 @@ class ModelRunner:
         if positions is not None and context > positions:
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
-        self.prefill_chunk, self.decode_chunk = min(prefill_chunk, context), decode_chunk
+        self.prefill_chunks, self.decode_chunk = prefill_tiers(min(prefill_chunk, context), context), decode_chunk
         self.end_tokens = end_tokens
         self.mesh = mesh
         self._everywhere = None if mesh is None else replicated(mesh)
@@ -95,11 +95,11 @@ class ModelRunner:
             model.config,
             model.dtype,
             context=context,
-            chunk=self.prefill_chunk,
+            chunk=self.prefill_chunks[-1],
             int8=quantization.is_quantized(self.weights),
         )
         self._row_tiers, self._slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
-        self._prefill: dict[int, jax.stages.Compiled] = {}
+        self._prefill: dict[tuple[int, int], jax.stages.Compiled] = {}
         self._copy: dict[int, jax.stages.Compiled] = {}
         self._decode: dict[tuple[int, int], jax.stages.Compiled] = {}
 
@@ -109,11 +109,11 @@ class ModelRunner:
         self._compile(programs, self._cache, self._state)
         self.clear(0)
         one = sampler_state(SamplingParams(temperature=0.0), 0)
-        tokens = np.zeros(self.prefill_chunk, np.int32)
         for rows in self._row_tiers:
             if self._copy:
                 self.copy(0, 0, rows)
-            self.prefill(0, tokens, rows - 1, 1, 0, one)
+            for size in self.prefill_chunks:
+                self.prefill(0, np.zeros(size, np.int32), rows - 1, 1, 0, one)
             for count in self._slot_tiers:
                 self.decode(range(count), rows, 1)
 
@@ -126,13 +126,13 @@ class ModelRunner:
         held = (cache, state)
         # Results keep the places that their donated arguments have; tokens go everywhere.
         kept = (jax.tree.map(lambda leaf: leaf.sharding, self.cache_shape), self._everywhere)
-        tokens = np.zeros(self.prefill_chunk, np.int32)
         options = {"donate": (1, 2), "shardings": (*kept, self._everywhere)}
-        request = (np.int32(0), tokens, np.int32(0), np.int32(1), np.int32(0), one)
         for rows in self._row_tiers:
-            function = partial(self._prefill_chunk, rows)
-            name = f"chat_prefill_{rows}"
-            self._prefill[rows] = programs.compile(name, function, self.weights, *held, *request, **options)
+            for size in self.prefill_chunks:
+                function = partial(self._prefill_chunk, rows)
+                request = (np.int32(0), np.zeros(size, np.int32), np.int32(0), np.int32(1), np.int32(0), one)
+                name = f"chat_prefill_{size}x{rows}"
+                self._prefill[size, rows] = programs.compile(name, function, self.weights, *held, *request, **options)
         for rows in self._row_tiers:
             for count in self._slot_tiers:
                 function = partial(self._decode_chunk, rows)
@@ -215,7 +215,7 @@ class ModelRunner:
 
         Args:
             slot: which one.
-            tokens: int32 [prefill_chunk]; after the first `valid` tokens, padding.
+            tokens: int32 [one of prefill_chunks]; after the first `valid` tokens, padding.
             position: of tokens[0] in the conversation.
             valid: how many tokens are real, at least 1.
             max_tokens: how many tokens the slot is to make in all; 0: this is not the prompt's last chunk.
@@ -224,7 +224,7 @@ class ModelRunner:
         Returns:
             One step of one column: the slot's first token, with the prompt's last chunk.
         """
-        program = self._prefill[covering(self._row_tiers, position + valid)]
+        program = self._prefill[tokens.shape[0], covering(self._row_tiers, position + valid)]
         scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
         self._cache, self._state, first = program(
             self.weights, self._cache, self._state, np.int32(slot), tokens, *scalars, sampler
@@ -275,7 +275,7 @@ class ModelRunner:
         kv = jax.tree.map(lambda leaf: leaf[0], take(cache, rows, slot[None]))
         logits, kv = self.decoder.forward(weights, tokens, kv, position, valid)
         logits = self._whole(logits)
-        cache = put(cache, jax.tree.map(lambda leaf: leaf[None], kv), slot[None])
+        cache = put(cache, jax.tree.map(lambda leaf: leaf[None], kv), slot[None], position[None], tokens.shape[0])
         index = jnp.arange(tokens.shape[0])
         at = jnp.where(index < valid, position + index, self.context)
         history = state.history.at[slot, at].set(tokens, mode="drop")
@@ -317,6 +317,7 @@ class ModelRunner:
         kv = cache if whole else take(cache, rows, slots)
         own = jax.tree.map(lambda leaf: leaf[slots], state)
         own = own._replace(left=jnp.where(active, own.left, 0))
+        began = own.position
         sampler = own.sampler.only(own.left > 0)
 
         def goes_on(carry: Any) -> jax.Array:
@@ -357,7 +358,7 @@ class ModelRunner:
         made = Made(jnp.full(likeliest[:2], NOTHING, jnp.int32), logprobs)
         _, kv, own, _, made = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, own, seen, made))
         state = jax.tree.map(lambda leaf, new: leaf.at[slots].set(new), state, own)
-        return kv if whole else put(cache, kv, slots), state, made
+        return kv if whole else put(cache, kv, slots, began, self.decode_chunk), state, made
 
     def _copy_slot(
         self, rows: int, cache: KVCache, state: DecodeState, source: jax.Array, target: jax.Array

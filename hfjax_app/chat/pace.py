@@ -1,12 +1,16 @@
 """How many steps a decode call takes: few enough that nobody waits long for it to end, many enough to be worth it."""
 
-CALL_S = 0.1  # readers see their tokens, and newcomers their first one, a call or two later
+CALL_S = 0.15  # readers see their tokens, and newcomers their first one, a call or two later
 FIRST_STEPS = 4  # before anything was measured
-WEIGHT = 0.25  # of the newest measurement in the running mean
+KEPT = 0.85  # of what the earlier calls weigh, at each new one
+ALIKE = 0.05  # variance of the numbers of steps below which a call's own cost can't be told from its steps'
 
 
 class Pace:
-    """The time a step takes, as a running mean, and the number of steps that fit CALL_S.
+    """A call's own cost and a step's, by weighted least squares over the latest calls, and the steps that fit CALL_S.
+
+    One mean of seconds per step would not do: a call's own cost makes short calls look slow, slow calls become shorter,
+    and it ends at one step a call.
 
     Args:
         most: the largest number of steps.
@@ -14,17 +18,23 @@ class Pace:
 
     def __init__(self, most: int):
         self._most = most
-        self._step_s: float | None = None
+        self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)  # of 1, steps, seconds, steps ** 2, steps * seconds
 
     def observe(self, steps: int, seconds: float) -> None:
         """A call of this many steps took so long."""
-        if steps < 1:
-            return
-        step_s = seconds / steps
-        self._step_s = step_s if self._step_s is None else (1 - WEIGHT) * self._step_s + WEIGHT * step_s
+        if steps > 0:
+            new = (1, steps, seconds, steps**2, steps * seconds)
+            self._sums = tuple(KEPT * old + now for old, now in zip(self._sums, new, strict=True))
 
     @property
     def steps(self) -> int:
-        if self._step_s is None:
+        weight, steps, seconds, squares, products = self._sums
+        if not weight:
             return min(FIRST_STEPS, self._most)
-        return max(1, min(self._most, int(CALL_S / max(self._step_s, 1e-9))))
+        mean_steps, mean_s = steps / weight, seconds / weight
+        variance, step_s, call_s = squares / weight - mean_steps**2, mean_s / mean_steps, 0.0
+        if variance > ALIKE:
+            slope = (products / weight - mean_steps * mean_s) / variance
+            step_s = min(max(slope, step_s / 4), step_s)  # noise must not make steps look free
+            call_s = mean_s - step_s * mean_steps
+        return max(1, min(self._most, int((CALL_S - call_s) / max(step_s, 1e-9))))

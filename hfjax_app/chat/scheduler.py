@@ -37,7 +37,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillStep:
-    """The next chunk of a prompt: prompt[start:stop] goes into the request's slot.
+    """The next chunk of a prompt: prompt[start:stop] goes into the request's slot, in a call that has room for `size`.
 
     Before that, what is below `start` is copied from slot `source`, where there is one.
     """
@@ -45,6 +45,7 @@ class PrefillStep:
     request: Request
     start: int
     stop: int
+    size: int
     source: int | None = None
 
     @property
@@ -66,14 +67,15 @@ class Scheduler:
 
     Args:
         slots: how many requests run at the same time.
-        prefill_chunk: prompt tokens a prefill step takes at most.
+        prefill_chunks: prompt tokens a prefill step takes at most, smallest first; more than the smallest only while
+            nobody's answer is running, which would stand still for so long.
         decode_chunk: tokens a decode step makes at most for each request.
         unturned, rollback: how much of a slot can be taken back, as in Slots.
     """
 
-    def __init__(self, *, slots: int, prefill_chunk: int, decode_chunk: int, unturned: int, rollback: int):
-        self.prefill_chunk, self.decode_chunk = prefill_chunk, decode_chunk
-        self.slots = Slots(count=slots, unturned=unturned, rollback=rollback, chunk=prefill_chunk)
+    def __init__(self, *, slots: int, prefill_chunks: tuple[int, ...], decode_chunk: int, unturned: int, rollback: int):
+        self.prefill_chunks, self.decode_chunk = prefill_chunks, decode_chunk
+        self.slots = Slots(count=slots, unturned=unturned, rollback=rollback, chunk=prefill_chunks[0])
         self.waiting: deque[Request] = deque()
         self.running: list[Request | None] = [None] * slots
         self._prefilling: deque[Request] = deque()
@@ -118,8 +120,11 @@ class Scheduler:
             beginning = self.slots.begin(request.slot, request.prompt)
             request.reused = request.prefilled = beginning.start
             request.begun, source = True, beginning.source
-        stop = min(request.prefilled + self.prefill_chunk, len(request.prompt))
-        return PrefillStep(request=request, start=request.prefilled, stop=stop, source=source)
+        start, left = request.prefilled, len(request.prompt) - request.prefilled
+        size = self.prefill_chunks[0]
+        if not any(r is not None and r.promised for r in self.running):
+            size = max(filter(lambda wide: wide <= 2 * left, self.prefill_chunks), default=size)
+        return PrefillStep(request=request, start=start, stop=start + min(size, left), size=size, source=source)
 
     def prefilled(self, step: PrefillStep) -> None:
         """This step was given to the device; with the last one, the answer's first token is on its way."""

@@ -1,4 +1,5 @@
-"""Tiers: programs for 1, 2, 4, ... slots and for 256, 1024, 4096, ... rows of the cache; the smallest that fits runs.
+"""Tiers: programs for 1, 2, 4, ... slots, for 256, 1024, 4096, ... rows of the cache, for short and long pieces of a
+prompt; the smallest that fits runs.
 
 A program of a tier works on a copy of the rows it needs and puts them back in place when it ends, so what a decode step
 reads follows from who is being served, not from how large the cache is. The largest tier works on the cache itself.
@@ -7,6 +8,7 @@ reads follows from who is being served, not from how large the cache is. The lar
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 
 from hfjax_app.chat.kv_cache import WITH_ROWS, KVCache
 
@@ -25,6 +27,14 @@ def row_tiers(context: int) -> tuple[int, ...]:
         tiers.append(rows)
         rows *= 4
     return (*tiers, context)
+
+
+def prefill_tiers(chunk: int, context: int) -> tuple[int, ...]:
+    """Prompt tokens a prefill call takes: a chunk, and four times as many where the context has several tiers of rows.
+
+    More rows use a processor better: on a CPU, 512 tokens in two calls take 60 % of the time that they take in eight.
+    """
+    return (chunk,) if len(row_tiers(context)) == 1 else (chunk, 4 * chunk)
 
 
 def slot_tiers(slots: int, wanted: Sequence[int] | None = None) -> tuple[int, ...]:
@@ -65,15 +75,31 @@ def take(cache: KVCache, rows: int, slots: jax.Array) -> KVCache:
     return jax.lax.map(one, slots)
 
 
-def put(cache: KVCache, part: KVCache, slots: jax.Array) -> KVCache:
-    """The cache with `part` (arrays [n, ...], as `take` gives them) back in its place, in place where it is donated."""
+def put(
+    cache: KVCache, part: KVCache, slots: jax.Array, position: jax.Array | None = None, written: int = 0
+) -> KVCache:
+    """The cache with `part` (arrays [n, ...], as `take` gives them) back in its place, in place where it is donated.
+
+    Args:
+        cache, part, slots: as for `take`.
+        position: int32 [n]: of rows, only those from here on have changed, `written` of them at most; of a leaf that
+            was cut to fewer rows, then only these are copied. None: anything may have changed.
+        written: see `position`.
+    """
+
+    def changed(name: str, leaf: jax.Array, new: jax.Array, index: int | jax.Array) -> jax.Array:
+        new = jax.lax.dynamic_slice_in_dim(new, index, 1)
+        start = [slots[index], *[0] * (leaf.ndim - 1)]
+        if position is not None and name in WITH_ROWS and written < new.shape[-2] < leaf.shape[-2]:
+            start[-2] = jnp.clip(position[index], 0, new.shape[-2] - written)
+            new = jax.lax.dynamic_slice_in_dim(new, start[-2], written, axis=new.ndim - 2)
+        return jax.lax.dynamic_update_slice(leaf, new, start)
 
     def one(index: int | jax.Array, cache: KVCache) -> KVCache:
-        def rows(leaf: jax.Array, new: jax.Array) -> jax.Array:
-            new = jax.lax.dynamic_slice_in_dim(new, index, 1)
-            return jax.lax.dynamic_update_slice(leaf, new, (slots[index], *[0] * (leaf.ndim - 1)))
-
-        return jax.tree.map(rows, cache, part)
+        return [
+            {name: changed(name, leaf, new[name], index) for name, leaf in layer.items()}
+            for layer, new in zip(cache, part, strict=True)
+        ]
 
     if slots.shape[0] == 1:
         return one(0, cache)

@@ -72,7 +72,7 @@ class Worker:
         self.runner, self.end_tokens = runner, end_tokens
         self.scheduler = Scheduler(
             slots=runner.slots,
-            prefill_chunk=runner.prefill_chunk,
+            prefill_chunks=runner.prefill_chunks,
             decode_chunk=runner.decode_chunk,
             unturned=runner.unturned,
             rollback=runner.rollback,
@@ -216,7 +216,7 @@ class Worker:
             self.runner.copy(step.source, request.slot, step.start)
         if step.start == request.reused:
             self._reused += request.reused
-        chunk = np.zeros(self.runner.prefill_chunk, np.int32)
+        chunk = np.zeros(step.size, np.int32)
         chunk[: step.stop - step.start] = request.prompt[step.start : step.stop]
         max_tokens = request.max_tokens if step.is_last else 0
         made = self.runner.prefill(

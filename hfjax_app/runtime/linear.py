@@ -1,8 +1,8 @@
 """torch.nn.functional.linear for few rows on a CPU, where the order of a product's operands decides its speed.
 
 XLA's CPU library reads a weight matrix [outputs, inputs] in place when it is the left operand, and rearranges it on the
-way when it is the right one, as in x @ weight.T. One row is a matrix-vector product, which has no such trouble. Other
-platforms and many rows (where arithmetic, not reading, takes the time) get the plain product.
+way when it is the right one, as in x @ weight.T. Other platforms get the plain product, and so do many rows, where
+arithmetic takes the time and not reading.
 """
 
 import jax
@@ -45,8 +45,6 @@ def _few_rows_jvp(
 
 @jax.custom_batching.custom_vmap
 def _rows_together(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    if rows.shape[0] == 1:
-        return _plain(rows, weight)
     return jax.lax.platform_dependent(rows, weight, cpu=_weight_first, default=_plain)
 
 

@@ -41,7 +41,7 @@ def test_reused_is_fresh(engine_of: Callable[[str], ChatEngine]) -> None:
     for prompt, answer in zip(prompts, answers, strict=True):
         engine._worker.scheduler.slots.forget_all()
         assert engine.generate([prompt], ANSWER) == [answer]
-        fresh_calls += -(-len(prompt) // engine.runner.prefill_chunk)
+        fresh_calls += -(-len(prompt) // engine.runner.prefill_chunks[0])
     assert calls < 0.8 * fresh_calls
 
 

@@ -3,8 +3,11 @@
 from hfjax_app.chat.scheduler import HURRIED_CHUNK, Request, Scheduler
 
 
-def scheduler_of(slots: int, unturned: int = 1000, rollback: int = 1000) -> Scheduler:
-    return Scheduler(slots=slots, prefill_chunk=4, decode_chunk=8, unturned=unturned, rollback=rollback)
+def scheduler_of(
+    slots: int, unturned: int = 1000, rollback: int = 1000, prefill_chunks: tuple[int, ...] = (4,)
+) -> Scheduler:
+    options = {"unturned": unturned, "rollback": rollback, "prefill_chunks": prefill_chunks}
+    return Scheduler(slots=slots, decode_chunk=8, **options)
 
 
 def request(length: int = 3) -> Request:
@@ -38,6 +41,32 @@ def test_a_long_prompt_is_fed_in_chunks_and_decodes_only_afterwards() -> None:
         scheduler.prefilled(step)
     assert chunks == [(0, 4, False), (4, 8, False), (8, 10, True)]
     assert scheduler.next_decode().requests == (r,)
+
+
+def test_chunks_are_large_while_no_answer_is_running() -> None:
+    """A large one at least half full; where somebody's answer would stand still for it, small ones."""
+    scheduler = scheduler_of(2, prefill_chunks=(4, 16))
+    first, second, third = (
+        Request(prompt=tuple(range(at, at + n)), max_tokens=5) for at, n in ((0, 29), (100, 20), (200, 7))
+    )
+    scheduler.submit(first)
+    scheduler.admit()
+    sizes = []
+    while step := scheduler.next_prefill():
+        sizes.append((step.size, step.stop - step.start))
+        scheduler.prefilled(step)
+    assert sizes == [(16, 16), (16, 13)]
+    scheduler.submit(second)
+    scheduler.admit()
+    step = scheduler.next_prefill()
+    assert (step.size, step.stop - step.start) == (4, 4)
+    scheduler.release(first)
+    scheduler.prefilled(step)
+    assert scheduler.next_prefill().size == 16
+    scheduler.release(second)
+    scheduler.submit(third)
+    scheduler.admit()
+    assert scheduler.next_prefill().size == 4
 
 
 def test_release_works_wherever_the_request_is() -> None:

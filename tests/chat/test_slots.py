@@ -49,7 +49,7 @@ def test_what_is_reused_is_there(rows: int, window: int, unturned: int, rollback
     """Three slots, chunks of four, answers that end anywhere and requests that are cancelled at any moment while the
     device still writes; every prefill finds the window before it."""
     rng, cache, known, running = random.Random(seed), PlainCache(3, rows, window), [], []
-    scheduler = Scheduler(slots=3, prefill_chunk=4, decode_chunk=5, unturned=unturned, rollback=rollback)
+    scheduler = Scheduler(slots=3, prefill_chunks=(4,), decode_chunk=5, unturned=unturned, rollback=rollback)
     states: dict[Request, tuple[int, ...]] = {}  # what the device has of each: its conversation, newest token included
     reused = 0
     for _ in range(800):

@@ -1,6 +1,8 @@
 """Tiers: the smallest program that covers who is served runs, gives the same tokens, and leaves the cache in place."""
 
 import copy
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -107,6 +109,16 @@ def test_the_cache_is_updated_in_place(engine: ChatEngine) -> None:
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
     for program in [*runner._prefill.values(), *runner._decode.values(), *runner._copy.values(), runner._clear]:
         assert program.memory_analysis().alias_size_in_bytes >= whole
+
+
+def test_a_step_copies_no_rows(engine: ChatEngine) -> None:
+    """One new token a slot was written by a slice update, which XLA on CPU computed twice, for the cache and for
+    attention, each time on a copy of all the layer's rows. A third of a step's time went to that."""
+    for program in engine.runner._decode.values():
+        computations = program.as_text().split("\n\n")
+        step = max(computations, key=lambda text: text.count(" dot(") + text.count("ynn_fusion"))
+        copied = [tuple(map(int, shape.split(","))) for shape in re.findall(r"\w+\[([\d,]+)\]\S* copy\(", step)]
+        assert all(math.prod(shape) < 2 * 32 * 16 for shape in copied), copied
 
 
 def test_a_tier_takes_no_room_for_more_than_its_own_rows(model_of: Callable[[str], PreTrainedModel]) -> None:
