@@ -1,0 +1,118 @@
+"""What visitors see of the engine's speed: answers in Chromium pages against the same answers taken from the engine.
+
+`python -m benchmarks.browser` makes a Llama of SmolLM2-135M's shape with random weights and the embedded tokenizer's
+vocabulary, serves it with app.py and asks it in one page and in eight at once. In turns with that, the engine answers
+as many prompts of the same length in this process. A page's time is that from Enter to the last token and its note on
+the screen. Chromium shares the processor. The last line of output is JSON.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from hfjax_app.runtime.process import prepare
+
+prepare()  # before jax and torch start
+
+import torch  # noqa: E402
+from playwright.sync_api import Page, expect, sync_playwright  # noqa: E402
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from benchmarks.contenders import SHAPES, Engine  # noqa: E402
+from benchmarks.hardware import describe  # noqa: E402
+from hfjax_app.chat import ChatEngine  # noqa: E402
+from hfjax_app.chat.conversation import ChatFormat  # noqa: E402
+from hfjax_app.embedded import resolve  # noqa: E402
+from tests.studio.conftest import CHROMIUM, FLAGS, START_S, end, start  # noqa: E402
+
+NEW_TOKENS, SLOTS, CONTEXT = 128, 8, 512
+WAIT_MS = 300_000
+
+
+def make_model(folder: Path, shape: str) -> None:
+    """A checkpoint that never ends an answer."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve("chat-llama"))
+    tokenizer.save_pretrained(folder)
+    sizes = SHAPES[shape] | {"vocab_size": len(tokenizer)}
+    config = LlamaConfig(**sizes, max_position_embeddings=4096, bos_token_id=None, eos_token_id=None)
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def prepare_page(page: Page, url: str) -> None:
+    page.goto(url)
+    page.get_by_role("tab", name="Chat").click()
+    page.locator("#chat-settings").get_by_text("Settings").click()
+    page.wait_for_timeout(1000)
+    for option, value in (("max-tokens", str(NEW_TOKENS)), ("temperature", "0")):
+        field = page.locator(f"#{option} input[type=number]")
+        field.fill(value)
+        field.blur()
+    page.locator("#chat-settings").get_by_text("Settings").click()
+
+
+def seen(pages: list[Page], text: str) -> float:
+    """Tokens a second of these pages together, each asked the same at once, in a conversation of its own."""
+    for page in pages:
+        if page.locator("#conversation small.note").count():
+            page.get_by_role("button", name="Clear").click()
+            expect(page.locator("#conversation small.note")).to_have_count(0)
+        page.locator("#message textarea").fill(text)
+    started = time.perf_counter()
+    for page in pages:
+        page.locator("#message textarea").press("Enter")
+    done = re.compile(rf"· {NEW_TOKENS} tokens · .*ended at max tokens")
+    for page in pages:
+        expect(page.locator("#conversation small.note")).to_contain_text(done, timeout=WAIT_MS)
+    return len(pages) * NEW_TOKENS / (time.perf_counter() - started)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", default="smollm2-135m", choices=SHAPES)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        model, missing = Path(place) / "model", str(Path(place) / "missing")
+        make_model(model, arguments.shape)
+        options = {"HFJAX_CHAT_MODEL": str(model), "HFJAX_SLOTS": str(SLOTS), "HFJAX_CONTEXT": str(CONTEXT)}
+        studio = start(Path(place) / "log", HFJAX_SENTIMENT_MODEL=missing, HFJAX_IMAGE_MODEL=missing, **options)
+        try:
+            studio.wait_until(lambda health: health["backends"]["chat"]["state"] == "ready", START_S, "warm")
+            chat = ChatEngine.from_pretrained(model, slots=SLOTS, context=CONTEXT)
+            engine = Engine("engine", chat, 0)
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+            pages = [browser.new_context().new_page() for _ in range(SLOTS)]
+            for page in pages:
+                prepare_page(page, studio.url)
+            rates: dict[int, dict[str, list[float]]] = {n: {"browser": [], "engine": []} for n in (1, SLOTS)}
+            for round_ in range(arguments.rounds + 1):
+                for users, taken in rates.items():
+                    text = f"Tell me story number {round_} of {users}."  # another one, so that nothing is reused
+                    prompt = ChatFormat(chat.tokenizer).encode([{"role": "user", "content": text}])
+                    measured = (
+                        seen(pages[:users], text),
+                        users * NEW_TOKENS / engine.run([prompt] * users, NEW_TOKENS).seconds,
+                    )
+                    if round_:
+                        for name, rate in zip(("browser", "engine"), measured, strict=True):
+                            taken[name].append(rate)
+            browser.close()
+            chat.stop()
+        finally:
+            end(studio)
+    report = {"benchmark": "browser", "shape": arguments.shape, "hardware": describe(), "rounds": arguments.rounds}
+    for users, taken in rates.items():
+        medians = {name: statistics.median(values) for name, values in taken.items()}
+        share = statistics.median(b / e for b, e in zip(taken["browser"], taken["engine"], strict=True))
+        print(f"{users} users, tokens/s: {json.dumps(medians)}, share {share:.0%}")
+        report[f"{users}_users"] = {"tokens_per_s": medians, "share": share}
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
