@@ -5,8 +5,10 @@ file draws.
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -233,12 +235,31 @@ class ImageGenerator:
         try:
             for place in self._line.wait(ticket, _LOOK_UP_S):
                 yield Waiting(reason=f"number {place} in the line")
-            if seconds := self._programs.compile_seconds(request.size):
-                wide, tall = request.size
-                yield Waiting(reason=f"{wide} x {tall} compiles about {max(1, round(seconds))} s first")
-            yield from self._draw(request, recipe, schedule, given, self._programs.sized(request.size))
+            programs = yield from self._compiled(request.size)
+            yield from self._draw(request, recipe, schedule, given, programs)
         finally:
             self._line.leave(ticket)
+
+    def _compiled(self, size: tuple[int, int]) -> Generator[Waiting, None, SizedPrograms]:
+        """The programs for a size. A compilation has a thread of its own: who leaves does not wait for it, and it is
+        kept for whoever asks next."""
+        if not (seconds := self._programs.compile_seconds(size)):
+            return self._programs.sized(size)
+        compiling: Future[SizedPrograms] = Future()
+
+        def compile_programs() -> None:
+            try:
+                compiling.set_result(self._programs.sized(size))
+            except Exception as error:
+                compiling.set_exception(error)
+
+        threading.Thread(target=compile_programs, name="image-compiler", daemon=True).start()
+        started, (wide, tall) = time.perf_counter(), size
+        while not compiling.done():
+            left = max(1, round(seconds - (time.perf_counter() - started)))
+            yield Waiting(reason=f"{wide} x {tall} compiles about {left} s first")
+            wait([compiling], _LOOK_UP_S)
+        return compiling.result()
 
     def _draw(
         self,

@@ -11,7 +11,7 @@ from diffusers import StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipe
 from PIL import Image, ImageDraw
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images import ImageGenerator, Picture, noise
+from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
 from hfjax_app.images.schedule import GivenNoise
 
 SEED = 11
@@ -96,12 +96,27 @@ def test_another_size_compiles_once_and_says_so(generator: ImageGenerator, compi
     assert generator.warm_sizes == ((32, 32),)
     options = {"width": 48, "height": 32, "steps": 2, "seed": 1}
     with compilations() as seen:
-        waiting, *steps = list(generator.generate("red dot", **options))
+        drawn = list(generator.generate("red dot", **options))
+    waiting, steps = [w for w in drawn if isinstance(w, Waiting)], [s for s in drawn if isinstance(s, ImageStep)]
     assert seen
-    assert waiting.reason.startswith("48 x 32 compiles about ")
+    assert all(w.reason.startswith("48 x 32 compiles about ") for w in waiting)
+    assert waiting
     assert {step.pictures[0].preview.size for step in steps} == {(48, 32)}
     assert generator.warm_sizes == ((32, 32), (48, 32))
     with compilations() as seen:
         steps = list(generator.generate("blue", image=drawing(), **options))
     assert len(steps) == 1, "of two steps at a strength of 0.8 one is left"
+    assert seen == []
+
+
+def test_one_who_cancels_does_not_wait_for_a_compilation(generator: ImageGenerator, compilations: Callable) -> None:
+    """The generator closes while the programs compile; they are there when the same size is asked for again."""
+    options = {"width": 32, "height": 56, "steps": 1, "seed": 1}
+    first = generator.generate("red dot", **options)
+    assert "32 x 56 compiles" in next(first).reason
+    first.close()
+    assert (32, 56) not in generator.warm_sizes
+    list(generator.generate("blue", **options))
+    with compilations() as seen:
+        assert [type(step) for step in generator.generate("blue", **options)] == [ImageStep]
     assert seen == []
