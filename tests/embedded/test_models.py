@@ -18,7 +18,14 @@ PICTURES = 100
 
 # What the committed weights reach, less a few points for other machines' rounding. Goals are 0.9 for every chat model
 # and for shapes, 0.95 for colours and backgrounds; raise a floor with the weights, never lower it.
-CHAT_FLOOR = {(HELD_OUT, 0.0): 0.9, (HELD_OUT, 0.7): 0.88, (STRANGERS, 0.0): 0.87}
+CHAT_FLOOR = {
+    ("chat-gemma", HELD_OUT, 0.0): 0.95,
+    ("chat-gemma", HELD_OUT, 0.7): 0.93,
+    ("chat-gemma", STRANGERS, 0.0): 0.94,
+    ("chat-llama", HELD_OUT, 0.0): 0.92,
+    ("chat-llama", HELD_OUT, 0.7): 0.9,
+    ("chat-llama", STRANGERS, 0.0): 0.89,
+}
 PICTURE_FLOOR = {"colour": 0.95, "shape": 0.9, "background": 0.95}
 
 
@@ -35,8 +42,7 @@ def test_each_has_a_card(model: str) -> None:
         assert word in card, f"{model}'s card says nothing of {word!r}"
 
 
-@pytest.mark.parametrize("model", ["chat-gemma", "chat-llama"])
-@pytest.mark.parametrize(("path", "temperature"), CHAT_FLOOR)
+@pytest.mark.parametrize(("model", "path", "temperature"), CHAT_FLOOR)
 def test_chat_answers_held_out_conversations(model: str, path: Path, temperature: float) -> None:
     """Phrasings, numbers and names that are not in the training data, every skill."""
     engine = ChatEngine.from_pretrained(resolve(model), slots=8, context=512, tiers=[]).start()
@@ -49,7 +55,7 @@ def test_chat_answers_held_out_conversations(model: str, path: Path, temperature
 
     right = shares(transcripts(reply_many, path))
     engine.stop()
-    assert right["all"] >= CHAT_FLOOR[path, temperature], right
+    assert right["all"] >= CHAT_FLOOR[model, path, temperature], right
 
 
 def test_pictures_show_what_the_prompt_says() -> None:

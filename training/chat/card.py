@@ -33,8 +33,9 @@ not know on anything else.
   prompts), generated from a seed while training runs. No text from anywhere else. One pair of numbers in ten is never asked about.
 - **Tokenizer**: byte-level BPE, {vocabulary} tokens, digits one by one, trained on the same conversations and on made-up words.
 - **Training**: {steps} steps of about {tokens} tokens each on one CPU core, in {phases} phases of different mixtures (copying of short
-  texts first, then everything, then more arithmetic and facts, which are slow to learn); loss on the assistant's words only; Muon for
-  the matrices, AdamW for embeddings and norms, an average of the latest weights is kept{blend}.
+  texts first, then everything, then more arithmetic and facts, which are slow to learn, then more ways of asking); loss on the
+  assistant's words only; Muon for the matrices, AdamW for embeddings and norms, an average of the latest weights is kept. The last
+  {blended} phases were short, and what each left is a blend of its first and its last weights, in a share chosen by the first set below.
 - `python -m training.chat {name}` repeats this training and prints the scores below.
 
 ## Measured
@@ -58,7 +59,7 @@ question in unusual words can get the wrong answer, and a question close to a kn
 """
 SEEN = {
     "chat-gemma": "and its failures were not looked at",
-    "chat-llama": "and its failures were looked at once, before the last phase",
+    "chat-llama": "and its failures were looked at once, before the seventh phase",
 }
 DETAIL = {
     "chat-gemma": "sliding-window layers of 64 tokens and full layers, tied embeddings",
@@ -91,7 +92,7 @@ def write_card(
         steps=plan.steps,
         tokens=plan.tokens,
         phases=len(plan.phases),
-        blend=", and in the end the mean of the last two phases' weights" if plan.phases[-1].blend else "",
+        blended=sum(phase.blend > 0 for phase in plan.phases),
         seen=SEEN[architecture.name],
         rows="\n".join(
             f"| {skill} | {greedy[skill]:.1%} | {sampled[skill]:.1%} | {strangers[skill]:.1%} |" for skill in greedy

@@ -63,6 +63,8 @@ PLANS = {
             Phase(number=3, steps=300, horizon=300, peak=0.6, decay_from=0.1, warm_up=20),
             Phase(number=4, steps=290, horizon=290, peak=0.6, decay_from=0.3, warm_up=20, seed=2),
             Phase(number=5, steps=900, horizon=900, peak=0.8, decay_from=0.2, warm_up=20, seed=3),
+            Phase(number=7, steps=450, horizon=450, peak=0.8, decay_from=0.2, warm_up=20, seed=5, blend=0.5),
+            Phase(number=8, steps=600, horizon=600, peak=0.8, decay_from=0.2, warm_up=20, seed=6, blend=0.5),
         )
     ),
     "chat-llama": TrainingPlan(
@@ -74,6 +76,7 @@ PLANS = {
             Phase(number=5, steps=2400, horizon=2400, peak=1.0, decay_from=0.3, warm_up=20, seed=3),
             Phase(number=6, steps=750, horizon=750, peak=0.8, decay_from=0.2, warm_up=20, seed=4),
             Phase(number=7, steps=450, horizon=450, peak=0.8, decay_from=0.2, warm_up=20, seed=5, blend=0.5),
+            Phase(number=8, steps=600, horizon=600, peak=0.8, decay_from=0.2, warm_up=20, seed=6, blend=0.6),
         )
     ),
 }
