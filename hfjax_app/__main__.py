@@ -94,6 +94,7 @@ async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
         context=settings.context,
         dtype=settings.dtype,
         quantize=settings.quantize,
+        speculation=settings.speculation,
     )
     assistant = ChatAssistant(engine.start())
     try:
@@ -107,6 +108,7 @@ async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
         assistant.stop()
     if arguments.stats:
         stats = ("ttft_s", "tokens", "tokens_per_s", "prompt_tokens", "finish_reason")
+        stats += ("drafted_tokens", "accepted_tokens")
         print(json.dumps({name: getattr(reply, name) for name in stats}), file=sys.stderr)
 
 

@@ -137,6 +137,7 @@ class Backends:
             context=self.settings.context,
             dtype=self.settings.dtype,
             quantize=self.settings.quantize,
+            speculation=self.settings.speculation,
         )
         engine.start(on_report)
         try:

@@ -42,6 +42,10 @@ class Settings(BaseSettings):
     quantize: Literal["none", "int8"] = Field(
         "none", description="int8: the chat model's linear layers in 8 bits, half of bfloat16's bytes"
     )
+    speculation: Literal["auto", "always", "never"] = Field(
+        "auto",
+        description="tokens drafted from the conversation for a lone reader; auto: where that is faster",
+    )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
 

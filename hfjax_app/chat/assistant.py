@@ -35,6 +35,8 @@ class Reply:
         dropped_messages: how many of the oldest messages were left out so that the conversation fits.
         prompt_tokens: tokens of the prompt, template included.
         reused_tokens: how many of them were still in the cache, from an earlier turn or somebody else's.
+        drafted_tokens: tokens that were drafted from the conversation and verified several at once.
+        accepted_tokens: how many of them were right.
         tokens: tokens made so far.
         ttft_s: seconds from the request to its first token; None before.
         tokens_per_s: tokens a second after the first one; None before the second.
@@ -46,6 +48,8 @@ class Reply:
     dropped_messages: int
     prompt_tokens: int
     reused_tokens: int
+    drafted_tokens: int
+    accepted_tokens: int
     tokens: int
     ttft_s: float | None
     tokens_per_s: float | None
@@ -111,7 +115,7 @@ class ChatAssistant:
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
         detokenizer = Detokenizer(self.engine.tokenizer)
-        text, tokens, reused, first_at = "", 0, 0, None
+        text, tokens, reused, drafted, accepted, first_at = "", 0, 0, 0, 0, None
         started = time.perf_counter()
         ticket = self.engine.submit(prompt, params, deliver)
         try:
@@ -122,6 +126,8 @@ class ChatAssistant:
                     first_at = first_at or now
                     tokens += len(progress.tokens)
                     reused = progress.reused_tokens
+                    drafted += progress.drafted_tokens
+                    accepted += progress.accepted_tokens
                     text += stops.push(detokenizer.push(progress.tokens))
                 finish_reason = "stop" if stops.found else progress.finish_reason
                 if progress.finished and not stops.found:
@@ -133,6 +139,8 @@ class ChatAssistant:
                     dropped_messages=dropped,
                     prompt_tokens=len(prompt),
                     reused_tokens=reused,
+                    drafted_tokens=drafted,
+                    accepted_tokens=accepted,
                     tokens=tokens,
                     ttft_s=None if first_at is None else first_at - started,
                     tokens_per_s=(tokens - 1) / (now - first_at) if tokens > 1 and now > first_at else None,

@@ -28,6 +28,8 @@ from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
 from hfjax_app.runtime.weights import DTYPES, default_dtype, empty_model, on_one_device, read, shapes
 
+SPECULATION = ("auto", "always", "never")
+
 
 class ChatEngine:
     """Serves one causal language model.
@@ -42,9 +44,11 @@ class ChatEngine:
         prefill_chunk: prompt tokens a device call takes, or four times as many while no answer is running.
         decode_chunk: tokens a device call makes for each request, at most.
         tiers: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
+        speculation: whether tokens are drafted from the conversation and verified together, for a request that is
+            alone; no token changes. "auto": where that was measured to be faster; "always"; "never".
 
     Raises:
-        RequestRejected: slots or context out of range for this model.
+        RequestRejected: slots, context or speculation out of range, or the context too long for this model.
         ModelUnavailable: the architecture is not supported.
     """
 
@@ -60,9 +64,12 @@ class ChatEngine:
         prefill_chunk: int = 64,
         decode_chunk: int = 16,
         tiers: Sequence[int] | None = None,
+        speculation: str = "auto",
     ):
         if slots < 1 or context < 2:
             raise RequestRejected(f"slots = {slots}, context = {context}: at least 1 and 2")
+        if speculation not in SPECULATION:
+            raise RequestRejected(f"speculation = {speculation!r}: one of {', '.join(SPECULATION)}")
         prepare()
         self.tokenizer = tokenizer
         self.context = context
@@ -77,8 +84,9 @@ class ChatEngine:
             prefill_chunk=prefill_chunk,
             decode_chunk=decode_chunk,
             tiers=tiers,
+            speculation=speculation != "never",
         )
-        self._worker = Worker(self.runner, self.end_tokens)
+        self._worker = Worker(self.runner, self.end_tokens, always_drafts=speculation == "always")
 
     @classmethod
     def from_pretrained(

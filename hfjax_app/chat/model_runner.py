@@ -1,4 +1,4 @@
-"""A causal language model as compiled programs over slots: prefill_chunk and decode_chunk, each in tiers.
+"""A causal language model as compiled programs over slots: prefill_chunk, decode_chunk and speculate, each in tiers.
 
 Handles token ids and device arrays only. Which slot does what is the scheduler's business; text is conversation.py's.
 """
@@ -6,7 +6,7 @@ Handles token ids and device arrays only. Which slot does what is the scheduler'
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +14,11 @@ import numpy as np
 from jax.sharding import Mesh
 from transformers import PreTrainedModel
 
+from hfjax_app.chat import prompt_lookup
+from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, DecodeState, Made, nothing_made, sound
 from hfjax_app.chat.decoder import Decoder
 from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
-from hfjax_app.chat.logprobs import Logprobs, logprobs_of
+from hfjax_app.chat.logprobs import logprobs_of
 from hfjax_app.chat.penalties import occurrences
 from hfjax_app.chat.sampling import MAX_LOGPROBS, SamplerState, SamplingParams, sample, sampler_state
 from hfjax_app.chat.tiers import covering, prefill_tiers, put, row_tiers, slot_tiers, take
@@ -26,26 +28,8 @@ from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.programs import Programs
 
-# In place of a token: the slot made none, or its logits were not numbers.
-NOTHING, NOT_A_NUMBER = -1, -2
-
-
-class DecodeState(NamedTuple):
-    """What changes from token to token, one entry a slot; lives on the device."""
-
-    token: jax.Array  # int32 [slots], the newest token, not yet in the cache
-    position: jax.Array  # int32 [slots], where that token goes
-    left: jax.Array  # int32 [slots], tokens still to make; 0: the slot is finished or free
-    history: jax.Array  # int32 [slots, context], the token at each position up to `position`, as in the cache
-    answer_from: jax.Array  # int32 [slots], the position of the answer's first token
-    sampler: SamplerState  # [slots, ...]
-
-
-class Made(NamedTuple):
-    """Tokens that a call has made, on the device: leading axes [steps, slots], one step for a prefill."""
-
-    tokens: jax.Array  # int32, or NOTHING, or NOT_A_NUMBER; an end token is the slot's last
-    logprobs: Logprobs  # meaningful where the slot's request asked for them
+# Tokens that a speculative round drafts, see prompt_lookup.py.
+DRAFT_TOKENS = 7
 
 
 class ModelRunner:
@@ -61,6 +45,7 @@ class ModelRunner:
         prefill_chunk: prompt tokens a prefill call takes, or four times as many, see `prefill_tiers`.
         decode_chunk: tokens a decode call makes for each slot, at most.
         tiers: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ...
+        speculation: whether a request that is alone may be decoded by programs that draft.
 
     Raises:
         RequestRejected: the context is longer than the model's positions.
@@ -79,6 +64,7 @@ class ModelRunner:
         prefill_chunk: int = 64,
         decode_chunk: int = 16,
         tiers: Sequence[int] | None = None,
+        speculation: bool = True,
     ):
         config = model.config.get_text_config(decoder=True)
         positions = getattr(config, "max_position_embeddings", None)
@@ -102,6 +88,10 @@ class ModelRunner:
         self._prefill: dict[tuple[int, int], jax.stages.Compiled] = {}
         self._copy: dict[int, jax.stages.Compiled] = {}
         self._decode: dict[tuple[int, int], jax.stages.Compiled] = {}
+        self._speculate: dict[int, jax.stages.Compiled] = {}
+        # A ring can lose as many rows as a prefill chunk has; a state, none. One request is one slot's program.
+        possible = speculation and 1 in self._slot_tiers and not self.decoder.is_recurrent
+        self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: there are no drafts
 
     def compile(self, programs: Programs) -> None:
         """Compile the programs of every tier and run each once; afterwards the runner never compiles."""
@@ -116,6 +106,8 @@ class ModelRunner:
                 self.prefill(0, np.zeros(size, np.int32), rows - 1, 1, 0, one)
             for count in self._slot_tiers:
                 self.decode(range(count), rows, 1)
+            if self.draft:
+                self.speculate(0, rows, 1, 1)
 
     def plan(self, programs: Programs) -> None:
         """Compile the programs of every tier from shapes alone, for devices that need not be here."""
@@ -139,6 +131,11 @@ class ModelRunner:
                 which = (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0))
                 name = f"chat_decode_{count}x{rows}"
                 self._decode[count, rows] = programs.compile(name, function, self.weights, *held, *which, **options)
+        for rows in self._row_tiers if self.draft else ():
+            function = partial(self._speculate_chunk, rows)
+            limits = (np.int32(0), np.int32(0), np.int32(0))
+            name = f"chat_speculate_{rows}"
+            self._speculate[rows] = programs.compile(name, function, self.weights, *held, *limits, **options)
         pair = (np.int32(0), np.int32(0))
         for rows in self._row_tiers if self.slots > 1 else ():
             self._copy[rows] = programs.compile(
@@ -199,7 +196,7 @@ class ModelRunner:
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Give a slot what another one holds at its first `tokens` positions."""
-        program = self._copy[covering(self._row_tiers, tokens)]
+        program = self._copy[self.tier(tokens)]
         self._cache, self._state = program(self._cache, self._state, np.int32(source), np.int32(target))
 
     def prefill(
@@ -224,7 +221,7 @@ class ModelRunner:
         Returns:
             One step of one column: the slot's first token, with the prompt's last chunk.
         """
-        program = self._prefill[tokens.shape[0], covering(self._row_tiers, position + valid)]
+        program = self._prefill[tokens.shape[0], self.tier(position + valid)]
         scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
         self._cache, self._state, first = program(
             self.weights, self._cache, self._state, np.int32(slot), tokens, *scalars, sampler
@@ -250,9 +247,30 @@ class ModelRunner:
             spare = (slot for slot in range(self.slots) if slot not in slots)
             which = np.array([*slots, *islice(spare, count - len(slots))], np.int32)
             active, columns = np.arange(count) < len(slots), range(len(slots))
-        program = self._decode[count, covering(self._row_tiers, rows)]
+        program = self._decode[count, self.tier(rows)]
         self._cache, self._state, made = program(self.weights, self._cache, self._state, which, active, np.int32(steps))
         return made, columns
+
+    def speculate(self, slot: int, rows: int, rounds: int, tokens: int) -> tuple[Made, Sequence[int]]:
+        """Make tokens in one slot, with drafts: each round makes one token and what is right of its draft.
+
+        Args:
+            slot: which one.
+            rows: at least the position after the last of `tokens` tokens.
+            rounds: at most so many forwards.
+            tokens: at most so many, 1 ... decode_chunk.
+
+        Returns:
+            decode_chunk steps with what became of the drafts; and the column of the slot, the only one.
+        """
+        program = self._speculate[self.tier(rows)]
+        limits = (np.int32(slot), np.int32(rounds), np.int32(tokens))
+        self._cache, self._state, made = program(self.weights, self._cache, self._state, *limits)
+        return made, range(1)
+
+    def tier(self, rows: int) -> int:
+        """The rows of the programs that run for so many."""
+        return covering(self._row_tiers, rows)
 
     def _is_end(self, token: jax.Array) -> jax.Array:
         if not self.end_tokens:
@@ -286,15 +304,15 @@ class ModelRunner:
         seen = occurrences(one.penalties.used[0], history[slot][None], end[None], end[None], self.vocabulary)
         first = sample(logits[None], one, end[None], seen)[0]
         logprobs = logprobs_of(one.logprobs, logits[None], first[None], MAX_LOGPROBS)
-        sound = _sound(logits)
+        right = sound(logits)
         made = Made(
-            tokens=jnp.where(sound, jnp.where(starts, first, NOTHING), NOT_A_NUMBER)[None, None],
+            tokens=jnp.where(right, jnp.where(starts, first, NOTHING), NOT_A_NUMBER)[None, None],
             logprobs=jax.tree.map(lambda leaf: leaf[None], logprobs),
         )
         started = DecodeState(
             token=first,
             position=end,
-            left=jnp.where(self._is_end(first) | ~sound, 0, jnp.maximum(max_tokens - 1, 0)),
+            left=jnp.where(self._is_end(first) | ~right, 0, jnp.maximum(max_tokens - 1, 0)),
             history=history[slot].at[end].set(first, mode="drop"),
             answer_from=end,
             sampler=sampler,
@@ -333,17 +351,17 @@ class ModelRunner:
 
             logits, kv = jax.vmap(one)(kv, own.token, own.position, running)
             logits = self._whole(logits)
-            sound = _sound(logits)
+            right = sound(logits)
             position = own.position + running
-            token = jnp.where(running & sound, sample(logits, sampler, position, seen), own.token)
+            token = jnp.where(running & right, sample(logits, sampler, position, seen), own.token)
             new = Made(
-                tokens=jnp.where(running, jnp.where(sound, token, NOT_A_NUMBER), NOTHING),
+                tokens=jnp.where(running, jnp.where(right, token, NOT_A_NUMBER), NOTHING),
                 logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),
             )
             own = own._replace(
                 token=token,
                 position=position,
-                left=jnp.where(running & sound & ~self._is_end(token), own.left - 1, 0),
+                left=jnp.where(running & right & ~self._is_end(token), own.left - 1, 0),
                 history=own.history.at[jnp.arange(count), position].set(token, mode="drop"),
             )
             made = jax.tree.map(lambda all_steps, leaf: all_steps.at[done].set(leaf), made, new)
@@ -352,13 +370,36 @@ class ModelRunner:
         seen = occurrences(
             jnp.any(sampler.penalties.used), own.history, own.answer_from, own.position + 1, self.vocabulary
         )
-        top = min(MAX_LOGPROBS, self.vocabulary)
-        likeliest = (self.decode_chunk, count, top)
-        logprobs = Logprobs(jnp.zeros(likeliest[:2]), jnp.zeros(likeliest, jnp.int32), jnp.zeros(likeliest))
-        made = Made(jnp.full(likeliest[:2], NOTHING, jnp.int32), logprobs)
+        made = nothing_made(self.decode_chunk, count, min(MAX_LOGPROBS, self.vocabulary))
         _, kv, own, _, made = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, own, seen, made))
         state = jax.tree.map(lambda leaf, new: leaf.at[slots].set(new), state, own)
         return kv if whole else put(cache, kv, slots, began, self.decode_chunk), state, made
+
+    def _speculate_chunk(
+        self,
+        rows: int,
+        weights: Weights,
+        cache: KVCache,
+        state: DecodeState,
+        slot: jax.Array,
+        rounds: jax.Array,
+        tokens: jax.Array,
+    ) -> tuple[KVCache, DecodeState, Made]:
+        whole = self.slots == 1 and rows == self.context
+        kv = jax.tree.map(lambda leaf: leaf[0], cache if whole else take(cache, rows, slot[None]))
+
+        def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
+            keep = jnp.arange(tokens.shape[0])
+            logits, kv = self.decoder.forward(weights, tokens, kv, position, valid, keep)
+            return self._whole(logits), kv
+
+        own = jax.tree.map(lambda leaf: leaf[slot], state)
+        began = own.position[None]
+        sizes = {"most": self.decode_chunk, "draft": self.draft, "vocabulary": self.vocabulary}
+        kv, own, made = prompt_lookup.decode(forward, self._is_end, kv, own, rounds, tokens, **sizes)
+        kv = jax.tree.map(lambda leaf: leaf[None], kv)
+        state = jax.tree.map(lambda leaf, new: leaf.at[slot].set(new), state, own)
+        return kv if whole else put(cache, kv, slot[None], began, self.decode_chunk), state, made
 
     def _copy_slot(
         self, rows: int, cache: KVCache, state: DecodeState, source: jax.Array, target: jax.Array
@@ -369,8 +410,3 @@ class ModelRunner:
 
     def _clear_slot(self, cache: KVCache, slot: jax.Array) -> KVCache:
         return jax.tree.map(lambda leaf: leaf.at[slot].set(0), cache)
-
-
-def _sound(logits: jax.Array) -> jax.Array:
-    """Whether logits [..., vocabulary] are numbers: no NaN, and something to choose (single ones may be -inf)."""
-    return jnp.isfinite(jnp.max(logits, axis=-1))

@@ -29,6 +29,7 @@ class Request:
     reused: int = 0  # prompt tokens that were there already
     prefilled: int = 0  # prompt tokens that are there or were given to the device
     promised: int = 0  # tokens that the device was asked to make, more than it makes where an end token comes first
+    drafted: int = 0  # tokens that the device may have drafted behind the newest one
     answer: list[int] = field(default_factory=list)  # tokens that were read
     begun: bool = False
     cancelled: bool = False
@@ -55,11 +56,16 @@ class PrefillStep:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeStep:
-    """The next tokens of everyone whose prompt is in the cache: `steps` each, with positions below `rows`."""
+    """The next tokens of everyone whose prompt is in the cache: `steps` each, with positions below `rows`.
+
+    Where each step may add `draft` tokens to its one, `tokens` is what comes of it at most.
+    """
 
     requests: tuple[Request, ...]
     steps: int
     rows: int
+    tokens: int
+    draft: int = 0
 
 
 class Scheduler:
@@ -134,13 +140,14 @@ class Scheduler:
             step.request.promised = 1
             self._prefilling.popleft()
 
-    def next_decode(self, most: int | None = None) -> DecodeStep | None:
+    def next_decode(self, most: int | None = None, draft: int = 0) -> DecodeStep | None:
         """More tokens for those that may have some left to make. Call `decoded` when it has been dispatched.
 
         While somebody waits for a slot or is prefilled, steps are few, so that their turn comes soon.
 
         Args:
             most: steps at most; None: decode_chunk.
+            draft: tokens that a step may make besides its one.
         """
         requests = tuple(r for r in self.running if r is not None and 0 < r.promised < r.max_tokens)
         if not requests:
@@ -148,14 +155,22 @@ class Scheduler:
         limit = self.decode_chunk if most is None else min(most, self.decode_chunk)
         if self.waiting or self._prefilling:
             limit = min(limit, HURRIED_CHUNK)
-        steps = min(limit, max(r.max_tokens - r.promised for r in requests))
-        rows = max(len(r.prompt) + min(r.promised + steps, r.max_tokens) - 1 for r in requests)
-        return DecodeStep(requests=requests, steps=steps, rows=rows)
+        left = max(r.max_tokens - r.promised for r in requests)
+        steps = min(limit, left)
+        tokens = min(steps * (1 + draft), self.decode_chunk, left)
+        rows = max(len(r.prompt) + min(r.promised + tokens, r.max_tokens) - 1 for r in requests)
+        return DecodeStep(requests=requests, steps=steps, rows=rows, tokens=tokens, draft=draft)
 
     def decoded(self, step: DecodeStep) -> None:
         for request in step.requests:
-            request.promised = min(request.promised + step.steps, request.max_tokens)
-            self.slots.wrote(request.slot, request.prompt, len(request.prompt) + request.promised - 1)
+            request.promised = min(request.promised + step.tokens, request.max_tokens)
+            request.drafted = max(request.drafted, step.draft)
+            self.slots.wrote(request.slot, request.prompt, len(request.prompt) + self._written(request))
+
+    def fell_short(self, request: Request, tokens: int) -> None:
+        """A step that drafts has made so many tokens less than it might have; they are still to be made."""
+        if not request.released:
+            request.promised -= tokens
 
     def release(self, request: Request, *, exact: bool = False) -> None:
         """Take a request out, wherever it is: its slot is free from now on.
@@ -173,6 +188,10 @@ class Scheduler:
             self._prefilling.remove(request)
         if request.begun:
             held = (*request.prompt[: request.prefilled], *request.answer[:-1])  # the newest token is not in the cache
-            bound = len(held) if exact else request.prefilled + max(request.promised - 1, 0)
-            self.slots.wrote(request.slot, held, bound)
+            bound = request.prefilled + self._written(request)
+            self.slots.wrote(request.slot, held, min(bound, len(held) + request.drafted) if exact else bound)
         self.slots.free(request.slot)
+
+    def _written(self, request: Request) -> int:
+        """How many positions behind its prompt may have been written: also by drafts, but never by the last token."""
+        return max(min(request.promised + request.drafted, request.max_tokens) - 1, 0)

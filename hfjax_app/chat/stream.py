@@ -15,7 +15,8 @@ class Progress:
     """What the engine tells a request's owner: new tokens, and why it finished, when it did.
 
     `logprobs` has an entry for each of the tokens where the request's params ask for them, else none.
-    `reused_tokens` of the prompt needed no prefill, known with the first tokens.
+    `reused_tokens` of the prompt needed no prefill, known with the first tokens. On the way to these tokens,
+    `drafted_tokens` were drafted from the conversation, of which `accepted_tokens` were right.
     finish_reason is None while running, then "stop" (an end token), "length" (max tokens), "context" (the slot is full)
     or "cancelled". `error` is set when the engine failed on this request, or died.
     """
@@ -23,6 +24,8 @@ class Progress:
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
     reused_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     finish_reason: str | None = None
     error: EngineStopped | None = None
 
@@ -60,7 +63,7 @@ class TokenStream(Iterator[int]):
         self._inbox: queue.SimpleQueue[Progress] = queue.SimpleQueue()
         self._tokens: deque[int] = deque()
         self.finish_reason: str | None = None
-        self.reused_tokens = 0
+        self.reused_tokens = self.drafted_tokens = self.accepted_tokens = 0
         self._ticket = submit(self._inbox.put)
 
     def __next__(self) -> int:
@@ -71,6 +74,8 @@ class TokenStream(Iterator[int]):
             self._tokens.extend(progress.tokens)
             self.finish_reason = progress.finish_reason
             self.reused_tokens = max(self.reused_tokens, progress.reused_tokens)
+            self.drafted_tokens += progress.drafted_tokens
+            self.accepted_tokens += progress.accepted_tokens
             if progress.error is not None:
                 self.finish_reason = "error"
                 raise progress.error

@@ -13,11 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, Drafts, Made
 from hfjax_app.chat.logprobs import TokenLogprobs, handed_out
-from hfjax_app.chat.model_runner import NOT_A_NUMBER, NOTHING, Made, ModelRunner
+from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.pace import Pace
 from hfjax_app.chat.sampling import SamplerState
 from hfjax_app.chat.scheduler import DecodeStep, PrefillStep, Request, Scheduler
+from hfjax_app.chat.speculation import Recall, Speculation
 from hfjax_app.chat.stream import Progress
 from hfjax_app.errors import EngineStopped, RequestRejected
 
@@ -38,6 +40,8 @@ class EngineStats:
     wasted_tokens: int
     prefill_calls: int
     decode_calls: int
+    drafted_tokens: int
+    accepted_tokens: int
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,6 +52,7 @@ class Handle:
     sampler: SamplerState
     top_logprobs: int | None
     length_reason: str
+    recall: Recall | None = None  # from when the request was first alone
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,7 +61,7 @@ class _Call:
 
     made: Made
     columns: dict[Request, int]
-    decodes: bool
+    step: DecodeStep | None  # None: a prefill
     dispatched_at: float
 
 
@@ -66,9 +71,10 @@ class Worker:
     Args:
         runner: compiled before `start`.
         end_tokens: ids that end an answer.
+        always_drafts: draft for whoever is alone, whether it pays or not.
     """
 
-    def __init__(self, runner: ModelRunner, end_tokens: tuple[int, ...]):
+    def __init__(self, runner: ModelRunner, end_tokens: tuple[int, ...], *, always_drafts: bool = False):
         self.runner, self.end_tokens = runner, end_tokens
         self.scheduler = Scheduler(
             slots=runner.slots,
@@ -80,12 +86,14 @@ class Worker:
         self.alive = False
         self._changed = threading.Condition()  # guards scheduler and alive; never held while the device computes
         self._calls: deque[_Call] = deque()  # dispatched, in the device's order; only the thread touches it
-        self._pace = Pace(runner.decode_chunk)
+        self._pace, self._draft_pace = Pace(runner.decode_chunk), Pace(runner.decode_chunk)
+        self._speculation, self._always_drafts = Speculation(), always_drafts
         self._read_at = 0.0  # when the newest call that was read had ended, at the latest
         self._failures = 0
         self._cause: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._requests = self._tokens = self._reused = self._wasted = self._prefills = self._decodes = 0
+        self._drafted = self._accepted = 0
 
     @property
     def started(self) -> bool:
@@ -143,6 +151,8 @@ class Worker:
                 wasted_tokens=self._wasted,
                 prefill_calls=self._prefills,
                 decode_calls=self._decodes,
+                drafted_tokens=self._drafted,
+                accepted_tokens=self._accepted,
             )
 
     def _run(self) -> None:
@@ -176,6 +186,8 @@ class Worker:
             self._attempt(self._prefill, prefill, [prefill.request])
         with self._changed:
             decode = self.scheduler.next_decode(self._pace.steps)
+            if decode is not None and self._drafts(decode):
+                decode = self.scheduler.next_decode(self._draft_pace.steps, self.runner.draft)
         if decode is not None:
             self._attempt(self._decode, decode, list(decode.requests))
         dispatched = prefill is not None or decode is not None
@@ -223,34 +235,64 @@ class Worker:
             request.slot, chunk, step.start, step.stop - step.start, max_tokens, request.handle.sampler
         )
         self._prefills += 1
-        self._dispatched(made, {request: 0}, decodes=False)
+        self._dispatched(made, {request: 0})
         with self._changed:
             self.scheduler.prefilled(step)
 
     def _decode(self, step: DecodeStep) -> None:
-        made, columns = self.runner.decode([request.slot for request in step.requests], step.rows, step.steps)
+        if step.draft:
+            made, columns = self.runner.speculate(step.requests[0].slot, step.rows, step.steps, step.tokens)
+        else:
+            made, columns = self.runner.decode([request.slot for request in step.requests], step.rows, step.steps)
         self._decodes += 1
-        self._dispatched(made, dict(zip(step.requests, columns, strict=True)), decodes=True)
+        self._dispatched(made, dict(zip(step.requests, columns, strict=True)), step)
         with self._changed:
             self.scheduler.decoded(step)
 
-    def _dispatched(self, made: Made, columns: dict[Request, int], *, decodes: bool) -> None:
+    def _drafts(self, step: DecodeStep) -> bool:
+        """Whether this step, for one request, is better made by rounds that draft. Holds the lock."""
+        if not self.runner.draft or len(step.requests) > 1:
+            return False
+        [request] = step.requests
+        if self._always_drafts:
+            return True
+        if request.handle.recall is None:
+            request.handle.recall = Recall(request.prompt, self.runner.draft)
+        request.handle.recall.extend(request.answer)
+        return self._speculation.wants(request.handle.recall, self.runner.tier(step.rows))
+
+    def _dispatched(self, made: Made, columns: dict[Request, int], step: DecodeStep | None = None) -> None:
         made.tokens.copy_to_host_async()  # on its way as soon as it is made
         now = time.perf_counter()
-        self._calls.append(_Call(made=made, columns=columns, decodes=decodes, dispatched_at=now))
+        self._calls.append(_Call(made=made, columns=columns, step=step, dispatched_at=now))
 
     def _collect(self, call: _Call) -> None:
         """Wait for a call and hand out what it made."""
-        answers = _read(call)
+        answers, drafts = _read(call)
         self._failures = 0
         began, self._read_at = max(call.dispatched_at, self._read_at), time.perf_counter()
-        if call.decodes:
-            self._pace.observe(max(len(tokens) for _, tokens, _ in answers), self._read_at - began)
+        if call.step is not None:
+            self._observe(call.step, max(len(tokens) for _, tokens, _ in answers), drafts, self._read_at - began)
         with self._changed:
             for request, tokens, logprobs in answers:
-                self._hand_out(request, tokens, logprobs)
+                self._hand_out(request, tokens, logprobs, drafts)
+                if drafts is not None:
+                    self.scheduler.fell_short(request, call.step.tokens - len(tokens))
 
-    def _hand_out(self, request: Request, tokens: tuple[int, ...], logprobs: tuple[TokenLogprobs, ...]) -> None:
+    def _observe(self, step: DecodeStep, made: int, drafts: Drafts | None, seconds: float) -> None:
+        """What a decode call took, for the next ones."""
+        steps, drafted = (made, 0) if drafts is None else (drafts.rounds, drafts.drafted_rounds)
+        (self._pace if drafts is None else self._draft_pace).observe(steps, seconds)
+        if len(step.requests) == 1:
+            self._speculation.observe(self.runner.tier(step.rows), steps=steps, drafted=drafted, seconds=seconds)
+
+    def _hand_out(
+        self,
+        request: Request,
+        tokens: tuple[int, ...],
+        logprobs: tuple[TokenLogprobs, ...],
+        drafts: Drafts | None = None,
+    ) -> None:
         """Deliver new tokens of a running request and release it when they were its last. Holds the lock."""
         if request.cancelled or request.released:
             self._wasted += len(tokens)
@@ -266,7 +308,16 @@ class Worker:
         elif len(request.answer) >= request.max_tokens:
             reason = request.handle.length_reason
         self._tokens += len(tokens)
-        progress = Progress(tokens=tokens, logprobs=logprobs, reused_tokens=request.reused, finish_reason=reason)
+        drafted, accepted = (0, 0) if drafts is None else (drafts.drafted, drafts.accepted)
+        self._drafted, self._accepted = self._drafted + drafted, self._accepted + accepted
+        progress = Progress(
+            tokens=tokens,
+            logprobs=logprobs,
+            reused_tokens=request.reused,
+            drafted_tokens=drafted,
+            accepted_tokens=accepted,
+            finish_reason=reason,
+        )
         if reason is not None:
             self._finish(request, progress, exact=True)
         elif tokens:
@@ -307,14 +358,15 @@ def _tell(request: Request, progress: Progress) -> None:
         request.cancelled = True
 
 
-def _read(call: _Call) -> list[tuple[Request, tuple[int, ...], tuple[TokenLogprobs, ...]]]:
-    """Wait for what a call made: each request's tokens, and their log-probabilities where it wants them."""
+def _read(call: _Call) -> tuple[list[tuple[Request, tuple[int, ...], tuple[TokenLogprobs, ...]]], Drafts | None]:
+    """Wait for what a call made: each request's tokens, and their log-probabilities where it wants them; and drafts."""
     wanted = any(request.handle.top_logprobs is not None for request in call.columns)
-    tokens, logprobs = jax.device_get((call.made.tokens, call.made.logprobs if wanted else None))
+    made = call.made if wanted else call.made._replace(logprobs=None)
+    tokens, logprobs, drafts = jax.device_get(made)
     answers = []
     for request, column in call.columns.items():
         made_here = tokens[:, column] != NOTHING
         ids, top = tuple(tokens[made_here, column].tolist()), request.handle.top_logprobs
         own = jax.tree.map(lambda leaf, at=(made_here, column): leaf[at], logprobs)
         answers.append((request, ids, () if top is None else handed_out(own, top)))
-    return answers
+    return answers, None if drafts is None else Drafts(*map(int, drafts))

@@ -78,6 +78,8 @@ def note(reply: Reply) -> str:
         facts.append(f"{reply.tokens:,} tokens")
     if reply.reused_tokens:
         facts.append(f"reused {reply.reused_tokens:,} of {reply.prompt_tokens:,} tokens")
+    if reply.drafted_tokens:
+        facts.append(f"drafts: {reply.accepted_tokens:,} of {reply.drafted_tokens:,} tokens right")
     if reply.dropped_messages:
         facts.append(f"oldest {reply.dropped_messages} messages dropped: context is full")
     if reply.finish_reason == "length":
