@@ -87,13 +87,13 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def engine_of(
     model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
 ) -> Iterator[Callable[[str], ChatEngine]]:
-    """Started engines of 4 slots and 256 tokens, shared by the tests; none of them stops one."""
+    """Started engines of 4 slots and 256 tokens that never draft, shared by the tests; none of them stops one."""
     started: dict[str, ChatEngine] = {}
 
     def get(architecture: str) -> ChatEngine:
         if architecture not in started:
-            engine = ChatEngine(model_of(architecture), tokenizer, slots=4, context=256, prefill_chunk=16, tiers=[1])
-            started[architecture] = engine.start()
+            options = {"slots": 4, "context": 256, "prefill_chunk": 16, "tiers": [1], "speculation": "never"}
+            started[architecture] = ChatEngine(model_of(architecture), tokenizer, **options).start()
         return started[architecture]
 
     yield get

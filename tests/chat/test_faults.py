@@ -133,7 +133,8 @@ def test_an_owner_whose_callback_raises_loses_only_its_own_request(engine: ChatE
 
 def test_an_engine_that_fails_again_and_again_gives_up_and_says_so(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Its weights are gone. Three failures in a row are enough; everyone hears of it, also those who come later."""
-    engine = ChatEngine(model_of("llama"), slots=4, context=256, prefill_chunk=16, tiers=[1]).start()
+    options = {"slots": 4, "context": 256, "prefill_chunk": 16, "tiers": [1], "speculation": "never"}
+    engine = ChatEngine(model_of("llama"), **options).start()
     engine.runner.weights = None
     heard = []
     prompts = [prompt_of(length) for length in range(3, 9)]

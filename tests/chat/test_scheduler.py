@@ -117,3 +117,41 @@ def test_nothing_is_dispatched_for_those_who_were_promised_all() -> None:
     scheduler.decoded(scheduler.next_decode())
     assert scheduler.next_decode() is None
     assert scheduler.busy == 1
+
+
+def test_a_step_that_drafts_promises_more_than_it_may_make() -> None:
+    """Three rounds of 1 + 7 tokens in a chunk of 8: the next step goes on from what was made. The slot's record has
+    what a wrong draft may have written behind an end token; where the answer was full, nothing is written behind it."""
+    scheduler = scheduler_of(1)
+    r = Request(prompt=(1, 2, 3), max_tokens=20)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    step = scheduler.next_decode(3, draft=7)
+    assert (step.steps, step.tokens, step.rows) == (3, 8, 3 + 9 - 1)
+    scheduler.decoded(step)
+    assert r.promised == 9
+    scheduler.fell_short(r, 8 - 4)
+    assert r.promised == 5
+    assert scheduler.slots[0].written >= 3 + 5 - 1
+    assert scheduler.next_decode(3).tokens == 3
+    r.answer.extend(range(5))
+    scheduler.release(r, exact=True)
+    assert scheduler.slots[0].tokens == (1, 2, 3, 0, 1, 2, 3)
+    assert scheduler.slots[0].written == 3 + 4 + 7
+    scheduler.fell_short(r, 3)
+    assert r.promised == 5
+
+
+def test_an_answer_that_is_full_has_no_drafts_behind_it() -> None:
+    scheduler = scheduler_of(1)
+    r = Request(prompt=(1, 2, 3), max_tokens=6)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    step = scheduler.next_decode(3, draft=7)
+    assert (step.tokens, step.rows) == (5, 3 + 5)
+    scheduler.decoded(step)
+    r.answer.extend(range(6))
+    scheduler.release(r, exact=True)
+    assert scheduler.slots[0].written == 3 + 5

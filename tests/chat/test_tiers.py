@@ -74,7 +74,7 @@ def test_padding_hides_nothing_from_a_wide_window(model_of: Callable[[str], PreT
     model.config.sliding_window = 90
     ids = torch.tensor([prompt_of(98)])
     want = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False)[0, 98:].tolist()
-    engine = ChatEngine(model, slots=1, context=100, prefill_chunk=32).start()
+    engine = ChatEngine(model, slots=1, context=100, prefill_chunk=32, speculation="never").start()
     assert engine.generate([prompt_of(98)], SamplingParams(max_tokens=2, temperature=0.0)) == [want]
     engine.stop()
 
@@ -107,7 +107,8 @@ def test_the_cache_is_updated_in_place(engine: ChatEngine) -> None:
     """Every program reuses the cache that is donated to it: as many bytes are aliased as the cache has."""
     runner = engine.runner
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
-    for program in [*runner._prefill.values(), *runner._decode.values(), *runner._copy.values(), runner._clear]:
+    tiers = (runner._prefill, runner._decode, runner._speculate, runner._copy)
+    for program in [*(program for tier in tiers for program in tier.values()), runner._clear]:
         assert program.memory_analysis().alias_size_in_bytes >= whole
 
 

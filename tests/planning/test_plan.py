@@ -68,7 +68,7 @@ def check(folder: Path, name: str, topology: str, layers: int, slots: int, conte
     assert {program["name"].partition("_")[0] for program in programs} == {"chat"}
     for program in programs:
         assert program["in_place"] >= need["cache"], "the cache is copied instead of reused"
-        if program["name"].startswith(("chat_prefill", "chat_decode")):
+        if program["name"].startswith(("chat_prefill", "chat_decode", "chat_speculate")):
             # What is a constant of the program is no argument of it.
             assert program["arguments"] >= need["weights"] + need["cache"]
             # A copy, transpose or conversion of the embedding table, the largest weight, would be temporary memory.
