@@ -1,10 +1,12 @@
 """Tokens a second and time to the first token, against what a user would pick instead, on the same random weights.
 
 `python -m benchmarks.chat` measures a Llama of SmolLM2-135M's shape, greedy, prompts of 64 tokens: one, four and eight
-users at once, then the first token of a 512-token prompt, then how cost grows with users and with what has been said.
-Contenders take turns in every round and medians count. A contender's share of the floor is what it reads of its weights
-a second, over what the memory gives to a plain sum. Writes benchmarks/results/chat-SHAPE.json and .png; the last line
-of output is the same JSON. llama.cpp takes part after `make bench-peers`.
+users at once, then the first token of a 512-token prompt, then what drafts from the conversation gain and cost, then
+how cost grows with users and with what has been said. Contenders take turns in every round and medians count. Against
+the others our engine never drafts, because random weights soon repeat themselves. A contender's share of the floor is
+what it reads of its weights a second, over what the memory gives to a plain sum. Writes
+benchmarks/results/chat-SHAPE.json and .png; the last line of output is the same JSON. llama.cpp takes part after `make
+bench-peers`.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from benchmarks import chart  # noqa: E402
 from benchmarks.contenders import SHAPES, Contender, Engine, LlamaCpp, PlainPort, Run, Transformers, random_model  # noqa: E402
 from benchmarks.hardware import MemoryFloor, describe  # noqa: E402
 from hfjax_app.chat import ChatEngine  # noqa: E402
+from hfjax_app.chat.engine import SPECULATION  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
@@ -45,7 +49,7 @@ def prompts_of(users: int, length: int, seed: int) -> list[list[int]]:
 def engine_of(
     model: torch.nn.Module, name: str, *, slots: int, context: int, tiers: Sequence[int] | None = None
 ) -> Engine:
-    return _ready(name, lambda: ChatEngine(model, slots=slots, context=context, tiers=tiers))
+    return _ready(name, lambda: ChatEngine(model, slots=slots, context=context, tiers=tiers, speculation="never"))
 
 
 def int8_engine_of(model: torch.nn.Module, name: str, *, slots: int, context: int, tiers: Sequence[int]) -> Engine:
@@ -53,7 +57,7 @@ def int8_engine_of(model: torch.nn.Module, name: str, *, slots: int, context: in
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         AutoTokenizer.from_pretrained(resolve("chat-llama")).save_pretrained(folder)
-        options = {"slots": slots, "context": context, "tiers": tiers}
+        options = {"slots": slots, "context": context, "tiers": tiers, "speculation": "never"}
         return _ready(name, lambda: ChatEngine.from_pretrained(folder, quantize="int8", **options))
 
 
@@ -148,6 +152,43 @@ def growth(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, A
     return result
 
 
+def drafts(model: torch.nn.Module, new_tokens: int, rounds: int) -> dict[str, Any]:
+    """One user with drafts from the conversation, without, and as the engine decides: where a text repeats itself (a
+    greedy answer of random weights soon does) and where it does not (tokens drawn at random)."""
+    options = {"slots": 1, "context": CONTEXT}
+    engines = {mode: _ready(mode, partial(ChatEngine, model, speculation=mode, **options)) for mode in SPECULATION}
+    result: dict[str, Any] = {}
+    texts = {"repeats itself": {}, "does not": {"temperature": 1.5, "seed": 1}}
+    for text, sampling in texts.items():
+        rates: dict[str, list[float]] = {mode: [] for mode in engines}
+        counts: dict[str, list[int]] = {mode: [0, 0] for mode in engines}
+        for round_ in range(rounds + 1):
+            [piece] = prompts_of(1, PROMPT // 4, seed=50 + round_)
+            [other] = prompts_of(1, PROMPT, seed=50 + round_)
+            answers = set()
+            for mode, contender in engines.items():
+                run = contender.run([other if sampling else piece * 4], new_tokens, **sampling)
+                answers.add(tuple(run.tokens[0]))
+                if round_:
+                    rates[mode].append((new_tokens - 1) / (run.seconds - run.first_s))
+                    counts[mode][0] += contender.drafted
+                    counts[mode][1] += contender.accepted
+            if len(answers) > 1:
+                print("note: rounding has parted two answers")
+        result[text] = {
+            mode: {
+                "tokens_per_s": statistics.median(rates[mode]),
+                "accepted_share": counts[mode][1] / counts[mode][0] if counts[mode][0] else None,
+                "drafted_tokens": counts[mode][0],
+            }
+            for mode in engines
+        }
+        print(f"drafts, a text that {text}: {json.dumps(result[text])}", flush=True)
+    for contender in engines.values():
+        contender.engine.stop()
+    return result
+
+
 def cache_bytes(contender: Engine) -> int:
     import jax
 
@@ -205,6 +246,7 @@ def main() -> None:
         f"memory reads {report['memory_bytes_per_s'] / 1e9:.1f} GB/s; shares of that with one user: "
         + ", ".join(f"{name} {share:.0%}" for name, share in report["share_of_floor"].items())
     )
+    report["drafts"] = drafts(random_model(arguments.shape, torch.float32, 8192), new_tokens, rounds)
     if not arguments.quick and not arguments.no_growth:
         report["growth"] = growth(random_model(arguments.shape, torch.float32, 8448), arguments)
     RESULTS.mkdir(exist_ok=True)

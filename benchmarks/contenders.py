@@ -52,6 +52,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": False,
     },
 }
+DRAFTS = ("drafted", "accepted")
 Prompts = Sequence[Sequence[int]]
 
 
@@ -86,8 +87,8 @@ class Engine:
     def __init__(self, name: str, engine: ChatEngine, weight_bytes: int):
         self.name, self.engine, self.weight_bytes = name, engine.start(), weight_bytes
 
-    def run(self, prompts: Prompts, new_tokens: int) -> Run:
-        params = SamplingParams(max_tokens=new_tokens, temperature=0.0)
+    def run(self, prompts: Prompts, new_tokens: int, **sampling: float) -> Run:
+        params = SamplingParams(max_tokens=new_tokens, **{"temperature": 0.0, **sampling})
         started = time.perf_counter()
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(self.engine.stream(prompt, params)) for prompt in prompts]
@@ -95,6 +96,7 @@ class Engine:
             first_s = time.perf_counter() - started
             for made, stream in zip(tokens, streams, strict=True):
                 made += stream
+        self.drafted, self.accepted = (sum(getattr(s, f"{which}_tokens") for s in streams) for which in DRAFTS)
         return Run(first_s=first_s, seconds=time.perf_counter() - started, tokens=tokens)
 
 
