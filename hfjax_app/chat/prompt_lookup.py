@@ -8,7 +8,6 @@ Whether drafting pays is speculation.py's question. Does not cover layers that k
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -103,9 +102,17 @@ def decode(
         chosen = jnp.where(right, sample(logits, state, places, seen), own.token)
         logprobs = logprobs_of(state.logprobs, logits, chosen, MAX_LOGPROBS)
         padding = draft + 1 - size
-        return jax.tree.map(
+        return kv, jax.tree.map(
             lambda leaf: jnp.pad(leaf, [(0, padding)] + [(0, 0)] * (leaf.ndim - 1)), (chosen, right, logprobs)
-        ), kv
+        )
+
+    def once(size: int, wanted: jax.Array, kv: KVCache, result: Any, *arguments: Any) -> tuple[KVCache, Any]:
+        """`verify` where it is wanted, in a loop of one round: a cache that goes through a conditional is copied."""
+
+        def body(carry: Any) -> Any:
+            return (jnp.bool_(False), *verify(size, carry[1], *arguments))
+
+        return jax.lax.while_loop(lambda carry: carry[0], body, (wanted, kv, result))[1:]
 
     def goes_on(carry: Any) -> jax.Array:
         done, _, own, drafts, _ = carry
@@ -115,10 +122,9 @@ def decode(
         done, kv, own, drafts, made = carry
         drafted, found = lookup(own.history, own.position, draft)
         offered = jnp.where(found, jnp.minimum(draft, jnp.minimum(own.left, tokens - done) - 1), 0)
-        arguments = (kv, own, drafted, offered)
-        (chosen, right, logprobs), kv = jax.lax.cond(
-            offered > 0, partial(verify, draft + 1), partial(verify, 1), *arguments
-        )
+        arguments = (own, drafted, offered)
+        kv, result = once(draft + 1, offered > 0, kv, unread, *arguments)
+        kv, (chosen, right, logprobs) = once(1, offered == 0, kv, result, *arguments)
         stops = is_end(chosen) | ~right
         agrees = (drafted == chosen[:-1]) & (offsets[:-1] < offered) & ~stops[:-1]
         accepted = jnp.sum(jnp.cumprod(agrees.astype(jnp.int32)))
@@ -140,6 +146,8 @@ def decode(
         made = jax.tree.map(lambda room, leaf: room.at[at, 0].set(leaf, mode="drop"), made, new)
         return done + count, kv, own, drafts, made
 
+    blank = jax.tree.map(lambda leaf: leaf[:, 0], nothing_made(draft + 1, 1, top))
+    unread = (blank.tokens, jnp.zeros(draft + 1, bool), blank.logprobs)
     none = Drafts(*[jnp.int32(0)] * 4)
     carry = (jnp.int32(0), kv, own, none, nothing_made(most, 1, top))
     _, kv, own, drafts, made = jax.lax.while_loop(goes_on, round_, carry)
