@@ -24,6 +24,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
 _TOPOLOGIES = "v5e:1x1, v5e:2x2, v5e:2x4, v6e:1x1, v6e:2x2, or cpu:N for N simulated devices"
+_KINDS = ("chat", "image", "sentiment")
 _MODEL = "an embedded model's name, a folder, or a hub id"
 
 
@@ -157,51 +158,37 @@ def image(arguments: argparse.Namespace) -> None:
 
 
 def plan(arguments: argparse.Namespace) -> None:
+    names = [f"{kind}_model" for kind in _KINDS]
     settings = load_settings(
-        chat_model=arguments.chat_model,
-        slots=arguments.slots,
-        context=arguments.context,
-        quantize=arguments.quantize,
-        dtype=arguments.dtype,
+        **{name: getattr(arguments, name) for name in (*names, "slots", "context", "quantize", "dtype", "image_sizes")}
     )
-    from hfjax_app.planning.topology import devices, parse, prepare_process
+    chosen = {kind: name for kind, name in zip(_KINDS, names, strict=True) if name in settings.model_fields_set}
+    models = {kind: getattr(settings, name) for kind, name in (chosen or {"chat": "chat_model"}).items()}
+    from hfjax_app.planning.topology import parse, prepare_process
 
     topology = parse(arguments.topology)
     prepare_process(topology)  # before jax is imported
-    from hfjax_app.chat.plan import ChatPlanner
-    from hfjax_app.embedded import resolve
-    from hfjax_app.planning.report import as_json, as_text, footprint_of
-    from hfjax_app.planning.verdict import advise, decode_floor, fits
+    from hfjax_app.planning.report import as_json, as_text
+    from hfjax_app.planning.together import plan_together
 
     usual = "float32" if topology.chip is None else "bfloat16"
-    planner = ChatPlanner(
-        resolve(settings.chat_model),
+    report = plan_together(
+        models,
+        topology,
+        lambda report: print(f"{report.name}: compiled in {report.seconds:.1f} s", file=sys.stderr),
+        sizes=settings.sizes,
         slots=settings.slots,
         context=settings.context,
         dtype=usual if settings.dtype == "auto" else settings.dtype,
         int8=settings.quantize == "int8",
     )
-    made = planner.compile(
-        devices(topology), lambda report: print(f"{report.name}: compiled in {report.seconds:.1f} s", file=sys.stderr)
-    )
-
-    def on_devices(count: int) -> tuple[int, int]:
-        need = planner.need(count)
-        return need.weights, need.cache
-
-    footprint, advice = footprint_of(made), None
-    if not fits(footprint, topology):
-        advice = advise(footprint, topology, settings.slots, settings.context, on_devices)
-    floor = decode_floor(made.need.read, made.need.cache, settings.slots, topology)
-    if arguments.json:
-        print(json.dumps(as_json(made, topology, advice, floor)))
-    else:
-        print(as_text(made, topology, advice, floor))
-    if advice is not None:
-        raise ModelUnavailable(
-            f"chat model {settings.chat_model!r} with slots = {settings.slots} and context = {settings.context} does "
-            f"not fit {topology.name}; would fit: {advice}"
-        )
+    print(json.dumps(as_json(report)) if arguments.json else as_text(report), flush=True)
+    if report.refusals:
+        raise ModelUnavailable(report.refusals[0])
+    if report.advice is not None:
+        asked = f" with slots = {settings.slots} and context = {settings.context}" if "chat" in models else ""
+        verb = "does" if len(models) == 1 else "do"
+        raise ModelUnavailable(f"{report.names}{asked} {verb} not fit {topology.name}; would fit: {report.advice}")
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -307,14 +294,19 @@ def _parser() -> argparse.ArgumentParser:
     sub = add(
         "plan",
         plan,
-        "compile a chat model for chips that are not here: does it fit, and how fast at best",
+        "compile models for chips that are not here: do they fit together, and how fast is the chat at best",
         "--chat-model google/gemma-3-1b-it --topology v5e:1x1 --slots 8 --context 2048",
         "--chat-model ./my-model --topology v5e:2x4 --quantize int8 --json",
+        "--image-model stabilityai/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
     )
-    sub.add_argument("--chat-model", metavar="M", help=f"{_MODEL}; only its config and tokenizer are read")
+    default = Settings.model_fields["chat_model"].default
+    for kind in _KINDS:
+        note = f"; only its config and tokenizer are read (default: {default}, where no model is named)"
+        note = note if kind == "chat" else "; the same"
+        sub.add_argument(f"--{kind}-model", metavar="M", help=f"{_MODEL}{note}")
     sub.add_argument("--topology", required=True, metavar="T", help=_TOPOLOGIES)
-    for name in ("slots", "context", "quantize", "dtype"):
-        sub.add_argument(f"--{name}", metavar="VALUE", help=Settings.model_fields[name].description)
+    for name in ("slots", "context", "quantize", "dtype", "image_sizes"):
+        sub.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=Settings.model_fields[name].description)
     sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
     return parser
 

@@ -72,6 +72,10 @@ class Backend:
         except Exception as error:  # a bug of ours or a library's: the other backends must still come up
             self.error, self.state = f"{type(error).__name__}: {error}", "failed"
 
+    def refuse(self, reason: str) -> None:
+        """Fail without loading anything."""
+        self.error, self.state = reason, "failed"
+
     def _reported(self, report: ProgramReport) -> None:
         self.reports.append(report)
         self.state = "compiling"
@@ -125,8 +129,34 @@ class Backends:
 
     def _warm_up(self) -> None:
         prepare(self.settings.cache_dir)
+        self._check_budget()
         for backend in self.all:
-            backend.warm_up()
+            if backend.state != "failed":
+                backend.warm_up()
+
+    def _check_budget(self) -> None:
+        """Refuse the models that don't fit this machine's accelerators together, before any is loaded."""
+        import jax  # after prepare()
+
+        from hfjax_app.runtime.mesh import accelerator_memory
+
+        if (memory := accelerator_memory()) is None:
+            return
+        from hfjax_app.planning.budget import refusals
+
+        settings = self.settings
+        kinds = {"chat": self.chat, "sentiment": self.sentiment, "image": self.images}
+        refused = refusals(
+            {kind: backend.model for kind, backend in kinds.items()},
+            devices=jax.local_device_count(),
+            memory=memory,
+            slots=settings.slots,
+            context=settings.context,
+            dtype="bfloat16" if settings.dtype == "auto" else settings.dtype,
+            int8=settings.quantize == "int8",
+        )
+        for kind, reason in refused.items():
+            kinds[kind].refuse(reason)
 
     def _make_chat(self, on_report: OnReport) -> Any:
         from hfjax_app.chat import ChatAssistant, ChatEngine, ZeroShot
@@ -154,6 +184,5 @@ class Backends:
     def _make_images(self, on_report: OnReport) -> Any:
         from hfjax_app.images import ImageGenerator
 
-        sizes = [tuple(map(int, size.split("x"))) for size in self.settings.image_sizes.split(",") if size]
         model = resolve(self.settings.image_model)
-        return ImageGenerator.from_pretrained(model, sizes=sizes, on_report=on_report)
+        return ImageGenerator.from_pretrained(model, sizes=self.settings.sizes, on_report=on_report)

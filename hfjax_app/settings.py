@@ -48,6 +48,11 @@ class Settings(BaseSettings):
     )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """`image_sizes` as numbers: (width, height)."""
+        return [tuple(map(int, size.split("x"))) for size in self.image_sizes.split(",") if size]
+
 
 def load_settings(**flags: object) -> Settings:
     """Settings from the environment and flags; flags that are None count as not given.

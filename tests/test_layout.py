@@ -18,7 +18,7 @@ BACKENDS = ("chat", "sentiment", "images")
 ALLOWED = {
     "runtime": {"errors"},
     "embedded": set(),
-    "planning": {"errors", "runtime", "chat"},
+    "planning": {"errors", "runtime", "embedded", *BACKENDS},
     **{backend: {"errors", "text", "runtime", "__version__"} for backend in BACKENDS},
     "studio": {"errors", "settings", "text", "backends", "embedded", "runtime", *BACKENDS},
 }

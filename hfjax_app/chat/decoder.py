@@ -5,11 +5,9 @@ The model's own forward runs unmodified. Does not compile, batch or sample: mode
 
 import copy
 import inspect
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,14 +22,8 @@ from hfjax_app.chat.length import Length
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, quantization
 from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.tracing import why_untraceable
 
-# What jax raises where Python code asks for a traced value.
-DATA_DEPENDENT = (
-    jax.errors.ConcretizationTypeError,
-    jax.errors.NonConcreteBooleanIndexError,
-    jax.errors.TracerArrayConversionError,
-    jax.errors.TracerIntegerConversionError,
-)
 # Architectures that trace and yet compute something else on a cache of fixed size.
 UNSOUND = {
     "gpt_neo": "its local attention counts the window from the last row, not from the last token",
@@ -92,7 +84,8 @@ class Decoder:
             self._forward_torch = pure_function(self._model, self._call)
             self._trace(chunk)
         except Exception as error:
-            raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {_reason(error)}") from error
+            why = why_untraceable(error)
+            raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {why}") from error
         if int8:
             quantization.adapt(self._model)
 
@@ -272,15 +265,3 @@ def piece_sizes(count: int) -> tuple[int, ...]:
     while sizes[-1] > 1:
         sizes.append(max(sizes[-1] // 4, 1))
     return tuple(sizes)
-
-
-def _reason(error: Exception) -> str:
-    """One line on why a trace failed, with the line of the architecture's code where it did."""
-    frames = traceback.extract_tb(error.__traceback__)
-    places = [f"{Path(f.filename).name}, line {f.lineno}" for f in frames if "modeling_" in Path(f.filename).name]
-    place = f" ({places[-1]})" if places else ""
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    on_meta = ("item()", "nonzero", "no data", "meta tensor")
-    if isinstance(error, DATA_DEPENDENT) or any(words in first_line for words in on_meta):
-        return f"its code depends on the values of tensors{place}"
-    return f"{first_line}{place}"

@@ -16,21 +16,16 @@ from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import Need, need_of
 from hfjax_app.runtime.hub import load
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.model_plan import Facts, ModelPlan
+from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.weights import DTYPES, empty_model, shapes
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatPlan:
-    """A chat model on some devices. `need` follows from shapes, `programs` from the compiler."""
+class ChatPlan(ModelPlan):
+    """A chat model on some devices. `need` follows from shapes, the rest from the compiler."""
 
-    architecture: str
-    parameters: int
-    dtype: str
-    has_template: bool
-    end_tokens: tuple[int, ...]
     need: Need
-    programs: tuple[ProgramReport, ...]
 
 
 class ChatPlanner:
@@ -45,13 +40,25 @@ class ChatPlanner:
     Raises:
         ModelUnavailable: no such model, or its architecture can't run, and why.
         RequestRejected: the context is longer than the model's positions.
+
+    Attributes:
+        facts: from the config.
     """
 
     def __init__(self, source: str | os.PathLike[str], *, slots: int, context: int, dtype: str, int8: bool):
-        self.slots, self.context, self.int8, self.dtype = slots, context, int8, dtype
+        self.slots, self.context, self.int8 = slots, context, int8
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
+        self._needs: dict[int, Need] = {}
         self._tokenizer = load(AutoTokenizer.from_pretrained, source)
-        self.need(1)  # refuses what can't run before anything is compiled
+        whole = self.need(1)  # refuses what can't run before anything is compiled
+        self.facts = Facts(
+            architecture=type(self.model).__name__,
+            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            bytes=whole.weights,
+            dtype="int8 and " + dtype if int8 else dtype,
+            has_template=self._tokenizer.chat_template is not None,
+            end_tokens=end_tokens(self.model),
+        )
 
     def _runner(self, mesh: Any) -> ModelRunner:
         weights = shapes(self.model, placement=TensorParallel(mesh, self.model), quantize=self.int8)
@@ -62,21 +69,26 @@ class ChatPlanner:
 
     def need(self, devices: int) -> Need:
         """What each of so many devices has to hold."""
-        return need_of(self._runner(AbstractMesh((devices,), (AXIS,))), self.model)
+        if devices not in self._needs:
+            self._needs[devices] = need_of(self._runner(AbstractMesh((devices,), (AXIS,))), self.model)
+        return self._needs[devices]
 
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ChatPlan:
         """Compile every program for these devices; reports come as each is ready."""
         mesh = mesh_of(devices)
-        programs = Programs(on_report, mesh)
-        self._runner(mesh).plan(programs)
+        programs = Programs(on_report, mesh, planned=True)
+        runner, too_large = self._runner(mesh), None
+        try:
+            runner.plan(programs)
+        except ProgramTooLarge as error:
+            too_large = str(error)
+        need = self.need(len(devices))
         return ChatPlan(
-            architecture=type(self.model).__name__,
-            parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            dtype="int8 and " + self.dtype if self.int8 else self.dtype,
-            has_template=self._tokenizer.chat_template is not None,
-            end_tokens=end_tokens(self.model),
-            need=self.need(len(devices)),
+            weights=need.weights,
+            resident=max([need.weights + need.cache, *(report.arguments for report in programs.reports)]),
             programs=tuple(programs.reports),
+            too_large=too_large,
+            need=need,
         )

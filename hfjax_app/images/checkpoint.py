@@ -10,15 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import torch
+import transformers
+from accelerate import init_empty_weights
 from diffusers import AutoencoderKL, AutoPipelineForText2Image, DiffusionPipeline
 from huggingface_hub import ModelCard, try_to_load_from_cache
+from transformers import PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.hub import load, load_model
+from hfjax_app.runtime.hub import fetch, load, load_model
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5
+_WITHOUT = {"safety_checker": None, "requires_safety_checker": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +45,66 @@ def read(source: str | os.PathLike[str]) -> DiffusionPipeline:
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
-    name = os.fspath(source)
     config = load(AutoPipelineForText2Image.load_config, source)
-    without = {"safety_checker": None, "requires_safety_checker": False}
-    options = {key: value for key, value in without.items() if key in config}
+    options = {key: value for key, value in _WITHOUT.items() if key in config}
     pipeline = load_model(AutoPipelineForText2Image.from_pretrained, source, dtype=torch.float32, **options)
+    return _checked(pipeline, os.fspath(source))
+
+
+def read_empty(source: str | os.PathLike[str]) -> DiffusionPipeline:
+    """What `read` returns, made from the checkpoint's configs and tokenizers alone.
+
+    Its networks' parameters are on the CPU, because a pipeline asks where they are, but take no memory: each is one
+    zero, expanded to its shape.
+
+    Raises:
+        ModelUnavailable: in one line: which model, why not, and what would help.
+    """
+    name = os.fspath(source)
+    folder = fetch(source, weights=False)
+    config = load(AutoPipelineForText2Image.load_config, folder)
+    parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
+    try:
+        for key, value in config.items():
+            kind = _network_class(value) if key not in parts else None
+            if kind is not None:
+                parts[key] = _empty(kind, folder / key)
+        pipeline = AutoPipelineForText2Image.from_pretrained(folder, dtype=torch.float32, **parts)
+    except Exception as error:
+        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelUnavailable(f"model {name!r} can't be made from its configs: {line}") from error
+    return _checked(pipeline, name)
+
+
+def _network_class(component: Any) -> type[torch.nn.Module] | None:
+    """The class of a component that model_index.json names as [library, class]; None where it is no network."""
+    match component:
+        case ["diffusers", str(name)]:
+            kind = getattr(diffusers, name, None)
+        case ["transformers", str(name)]:
+            kind = getattr(transformers, name, None)
+        case _:
+            return None
+    return kind if isinstance(kind, type) and issubclass(kind, torch.nn.Module) else None
+
+
+def _empty(kind: type[torch.nn.Module], folder: Path) -> torch.nn.Module:
+    with init_empty_weights(include_buffers=False):
+        if issubclass(kind, PreTrainedModel):
+            network = kind._from_config(kind.config_class.from_pretrained(folder), dtype=torch.float32)
+        else:
+            network = kind.from_config(kind.load_config(folder))
+    zeros: dict[int, torch.nn.Parameter] = {}  # tied parameters stay tied
+    for module in network.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if id(parameter) not in zeros:
+                zero = torch.zeros((), dtype=torch.float32).expand(parameter.shape)
+                zeros[id(parameter)] = torch.nn.Parameter(zero, requires_grad=False)
+            setattr(module, name, zeros[id(parameter)])
+    return network.eval()
+
+
+def _checked(pipeline: DiffusionPipeline, name: str) -> DiffusionPipeline:
     if not isinstance(getattr(pipeline, "vae", None), AutoencoderKL):
         raise ModelUnavailable(f"model {name!r}: its vae is not an AutoencoderKL")
     network = getattr(pipeline, denoiser_name(pipeline), None)

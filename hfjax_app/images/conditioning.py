@@ -21,8 +21,9 @@ from diffusers import DiffusionPipeline
 from torch.utils import _pytree as torch_pytree
 
 from hfjax_app.images.checkpoint import denoiser_name
-from hfjax_app.runtime.module import pure_function, weights_of
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.programs import Programs, argument_bytes
+from hfjax_app.runtime.weights import weights_for
 
 # Not every class has these; where it does, its `__call__` would change the size or the prompt behind our back.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False}
@@ -115,6 +116,11 @@ class PromptReader:
         arguments["timestep"] = timestep.expand(rows) if arguments["timestep"] else timestep
         return network(latents, **arguments, return_dict=False)[0]
 
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes that the text encoders hold on the device, by the compiler's figures."""
+        return sum(encoder.argument_bytes for encoder in self._encoders.values())
+
     def cut(self, prompt: str) -> str:
         """The end of a prompt that no text encoder reads; "" where one of them reads everything."""
         return min((self._cut(name, encoder, prompt) for name, encoder in self._encoders.items()), key=len, default="")
@@ -146,7 +152,7 @@ class CompiledForward:
 
     def __init__(self, name: str, module: torch.nn.Module, programs: Programs):
         self._name, self._module, self._programs = name, module, programs
-        self._weights = weights_of(module)
+        self._weights = weights_for(programs, module)
         self._compiled: dict[Any, tuple[Any, list[Any]]] = {}
         self.longest = 0  # tokens of the longest sequence that it was given
 
@@ -161,8 +167,16 @@ class CompiledForward:
             self.longest = max([self.longest, *(array.shape[-1] for array in arrays if array is not None)])
             self._compiled[key] = self._compile(how, rest, arrays)
         program, [made] = self._compiled[key]
-        results = [torch.from_numpy(np.array(leaf)) for leaf in program(self._weights, arrays)]
+        if self._programs.planned:  # what comes next looks at shapes only
+            results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in program.out_info]
+        else:
+            results = [torch.from_numpy(np.array(leaf)) for leaf in program(self._weights, arrays)]
         return torch_pytree.tree_unflatten(results, made)
+
+    @property
+    def argument_bytes(self) -> int:
+        """Of its largest program; they share the weights."""
+        return max((argument_bytes(program) for program, _ in self._compiled.values()), default=0)
 
     def _compile(self, how: Any, rest: list[Any], arrays: list[Any]) -> tuple[Any, list[Any]]:
         made: list[Any] = []

@@ -23,8 +23,9 @@ from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
-from hfjax_app.runtime.module import pure_function, weights_of
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
+from hfjax_app.runtime.weights import weights_for
 
 SIZE_STEP = 8
 LARGEST = 2048  # pixels a side
@@ -40,6 +41,7 @@ class DiffusionPrograms:
         pipeline: as `checkpoint.read` makes it; it stays usable as it is.
         on_report: called with each program's report.
         alone: whether to prepare for guidance of 1 and less with a program of its own, half as expensive.
+        programs: where to compile; None: for the default device.
 
     Raises:
         ModelUnavailable: the pipeline's scheduler can't run in a compiled program.
@@ -56,14 +58,15 @@ class DiffusionPrograms:
         on_report: Callable[[ProgramReport], None] = lambda report: None,
         *,
         alone: bool = False,
+        programs: Programs | None = None,
     ):
         self.samplers = Samplers(pipeline.scheduler)
-        self._programs = Programs(on_report)
+        self._programs = Programs(on_report) if programs is None else programs
         self.reader = PromptReader(pipeline, self._programs)
         self.network = getattr(pipeline, denoiser_name(pipeline))
         self.vae = pipeline.vae
-        self.weights = weights_of(self.network)
-        vae_weights = weights_of(self.vae)
+        self.weights = weights_for(self._programs, self.network)
+        vae_weights = weights_for(self._programs, self.vae)
         decoding = ("decoder.", "post_quant_conv.")
         self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
         self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
@@ -83,6 +86,12 @@ class DiffusionPrograms:
     def warm_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes whose programs are compiled, the checkpoint's own first."""
         return tuple(self._sized)
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes that all networks hold on the device, by the compiler's figures, with a step's arguments."""
+        sizes = [sized.argument_bytes for sized in self._sized.values()]
+        return self.reader.argument_bytes + sum(max(network) for network in zip(*sizes, strict=True))
 
     def checked_size(self, width: object, height: object) -> tuple[int, int]:
         """(width, height); None stands for the checkpoint's own.
@@ -251,6 +260,12 @@ class SizedPrograms:
     def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
         """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled from the encoder's spread with `noise`."""
         return self._encode(self._parts.encoder_weights, pixels, noise)
+
+    @property
+    def argument_bytes(self) -> tuple[int, int, int]:
+        """Of the denoiser's largest program, the decoder's and the encoder's."""
+        denoiser = max(map(argument_bytes, self._denoise.values()))
+        return denoiser, argument_bytes(self._decode), argument_bytes(self._encode)
 
     def texts(self) -> list[str]:
         """The denoising, decoding and encoding programs as XLA's text."""

@@ -1,35 +1,95 @@
 """A plan as text for people and as JSON for programs. Says which figures are the compiler's and which arithmetic."""
 
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from hfjax_app.chat.plan import ChatPlan
 from hfjax_app.planning.topology import MARGIN, Topology
-from hfjax_app.planning.verdict import Advice, Floor, Footprint
+from hfjax_app.planning.verdict import Advice, Floor
+from hfjax_app.runtime.model_plan import Facts, ModelPlan
 
 GIB = 1 << 30
+_GATED = {True: "yes, its licence must be accepted", False: "no", None: "unknown, the hub can't be asked"}
 
 
-def footprint_of(plan: ChatPlan) -> Footprint:
-    """Arguments and temporaries are the compiler's; its arguments hold the padding of the chip's layouts."""
-    return Footprint(
-        weights=plan.need.weights,
-        cache=plan.need.cache,
-        per_slot_token=plan.need.per_slot_token,
-        resident=max(program.arguments for program in plan.programs),
-        temporary=max(program.temporary for program in plan.programs),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One model of a plan.
+
+    Args:
+        kind: "chat", "image" or "sentiment".
+        model: what the user called it.
+        gated: whether a licence must be accepted first; None where nobody could be asked.
+        facts: from its config; None where it can't be made from that.
+        reason: why it can't run; None where it can, as far as is known.
+        plan: None where a model can't run, this one or another one.
+    """
+
+    kind: str
+    model: str
+    gated: bool | None
+    facts: Facts | None
+    reason: str | None
+    plan: ModelPlan | None
 
 
-def as_json(plan: ChatPlan, topology: Topology, advice: Advice | None, floor: Floor | None) -> dict[str, Any]:
-    footprint = footprint_of(plan)
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Models that are to be served together on some chips.
+
+    Args:
+        advice: what would fit; None where everything does.
+        floor: of the chat model's decoding step; None where there is none or the bandwidth is unknown.
+    """
+
+    topology: Topology
+    models: tuple[Planned, ...]
+    advice: Advice | None
+    floor: Floor | None
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why models can't run, a line for each that can't."""
+        return tuple(planned.reason for planned in self.models if planned.reason is not None)
+
+    @property
+    def peak(self) -> int | None:
+        """Bytes on the first chip, which holds a part of every model; None where something can't run.
+
+        Models run in turns, but what each has dispatched holds its temporary memory: the largest of each counts.
+        """
+        return None if self.refusals else sum(planned.plan.peak for planned in self.models)
+
+    @property
+    def fits(self) -> bool | None:
+        """None where that is unknown: for CPUs, and where something can't run."""
+        return None if self.refusals or self.topology.usable is None else self.advice is None
+
+    @property
+    def names(self) -> str:
+        """The models in words: "chat model 'a' and image model 'b'"."""
+        return " and ".join(f"{planned.kind} model {planned.model!r}" for planned in self.models)
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    floor, advice = report.floor, report.advice
     return {
-        "topology": topology.name,
-        "chips": topology.devices,
-        "usable_bytes_per_chip": topology.usable,
-        "chat": asdict(plan),
-        "peak_bytes_per_chip": footprint.peak,
-        "fits": None if topology.usable is None else advice is None,
+        "topology": report.topology.name,
+        "chips": report.topology.devices,
+        "usable_bytes_per_chip": report.topology.usable,
+        "preflight": {
+            planned.kind: {
+                "model": planned.model,
+                "supported": planned.reason is None,
+                "reason": planned.reason,
+                "gated": planned.gated,
+                **({} if planned.facts is None else asdict(planned.facts)),
+            }
+            for planned in report.models
+        },
+        **{planned.kind: asdict(planned.plan) for planned in report.models if planned.plan is not None},
+        "peak_bytes_per_chip": report.peak,
+        "fits": report.fits,
         "advice": None if advice is None else asdict(advice),
         "decode_floor": None
         if floor is None
@@ -37,40 +97,63 @@ def as_json(plan: ChatPlan, topology: Topology, advice: Advice | None, floor: Fl
     }
 
 
-def as_text(plan: ChatPlan, topology: Topology, advice: Advice | None, floor: Floor | None) -> str:
-    footprint = footprint_of(plan)
-    ends = ", ".join(map(str, plan.end_tokens)) or "none: answers end at max tokens"
-    lines = [
-        f"{plan.architecture}: supported; {plan.parameters / 1e9:.2f} G parameters, {plan.dtype}",
-        f"chat template: {'yes' if plan.has_template else 'none, messages are text to continue'}; end tokens: {ends}",
-        "",
-        f"{'on each device':34}{'arguments':>12}{'temporary':>12}{'in place':>12}{'compiled':>12}",
-    ]
-    lines += [
-        f"{program.name:34}{_size(program.arguments):>12}{_size(program.temporary):>12}{_size(program.in_place):>12}"
-        f"{program.seconds:>10.1f} s"
-        for program in plan.programs
-    ]
-    lines += [
-        "",
-        f"weights {_size(plan.need.weights)}, KV cache {_size(plan.need.cache)}, with padding and temporaries "
-        f"{_size(footprint.peak)}",
-    ]
+def as_text(report: Report) -> str:
+    lines = [line for planned in report.models for line in _preflight(planned)]
+    if report.peak is not None:
+        lines += ["", *_table(report), "", *_verdict(report)]
+    return "\n".join(lines)
+
+
+def _preflight(planned: Planned) -> Iterator[str]:
+    facts, kind = planned.facts, f"{planned.kind} model {planned.model}"
+    if planned.reason is not None:
+        yield f"{kind}: not supported: {planned.reason}"
+    if facts is None:
+        return
+    if planned.reason is None:
+        yield f"{kind}: {facts.architecture} is supported"
+    yield f"  {facts.parameters / 1e9:.3f} G parameters, {_size(facts.bytes)} in {facts.dtype}"
+    if facts.has_template is not None:
+        ends = ", ".join(map(str, facts.end_tokens)) or "none: answers end at max tokens"
+        template = "yes" if facts.has_template else "none, messages are text to continue"
+        yield f"  chat template: {template}; end tokens: {ends}"
+    yield f"  gated: {_GATED[planned.gated]}"
+
+
+def _table(report: Report) -> Iterator[str]:
+    yield f"{'on each device':34}{'arguments':>12}{'temporary':>12}{'in place':>12}{'compiled':>12}"
+    for planned in report.models:
+        for program in planned.plan.programs:
+            sizes = f"{_size(program.arguments):>12}{_size(program.temporary):>12}{_size(program.in_place):>12}"
+            yield f"{program.name:34}{sizes}{program.seconds:>10.1f} s"
+        if planned.plan.too_large is not None:
+            yield planned.plan.too_large
+
+
+def _verdict(report: Report) -> Iterator[str]:
+    for planned in report.models:
+        plan, cache = planned.plan, ""
+        if planned.kind == "chat":
+            cache = f", KV cache {_size(plan.need.cache)}"
+        yield f"{planned.kind}: weights {_size(plan.weights)}{cache}, with padding and temporaries {_size(plan.peak)}"
+    topology, floor = report.topology, report.floor
+    if len(report.models) > 1:
+        where = "" if topology.devices == 1 else " on the first device, which alone holds what is not split"
+        yield f"together: {_size(report.peak)}{where}"
     if topology.chip is not None:
-        lines.append(
+        yield (
             f"{topology.name}: {_size(topology.chip.hbm)} HBM a chip, {_size(topology.usable)} usable (margin "
-            f"{MARGIN:.0%}): " + ("fits" if advice is None else f"does not fit; would fit: {advice}")
+            f"{MARGIN:.0%}): " + ("fits" if report.advice is None else f"does not fit; would fit: {report.advice}")
         )
     if floor is not None:
-        lines.append(
+        yield (
             f"decode floor: {floor.bytes_read / 1e9:.2f} GB read for a step: {floor.seconds * 1e3:.2f} ms, "
             f"{floor.per_user:.0f} tokens/s for each of {floor.slots} users, {floor.in_all:.0f} in all"
         )
-    lines.append(
-        "The table's figures are the compiler's; weights, KV cache, advice and floor (bytes / published bandwidth) are "
-        "arithmetic."
+    yield (
+        "The table's figures are the compiler's; weights, KV cache, sums, advice and floor (bytes / published "
+        "bandwidth) are arithmetic."
     )
-    return "\n".join(lines)
 
 
 def _size(count: int) -> str:

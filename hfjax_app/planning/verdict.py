@@ -1,4 +1,4 @@
-"""Whether a planned model fits its chips, what would fit if it doesn't, and how fast a decoding step can be at best."""
+"""Whether planned models fit their chips, what would fit if they don't, and how fast a decoding step can be at best."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from hfjax_app.planning.topology import NAMES, Topology, parse
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """Bytes on each chip: arrays that stay (weights, cache, state), and the largest temporary beside them."""
+    """A chat model's bytes on each chip: arrays that stay (weights, cache, state), and the largest temporary."""
 
     weights: int
     cache: int
@@ -23,7 +23,10 @@ class Footprint:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What would fit where a model doesn't: at most so many slots, or so many tokens of context; the next topology."""
+    """What would fit where models don't: at most so many slots, or so many tokens of context; the next topology.
+
+    0 slots and 0 tokens: no number of them would.
+    """
 
     slots: int
     context: int
@@ -58,12 +61,19 @@ class Floor:
         return self.slots * self.per_user
 
 
-def fits(footprint: Footprint, topology: Topology) -> bool:
-    return topology.usable is None or footprint.peak <= topology.usable
+def fits(peak: int, topology: Topology) -> bool:
+    """Whether so many bytes on the fullest chip are no more than it can take."""
+    return topology.usable is None or peak <= topology.usable
 
 
 def advise(
-    footprint: Footprint, topology: Topology, slots: int, context: int, on_devices: Callable[[int], tuple[int, int]]
+    footprint: Footprint,
+    topology: Topology,
+    slots: int,
+    context: int,
+    on_devices: Callable[[int], tuple[int, int]],
+    *,
+    beside: int = 0,
 ) -> Advice:
     """Arithmetic on the compiled figures: the cache grows with slots and context, the rest is taken as it is.
 
@@ -72,27 +82,37 @@ def advise(
         topology: where it doesn't fit.
         slots, context: what was asked for.
         on_devices: weights and cache, bytes on each of so many devices.
+        beside: bytes that the other models take on the first chip, which they have to themselves nowhere.
     """
     padding = footprint.resident / max(1, footprint.weights + footprint.cache)  # layouts of the chip, rounded up
-    room = topology.usable - footprint.temporary - footprint.weights * padding
+    room = topology.usable - beside - footprint.temporary - footprint.weights * padding
     per_slot = footprint.cache * padding / slots
     per_token = footprint.per_slot_token * padding * slots
     fixed = footprint.cache * padding - per_token * context
-    larger = None
-    for name in NAMES:
-        other = parse(name)
-        if (other.devices * other.chip.hbm) <= topology.devices * topology.chip.hbm:
-            continue
-        weights, cache = on_devices(other.devices)
-        if (weights + cache) * padding + footprint.temporary <= other.usable:
-            larger = name
-            break
+
+    def peak(devices: int) -> float:
+        return sum(on_devices(devices)) * padding + footprint.temporary + beside
+
     tokens = int((room - fixed) / per_token) // 64 * 64 if per_token else 0
     return Advice(
         slots=max(0, min(slots - 1, int(room / per_slot))) if per_slot else 0,
         context=tokens if 64 <= tokens < context else 0,
-        topology=larger,
+        topology=larger(topology, peak),
     )
+
+
+def larger(topology: Topology, peak: Callable[[int], float]) -> str | None:
+    """The next topology with more memory that has room.
+
+    Args:
+        topology: the one without.
+        peak: bytes on the fullest of so many devices.
+    """
+    for name in NAMES:
+        other = parse(name)
+        if other.devices * other.chip.hbm > topology.devices * topology.chip.hbm and fits(peak(other.devices), other):
+            return name
+    return None
 
 
 def decode_floor(weights_read: int, cache: int, slots: int, topology: Topology) -> Floor | None:

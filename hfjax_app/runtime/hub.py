@@ -58,6 +58,20 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True) -> Path:
         raise ModelUnavailable(explain(name, error)) from error
 
 
+def is_gated(source: str | os.PathLike[str]) -> bool | None:
+    """Whether a licence must be accepted before a model can be downloaded; None where the hub can't be asked."""
+    name = os.fspath(source)
+    if Path(name).exists():
+        return False
+    repository, _, revision = name.partition("@")
+    try:
+        return bool(HfApi().model_info(repository, revision=revision or None, timeout=10).gated)
+    except GatedRepoError:
+        return True
+    except Exception:  # whatever the HTTP library raises without a network
+        return None
+
+
 def weight_files(folder: Path, name: str) -> list[Path]:
     """The safetensors files of a checkpoint folder: one, or those that its index names.
 

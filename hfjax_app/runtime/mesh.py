@@ -36,6 +36,11 @@ def device_memory() -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
+def accelerator_memory() -> int | None:
+    """`device_memory` of an accelerator; None on CPU devices, whose memory is the host's and holds much else."""
+    return None if jax.local_devices()[0].platform == "cpu" else device_memory()
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 

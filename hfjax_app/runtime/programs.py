@@ -16,7 +16,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hfjax_app.runtime import compile_cache
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime import compile_cache, compiled_text
 from hfjax_app.runtime.mesh import replicated
 
 
@@ -25,7 +26,9 @@ class ProgramReport:
     """One line of the ledger: a program's name, seconds to trace and compile, and whether the cache had it.
 
     The compiler's own figures, in bytes on each device, 0 where it gives none: `arguments` of the program, `temporary`
-    memory while it runs, and `in_place`, those of its results that take the place of a donated argument.
+    memory while it runs, and `in_place`, those of its results that take the place of a donated argument. `constant`,
+    bytes of its largest constant, and `all_reduces`, how many it has written down, are read off its text, for planned
+    programs only.
     """
 
     name: str
@@ -34,6 +37,17 @@ class ProgramReport:
     arguments: int = 0
     temporary: int = 0
     in_place: int = 0
+    constant: int = 0
+    all_reduces: int = 0
+
+
+class ProgramTooLarge(ModelUnavailable):
+    """A planned program that the compiler refuses, because its devices have too little memory for it."""
+
+
+def argument_bytes(program: jax.stages.Compiled) -> int:
+    """Of a program's arguments on each device, by the compiler's figures."""
+    return getattr(program.memory_analysis(), "argument_size_in_bytes", 0)
 
 
 @contextmanager
@@ -59,12 +73,17 @@ class Programs:
     Args:
         on_report: called with each ProgramReport as soon as its program is ready.
         mesh: the devices that the programs run on together; None: jax's default device.
+        planned: the devices need not be here: programs are compiled and never run.
     """
 
     def __init__(
-        self, on_report: Callable[[ProgramReport], None] = lambda report: None, mesh: jax.sharding.Mesh | None = None
+        self,
+        on_report: Callable[[ProgramReport], None] = lambda report: None,
+        mesh: jax.sharding.Mesh | None = None,
+        *,
+        planned: bool = False,
     ):
-        self.mesh = mesh
+        self.mesh, self.planned = mesh, planned
         self.reports: list[ProgramReport] = []
         self._on_report = on_report
 
@@ -88,6 +107,9 @@ class Programs:
 
         Returns:
             The compiled program. It refuses arguments of other shapes with a TypeError.
+
+        Raises:
+            ProgramTooLarge: of a planned program, what the compiler says.
         """
         started = time.perf_counter()
 
@@ -102,10 +124,18 @@ class Programs:
         with _cache_hits() as hits, warnings.catch_warnings():
             # torch code asks for int64 where jax has int32; positions and ids fit
             warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
-            compiled = jax.jit(program, **options).lower(*args).compile()
+            lowered = jax.jit(program, **options).lower(*args)
+            try:
+                compiled = lowered.compile()
+            except jax.errors.JaxRuntimeError as error:
+                if not self.planned or "RESOURCE_EXHAUSTED" not in str(error):
+                    raise
+                line = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
+                raise ProgramTooLarge(f"the compiler refuses {name}: {line}") from error
         if jax.config.jax_compilation_cache_dir and not hits:
             compile_cache.seal(Path(jax.config.jax_compilation_cache_dir))
         memory = compiled.memory_analysis()
+        text = compiled.as_text() if self.planned else ""
         report = ProgramReport(
             name=name,
             seconds=time.perf_counter() - started,
@@ -113,6 +143,8 @@ class Programs:
             arguments=getattr(memory, "argument_size_in_bytes", 0),
             temporary=getattr(memory, "temp_size_in_bytes", 0),
             in_place=getattr(memory, "alias_size_in_bytes", 0),
+            constant=compiled_text.largest_constant(text),
+            all_reduces=compiled_text.all_reduces(text),
         )
         self.reports.append(report)
         self._on_report(report)

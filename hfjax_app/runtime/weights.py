@@ -29,7 +29,9 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import quantization
 from hfjax_app.runtime.hub import explain, fetch, weight_files
-from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.mesh import replicated
+from hfjax_app.runtime.module import Weights, weights_of
+from hfjax_app.runtime.programs import Programs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -127,6 +129,13 @@ def shapes(
         if name in quantized:
             add(quantization.scale_name(name), shape[:1], jnp.float32)
     return found
+
+
+def weights_for(programs: Programs, module: torch.nn.Module) -> Weights | dict[str, jax.ShapeDtypeStruct]:
+    """A module's own weights on the device; for planned programs their shapes, of each device everything."""
+    if not programs.planned:
+        return weights_of(module)
+    return shapes(module, placement=lambda name, shape: replicated(programs.mesh))
 
 
 @dataclass(kw_only=True)

@@ -5,10 +5,8 @@ a classifier fits one device.
 """
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -18,31 +16,20 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.runtime.hub import load
-from hfjax_app.runtime.module import Weights, pure_function, weights_of
+from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
 from hfjax_app.runtime.weights import empty_model, read
-from hfjax_app.sentiment import attention
 from hfjax_app.sentiment.encoding import Encoded, Encoder
-from hfjax_app.sentiment.explanation import Explainer, Explanation
+from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher
+from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.sentiment.turns import Turns
 from hfjax_app.sentiment.verdict import Verdict
 from hfjax_app.text import checked_text
 
 MAX_CHARACTERS = 10_000
 MAX_TEXTS = 256
-# Tokens of a batch, padding included. A CPU gains nothing from more; an accelerator idles with less.
-CPU_TOKENS, DEVICE_TOKENS = 512, 16_384
-FEWEST_ROWS = 8  # a batch of fewer is no faster than its texts one by one
-
-
-@contextmanager
-def _narrow_integers() -> Iterator[None]:
-    """Positions that an architecture makes int64 are int32 here, and JAX would warn each time."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
-        yield
 
 
 class SentimentClassifier:
@@ -70,38 +57,20 @@ class SentimentClassifier:
         explains: bool = True,
         on_report: Callable[[ProgramReport], None] = lambda report: None,
     ):
-        config = model.config
-        if config.problem_type == "regression":
-            raise ModelUnavailable(f"{type(model).__name__} is a regression: its output is no probability of a label")
-        self.labels = [str(config.id2label[index]) for index in range(config.num_labels)]
-        if len(set(self.labels)) < len(self.labels):
-            raise ModelUnavailable(f"{type(model).__name__}: two labels have the same name: {', '.join(self.labels)}")
-        # The rule of transformers' own text-classification pipeline.
-        self.multi_label = config.problem_type == "multi_label_classification" or config.num_labels == 1
+        self.labels, self.multi_label = checked_labels(model)
         self._encoder = Encoder(tokenizer, model)
         self._turns = Turns()
-
-        def probabilities(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            logits = model(input_ids=ids, attention_mask=mask).logits.float()
-            return logits.sigmoid() if self.multi_label else logits.softmax(-1)
-
-        programs = Programs(on_report)
-        function = pure_function(model, probabilities)
         self._weights = weights_of(model) if weights is None else weights
-        tokens = CPU_TOKENS if jax.default_backend() == "cpu" else DEVICE_TOKENS
-        rows = {length: tokens // length for length in self._encoder.lengths}
-        self._batch = {length: count if count >= FEWEST_ROWS else 1 for length, count in rows.items()}
-        self._programs = {}
-        with attention.used_by(model), _narrow_integers():
-            for length, batch in self._batch.items():
-                for count in sorted({1, batch}):
-                    ids = np.zeros((count, length), np.int32)
-                    self._programs[count, length] = programs.compile(
-                        f"classify_{count}x{length}", function, self._weights, ids, np.ones_like(ids)
-                    )
-            self._explainer = None
-            if explains:
-                self._explainer = Explainer(model, self._encoder, self._weights, self._turns, programs)
+        compiled = ClassifierPrograms(
+            model,
+            self._encoder,
+            self._weights,
+            Programs(on_report),
+            self._turns,
+            on_cpu=jax.default_backend() == "cpu",
+            explains=explains,
+        )
+        self._programs, self._batch, self._explainer = compiled.of_shape, compiled.batch, compiled.explainer
         self._batcher = MicroBatcher(self._judge_now)
         self.classify(["warm-up"])
 

@@ -42,10 +42,10 @@ V_PREDICTION = {
 }
 
 
-def clip_tokenizer() -> CLIPTokenizer:
+def clip_tokenizer(tokens: int = TOKENS) -> CLIPTokenizer:
     """A token for each letter."""
     pieces = ["<|startoftext|>", "<|endoftext|>", *LETTERS, *(letter + "</w>" for letter in LETTERS)]
-    return CLIPTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=TOKENS)
+    return CLIPTokenizer(vocab={piece: i for i, piece in enumerate(pieces)}, merges=[], model_max_length=tokens)
 
 
 def clip(kind: type[CLIPTextModel] | type[CLIPTextModelWithProjection] = CLIPTextModel, width: int = WIDTH) -> Any:

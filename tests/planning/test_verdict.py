@@ -4,7 +4,7 @@ import pytest
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.planning.topology import NAMES, parse
-from hfjax_app.planning.verdict import Footprint, advise, decode_floor, fits
+from hfjax_app.planning.verdict import Footprint, advise, decode_floor, fits, larger
 
 GIB = 1 << 30
 
@@ -40,9 +40,9 @@ def test_an_unknown_topology_is_refused_with_those_that_are_known(name: str) -> 
 
 
 def test_what_fits_needs_no_advice() -> None:
-    assert fits(footprint(10 * GIB, 4 * GIB, GIB, 8, 1024), parse("v5e:1x1"))
-    assert not fits(footprint(10 * GIB, 4 * GIB, 2 * GIB, 8, 1024), parse("v5e:1x1"))
-    assert fits(footprint(10 * GIB, 400 * GIB, 2 * GIB, 8, 1024), parse("cpu:1"))
+    assert fits(footprint(10 * GIB, 4 * GIB, GIB, 8, 1024).peak, parse("v5e:1x1"))
+    assert not fits(footprint(10 * GIB, 4 * GIB, 2 * GIB, 8, 1024).peak, parse("v5e:1x1"))
+    assert fits(footprint(10 * GIB, 400 * GIB, 2 * GIB, 8, 1024).peak, parse("cpu:1"))
 
 
 def test_advice_is_the_largest_that_fits() -> None:
@@ -51,6 +51,21 @@ def test_advice_is_the_largest_that_fits() -> None:
     advice = advise(need, parse("v5e:1x1"), 8, 1024, lambda devices: (10 * GIB // devices, 8 * GIB // devices))
     assert (advice.slots, advice.context, advice.topology) == (4, 512, "v5e:2x2")
     assert str(advice) == "slots = 4 or context = 512 or topology v5e:2x2"
+
+
+def test_advice_leaves_room_for_the_other_models() -> None:
+    """2 of the 4.04 GiB are taken by a model that lies on the first chip of every topology."""
+    need = footprint(10 * GIB, 8 * GIB, GIB, 8, 1024)
+
+    def on_devices(count: int) -> tuple[int, int]:
+        return 10 * GIB // count, 8 * GIB // count
+
+    advice = advise(need, parse("v5e:1x1"), 8, 1024, on_devices, beside=2 * GIB)
+    assert (advice.slots, advice.context, advice.topology) == (2, 256, "v5e:2x2")
+    advice = advise(need, parse("v5e:1x1"), 8, 1024, on_devices, beside=15 * GIB)
+    assert (advice.slots, advice.context, advice.topology) == (0, 0, "v6e:2x2")
+    assert larger(parse("v5e:1x1"), lambda devices: 20 * GIB) == "v6e:1x1"
+    assert larger(parse("v5e:1x1"), lambda devices: 40 * GIB) is None
 
 
 def test_weights_that_no_number_of_slots_makes_room_for() -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from hfjax_app.runtime.hub import explain, fetch, weight_files
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers as the hub does for what can't be had, with the headers that huggingface_hub reads."""
+    """Answers as the hub does for what can't be had, with the headers that huggingface_hub reads, and with metadata."""
 
     ANSWERS = {  # noqa: RUF012
         "/somebody/missing": (401, "RepoNotFound", "Repository not found"),
@@ -30,8 +31,18 @@ class Hub(BaseHTTPRequestHandler):
         "/somebody/public": (404, "RevisionNotFound", "Revision Not Found"),
     }
 
+    METADATA = {"/somebody/licensed": "manual", "/somebody/open": False}  # noqa: RUF012
+
     def do_GET(self) -> None:
         path = self.path.removeprefix("/api/models")
+        if path in self.METADATA:
+            body = json.dumps({"id": path[1:], "gated": self.METADATA[path]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
         status, code, message = next(
             (a for start, a in self.ANSWERS.items() if path.startswith(start)), (404, None, "")
         )
@@ -60,9 +71,12 @@ def hub() -> Iterator[str]:
 ASK = """
 import json, sys
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.hub import fetch
+from hfjax_app.runtime.hub import fetch, is_gated
 messages = {}
 for name in sys.argv[1:]:
+    if name.startswith("gated?"):
+        messages[name] = is_gated(name[6:])
+        continue
     try:
         print(fetch(name), file=sys.stderr)
     except ModelUnavailable as error:
@@ -71,8 +85,11 @@ print(json.dumps(messages))
 """
 
 
-def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, str]:
-    """What somebody is told who wants these models from a hub at `endpoint`, with an empty cache and no token."""
+def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, Any]:
+    """What somebody is told who wants these models from a hub at `endpoint`, with an empty cache and no token.
+
+    "gated?NAME" asks whether the model of this name is gated.
+    """
     environment = {
         **os.environ,
         "HF_ENDPOINT": endpoint,
@@ -88,6 +105,8 @@ def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, s
     assert result.returncode == 0, result.stderr
     messages = json.loads(result.stdout)
     for name, message in messages.items():
+        if name.startswith("gated?"):
+            continue
         assert "\n" not in message
         assert repr(name) in message
     return messages
@@ -105,10 +124,16 @@ def test_what_the_hub_refuses(hub: str, tmp_path: Path) -> None:
     assert "there is no such folder" in messages["not a model id"]
 
 
+def test_whether_a_model_is_gated(hub: str, tmp_path: Path) -> None:
+    names = [f"gated?somebody/{name}" for name in ("licensed", "open", "gated", "missing")]
+    assert list(ask(hub, tmp_path, *names, f"gated?{tmp_path}").values()) == [True, False, True, None, False]
+
+
 def test_no_network(tmp_path: Path) -> None:
     """Port 9 (discard) refuses the connection, as a machine without a network does at once."""
-    messages = ask("http://127.0.0.1:9", tmp_path, "somebody/missing")
+    messages = ask("http://127.0.0.1:9", tmp_path, "somebody/missing", "gated?somebody/licensed")
     assert "the hub can't be reached" in messages["somebody/missing"]
+    assert messages["gated?somebody/licensed"] is None
 
 
 def cached(home: Path, *files: str) -> str:

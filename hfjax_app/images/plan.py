@@ -1,0 +1,74 @@
+"""What a text-to-image model needs of its device: programs compiled from its configs, for one that need not be here.
+
+Reads no weights. Does not judge whether that is too much: `planning/` does.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.images.checkpoint import read_empty, recommended
+from hfjax_app.images.pipeline import DiffusionPrograms
+from hfjax_app.runtime.mesh import mesh_of
+from hfjax_app.runtime.model_plan import Facts, ModelPlan
+from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
+from hfjax_app.runtime.tracing import why_untraceable
+
+
+class ImagePlanner:
+    """One pipeline's configs, looked at without its weights.
+
+    Args:
+        source: a folder in diffusers' layout or a hub id.
+        sizes: (width, height) of more pictures than the checkpoint's own to compile for.
+
+    Raises:
+        ModelUnavailable: no such model, or it is none that can be served, and why.
+
+    Attributes:
+        facts: from the configs.
+        weights: bytes on the one device that holds the model.
+    """
+
+    def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = ()):
+        self._pipeline = read_empty(source)
+        self._alone = recommended(source).guidance_scale <= 1
+        self._sizes = sizes
+        networks = [part for part in self._pipeline.components.values() if isinstance(part, torch.nn.Module)]
+        parameters = [parameter for network in networks for parameter in network.parameters()]
+        self.weights = sum(
+            tensor.nbytes for network in networks for tensor in (*network.parameters(), *network.buffers())
+        )
+        self.facts = Facts(
+            architecture=type(self._pipeline).__name__,
+            parameters=sum(parameter.numel() for parameter in parameters),
+            bytes=self.weights,
+            dtype="float32",
+        )
+
+    def compile(
+        self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
+    ) -> ModelPlan:
+        """Compile every program for the first of these devices, as the app does; reports come as each is ready.
+
+        Raises:
+            ModelUnavailable: the architecture can't be traced or compiled, and why.
+            RequestRejected: one of the sizes is none that the model can draw.
+        """
+        programs = Programs(on_report, mesh_of(devices[:1]), planned=True)
+        resident, too_large = self.weights, None
+        try:
+            made = DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs)
+            for size in self._sizes:
+                made.sized(made.checked_size(*size), keep=True)
+            resident = max(resident, made.argument_bytes)
+        except ProgramTooLarge as error:
+            too_large = str(error)
+        except HfjaxError:
+            raise
+        except Exception as error:
+            raise ModelUnavailable(f"{self.facts.architecture} can't be compiled: {why_untraceable(error)}") from error
+        return ModelPlan(weights=self.weights, resident=resident, programs=tuple(programs.reports), too_large=too_large)

@@ -1,0 +1,114 @@
+"""All models that are to be served together: looked at, compiled for the same chips, and judged by the fullest one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hfjax_app.chat.plan import ChatPlan, ChatPlanner
+from hfjax_app.embedded import resolve
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images.plan import ImagePlanner
+from hfjax_app.planning.report import Planned, Report
+from hfjax_app.planning.topology import Topology, devices
+from hfjax_app.planning.verdict import Advice, Footprint, advise, decode_floor, fits, larger
+from hfjax_app.runtime.hub import is_gated
+from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.sentiment.plan import SentimentPlanner
+
+Planner = ChatPlanner | ImagePlanner | SentimentPlanner
+
+
+def planner_of(kind: str, model: str, *, sizes: Sequence[tuple[int, int]] = (), **chat: Any) -> Planner:
+    """The planner of a "chat", "image" or "sentiment" model.
+
+    Args:
+        kind: which tab the model is for.
+        model: an embedded model's name, a folder or a hub id.
+        sizes: ImagePlanner's, for an image model.
+        chat: ChatPlanner's options, for a chat model.
+
+    Raises:
+        ModelUnavailable, RequestRejected: as the planners do.
+    """
+    source = resolve(model)
+    if kind == "chat":
+        return ChatPlanner(source, **chat)
+    return ImagePlanner(source, sizes=sizes) if kind == "image" else SentimentPlanner(source)
+
+
+def plan_together(
+    models: Mapping[str, str],
+    topology: Topology,
+    on_report: Callable[[ProgramReport], None] = lambda report: None,
+    **options: Any,
+) -> Report:
+    """Look at every model; where all are supported, compile their programs for the topology and add up what they need.
+
+    Args:
+        models: for each of "chat", "image" and "sentiment" that is wanted, its model.
+        topology: the chips. The chat model is split over all of them, the others are on the first.
+        on_report: called with each program's report.
+        options: as `planner_of` takes them.
+
+    Raises:
+        ModelUnavailable: the topology's compiler is not here.
+        RequestRejected: a value that no model of this kind takes.
+    """
+    planners: dict[str, Planner] = {}
+    plans: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for kind, model in models.items():
+        try:
+            planners[kind] = planner_of(kind, model, **options)
+        except ModelUnavailable as error:
+            reasons[kind] = str(error)
+    if not reasons:
+        chips = devices(topology)
+        for kind, planner in planners.items():
+            try:
+                plans[kind] = planner.compile(chips, on_report)
+            except ModelUnavailable as error:
+                reasons[kind] = str(error)
+    planned = tuple(
+        Planned(
+            kind=kind,
+            model=model,
+            gated=is_gated(resolve(model)),
+            facts=planners[kind].facts if kind in planners else None,
+            reason=reasons.get(kind),
+            plan=plans.get(kind),
+        )
+        for kind, model in models.items()
+    )
+    advice = floor = None
+    if not reasons:
+        refused = any(plan.too_large for plan in plans.values())
+        if refused or not fits(sum(plan.peak for plan in plans.values()), topology):
+            advice = _advice(planners.get("chat"), plans, topology)
+        if "chat" in plans:
+            need = plans["chat"].need
+            floor = decode_floor(need.read, need.cache, planners["chat"].slots, topology)
+    return Report(topology=topology, models=planned, advice=advice, floor=floor)
+
+
+def _advice(planner: ChatPlanner | None, plans: Mapping[str, Any], topology: Topology) -> Advice:
+    beside = sum(plan.peak for kind, plan in plans.items() if kind != "chat")
+    if planner is None:
+        return Advice(slots=0, context=0, topology=larger(topology, lambda devices: beside))
+
+    def on_devices(count: int) -> tuple[int, int]:
+        need = planner.need(count)
+        return need.weights, need.cache
+
+    footprint = footprint_of(plans["chat"])
+    return advise(footprint, topology, planner.slots, planner.context, on_devices, beside=beside)
+
+
+def footprint_of(plan: ChatPlan) -> Footprint:
+    """Arguments and temporaries are the compiler's; its arguments hold the padding of the chip's layouts."""
+    return Footprint(
+        weights=plan.need.weights,
+        cache=plan.need.cache,
+        per_slot_token=plan.need.per_slot_token,
+        resident=plan.resident,
+        temporary=plan.temporary,
+    )

@@ -1,0 +1,28 @@
+"""Why torch code could not be traced, in one line for whoever chose the model. Does not trace: `module.py` does."""
+
+import traceback
+from pathlib import Path
+
+import jax
+
+# What jax raises where Python code asks for a traced value.
+DATA_DEPENDENT = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+_ON_META = ("item()", "nonzero", "no data", "meta tensor")
+# Where the architectures' own code lies, in transformers and in diffusers.
+_ARCHITECTURES = ("modeling_", "unet_", "transformer_", "autoencoder_", "pipeline_")
+
+
+def why_untraceable(error: Exception) -> str:
+    """One line on why a trace failed, with the line of the architecture's code where it did."""
+    frames = [(Path(frame.filename).name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    places = [f"{name}, line {line}" for name, line in frames if name.startswith(_ARCHITECTURES)]
+    place = f" ({places[-1]})" if places else ""
+    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if isinstance(error, DATA_DEPENDENT) or any(words in first_line for words in _ON_META):
+        return f"its code depends on the values of tensors{place}"
+    return f"{first_line}{place}"

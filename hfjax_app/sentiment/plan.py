@@ -1,0 +1,78 @@
+"""What a sentiment model needs of its device: programs compiled from its config, for a device that need not be here.
+
+Reads no weights. Does not judge whether that is too much: `planning/` does.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.runtime.hub import load
+from hfjax_app.runtime.mesh import mesh_of
+from hfjax_app.runtime.model_plan import Facts, ModelPlan
+from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
+from hfjax_app.runtime.tracing import why_untraceable
+from hfjax_app.runtime.weights import empty_model, weights_for
+from hfjax_app.sentiment.encoding import Encoder
+from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
+from hfjax_app.sentiment.turns import Turns
+
+
+class SentimentPlanner:
+    """One classifier's config, looked at without its weights.
+
+    Args:
+        source: a folder or a hub id.
+
+    Raises:
+        ModelUnavailable: no such model, or it is none that can be served, and why.
+
+    Attributes:
+        facts: from the config.
+        weights: bytes on the one device that holds the model.
+    """
+
+    def __init__(self, source: str | os.PathLike[str]):
+        self._model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
+        checked_labels(self._model)
+        self._encoder = Encoder(load(AutoTokenizer.from_pretrained, source), self._model)
+        parameters = list(self._model.parameters())
+        size = sum(tensor.nbytes for tensor in (*parameters, *self._model.buffers()))
+        self.weights = size
+        self.facts = Facts(
+            architecture=type(self._model).__name__,
+            parameters=sum(parameter.numel() for parameter in parameters),
+            bytes=size,
+            dtype="float32",
+        )
+
+    def compile(
+        self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
+    ) -> ModelPlan:
+        """Compile every program for the first of these devices, as the app does; reports come as each is ready.
+
+        Raises:
+            ModelUnavailable: the architecture can't be traced or compiled, and why.
+        """
+        programs = Programs(on_report, mesh_of(devices[:1]), planned=True)
+        weights = weights_for(programs, self._model)
+        on_cpu = devices[0].platform == "cpu"
+        too_large = None
+        try:
+            ClassifierPrograms(self._model, self._encoder, weights, programs, Turns(), on_cpu=on_cpu, explains=True)
+        except ProgramTooLarge as error:
+            too_large = str(error)
+        except HfjaxError:
+            raise
+        except Exception as error:
+            raise ModelUnavailable(f"{self.facts.architecture} can't be compiled: {why_untraceable(error)}") from error
+        return ModelPlan(
+            weights=self.weights,
+            resident=max([self.weights, *(report.arguments for report in programs.reports)]),
+            programs=tuple(programs.reports),
+            too_large=too_large,
+        )

@@ -1,0 +1,96 @@
+"""A classifier's compiled programs: from token ids of one padded shape to probabilities. Does not judge texts."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.sentiment import attention
+from hfjax_app.sentiment.encoding import Encoder
+from hfjax_app.sentiment.explanation import Explainer
+from hfjax_app.sentiment.turns import Turns
+
+# Tokens of a batch, padding included. A CPU gains nothing from more; an accelerator idles with less.
+CPU_TOKENS, DEVICE_TOKENS = 512, 16_384
+FEWEST_ROWS = 8  # a batch of fewer is no faster than its texts one by one
+
+
+def checked_labels(model: Any) -> tuple[list[str], bool]:
+    """A classifier's labels, and whether several of them may fit a text, by the rule of transformers' own pipeline.
+
+    Raises:
+        ModelUnavailable: the model is a regression, or its labels can't be told apart.
+    """
+    config = model.config
+    if config.problem_type == "regression":
+        raise ModelUnavailable(f"{type(model).__name__} is a regression: its output is no probability of a label")
+    labels = [str(config.id2label[index]) for index in range(config.num_labels)]
+    if len(set(labels)) < len(labels):
+        raise ModelUnavailable(f"{type(model).__name__}: two labels have the same name: {', '.join(labels)}")
+    return labels, config.problem_type == "multi_label_classification" or config.num_labels == 1
+
+
+class ClassifierPrograms:
+    """Programs for each padded length, of one row and of a batch, all compiled here.
+
+    Args:
+        model: a torch sequence classifier; it is read, never changed.
+        encoder: of its texts.
+        weights: the model's, or for planned programs their shapes.
+        programs: where to compile.
+        turns: of the device.
+        on_cpu: whether the device is a CPU, for which batches are small.
+        explains: whether to compile what explanations need too.
+
+    Attributes:
+        of_shape: for (rows, length), the program from weights, ids and mask (int32 of that shape) to probabilities
+            (float32 [rows, labels]).
+        batch: rows of the batch of each length; 1 where a batch would be no faster.
+        explainer: None without `explains`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        encoder: Encoder,
+        weights: Weights,
+        programs: Programs,
+        turns: Turns,
+        *,
+        on_cpu: bool,
+        explains: bool,
+    ):
+        _, multi_label = checked_labels(model)
+
+        def probabilities(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            logits = model(input_ids=ids, attention_mask=mask).logits.float()
+            return logits.sigmoid() if multi_label else logits.softmax(-1)
+
+        function = pure_function(model, probabilities)
+        tokens = CPU_TOKENS if on_cpu else DEVICE_TOKENS
+        rows = {length: tokens // length for length in encoder.lengths}
+        self.batch = {length: count if count >= FEWEST_ROWS else 1 for length, count in rows.items()}
+        self.of_shape: dict[tuple[int, int], jax.stages.Compiled] = {}
+        with attention.used_by(model), _narrow_integers():
+            for length, batch in self.batch.items():
+                for count in sorted({1, batch}):
+                    ids = np.zeros((count, length), np.int32)
+                    self.of_shape[count, length] = programs.compile(
+                        f"classify_{count}x{length}", function, weights, ids, np.ones_like(ids)
+                    )
+            self.explainer = Explainer(model, encoder, weights, turns, programs) if explains else None
+
+
+@contextmanager
+def _narrow_integers() -> Iterator[None]:
+    """Positions that an architecture makes int64 are int32 here, and JAX would warn each time."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
+        yield

@@ -1,0 +1,161 @@
+"""All models in one plan: image and sentiment programs from configs alone, sums, and what can't run."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+
+from hfjax_app.__main__ import main
+from tests.chat.conftest import make_tokenizer
+from tests.images.pipelines import stable_diffusion
+from tests.planning.stable_diffusion_2 import TEXT_PARAMETERS, UNET_PARAMETERS, VAE_PARAMETERS, save_configs
+from tests.sentiment.conftest import CONFIG, save
+
+ROOT = Path(__file__).parents[2]
+MIB, GIB = 1 << 20, 1 << 30
+
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+
+
+@pytest.fixture
+def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+    """Runs the command in this process: exit status, what it says as JSON or text, stderr."""
+    for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE", "XLA_FLAGS"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # so that what the command sets is taken back
+
+    def plan(*arguments: object) -> tuple[int, Any, str]:
+        status = main(["plan", "--topology", "cpu:1", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return status, json.loads(captured.out) if "--json" in arguments else captured.out, captured.err
+
+    return plan
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Tiny models without their weights."""
+    image, sentiment = tmp_path_factory.mktemp("image"), tmp_path_factory.mktemp("sentiment")
+    stable_diffusion().save_pretrained(image)
+    save(sentiment)
+    for folder in (image, sentiment):
+        for file in folder.rglob("*.safetensors"):
+            file.unlink()
+    return {"image": image, "sentiment": sentiment}
+
+
+def test_configs_alone_are_enough(plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path]) -> None:
+    chosen = [option for kind, folder in folders.items() for option in (f"--{kind}-model", folder)]
+    status, found, _ = plan(*chosen, "--json")
+    assert (status, found["fits"], found["advice"], found["decode_floor"]) == (0, None, None, None)
+    assert "chat" not in found
+    names = {kind: [program["name"] for program in found[kind]["programs"]] for kind in folders}
+    assert names["image"] == ["encode_prompt", "denoise", "decode_latents", "encode_picture"]
+    assert names["sentiment"][:4] == ["classify_1x32", "classify_16x32", "classify_1x64", "classify_8x64"]
+    for kind in folders:
+        looked = found["preflight"][kind]
+        assert (looked["supported"], looked["reason"], looked["gated"]) == (True, None, False)
+        assert looked["bytes"] >= 4 * looked["parameters"] > 0
+        assert found[kind]["resident"] >= found[kind]["weights"]
+        assert all(program["constant"] <= MIB for program in found[kind]["programs"])
+    peaks = [found[k]["resident"] + max(p["temporary"] for p in found[k]["programs"]) for k in folders]
+    assert found["peak_bytes_per_chip"] == sum(peaks)
+
+
+def test_the_text_says_what_is_arithmetic(
+    plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model may also be named in the environment."""
+    monkeypatch.setenv("HFJAX_IMAGE_MODEL", str(folders["image"]))
+    status, text, log = plan()
+    assert status == 0
+    assert text.startswith(f"image model {folders['image']}: StableDiffusionPipeline is supported\n")
+    for words in ("gated: no", "denoise", "image: weights 0.00", "figures are the compiler's", "arithmetic"):
+        assert words in text
+    assert "denoise: compiled in" in log
+    assert "chat" not in log
+
+
+def test_what_can_not_run_is_named_and_nothing_is_compiled(
+    plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["sentiment"], tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "problem_type": "regression"}))
+    status, found, log = plan("--image-model", folders["image"], "--sentiment-model", tmp_path, "--json")
+    assert (status, found["fits"], found["peak_bytes_per_chip"]) == (1, None, None)
+    assert found["preflight"]["image"]["supported"] is True
+    assert found["preflight"]["sentiment"]["supported"] is False
+    assert "is a regression" in found["preflight"]["sentiment"]["reason"]
+    assert log.startswith("error: DistilBertForSequenceClassification is a regression")
+    assert log.count("\n") == 1
+
+
+def test_a_component_of_a_pipeline_is_never_code_from_outside(
+    plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """model_index.json names classes of libraries; only networks of diffusers and transformers are made."""
+    shutil.copytree(folders["image"], tmp_path, dirs_exist_ok=True)
+    index = json.loads((tmp_path / "model_index.json").read_text())
+    (tmp_path / "model_index.json").write_text(json.dumps({**index, "unet": ["subprocess", "Popen"]}))
+    status, text, _ = plan("--image-model", tmp_path)
+    assert status == 1
+    assert f"image model {tmp_path}: not supported: model '{tmp_path}' can't be made from its configs" in text
+
+
+def on_a_tpu(topology: str, *arguments: object, status: int = 0) -> dict[str, Any]:
+    """What the command says in a process of its own, where libtpu can be loaded."""
+    command = [sys.executable, "-m", "hfjax_app", "plan", "--topology", topology, "--json", *map(str, arguments)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == status, result.stderr
+    return json.loads(result.stdout)
+
+
+@needs_libtpu
+@pytest.mark.tpu
+@pytest.mark.timeout(3600)
+def test_stable_diffusion_2_compiles_for_a_tpu(tmp_path: Path) -> None:
+    """512x512: the text encoder, the UNet on a guidance pair, the autoencoder; beside a small classifier."""
+    save_configs(tmp_path / "image")
+    save(tmp_path / "sentiment", config=CONFIG)
+    found = on_a_tpu("v5e:1x1", "--image-model", tmp_path / "image", "--sentiment-model", tmp_path / "sentiment")
+    assert found["fits"] is True
+    assert found["preflight"]["image"]["parameters"] == UNET_PARAMETERS + VAE_PARAMETERS + TEXT_PARAMETERS
+    programs = {program["name"]: program for program in found["image"]["programs"]}
+    assert list(programs) == ["encode_prompt", "denoise", "decode_latents", "encode_picture"]
+    assert all(program["constant"] <= MIB for program in programs.values())
+    assert programs["denoise"]["arguments"] >= 4 * UNET_PARAMETERS
+    assert programs["encode_prompt"]["arguments"] >= 4 * TEXT_PARAMETERS
+    assert programs["denoise"]["in_place"] >= 3 * 4 * 4 * 64 * 64
+    assert found["peak_bytes_per_chip"] < 10 * GIB
+
+
+@needs_libtpu
+@pytest.mark.tpu
+@pytest.mark.timeout(900)
+def test_what_the_compiler_refuses_gets_advice_too(tmp_path: Path) -> None:
+    """A cache of 64 GiB: libtpu's compiler refuses the first program instead of saying how much it needs."""
+    LlamaConfig(
+        hidden_size=256,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=512,
+        max_position_embeddings=131072,
+    ).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    options = ("--chat-model", tmp_path, "--slots", 64, "--context", 131072)
+    found = on_a_tpu("v5e:1x1", *options, status=1)
+    assert found["fits"] is False
+    assert "the compiler refuses chat_prefill_256: Ran out of memory" in found["chat"]["too_large"]
+    assert found["chat"]["need"]["cache"] == 64 * GIB
+    assert found["advice"] == {"slots": 15, "context": 30784, "topology": "v5e:2x4"}
