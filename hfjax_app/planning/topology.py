@@ -27,10 +27,8 @@ NAMES = tuple(f"{chip}:{shape}" for chip, shapes in SHAPES.items() for shape in 
 MARGIN = 0.06  # of the HBM: the runtime's own buffers, the programs' code, and gaps between arrays
 MAX_CPUS = 64
 
-# What libtpu would ask of a TPU VM, answered here; and leave to be loaded while another process has it, for no chip is
-# taken.
+# What libtpu would ask of a TPU VM, answered here.
 _NO_TPU = {
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
+from transformers import DistilBertConfig, LlamaConfig
 
 from hfjax_app.__main__ import main
 from tests.chat.conftest import make_tokenizer
@@ -44,7 +44,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Tiny models without their weights."""
     image, sentiment = tmp_path_factory.mktemp("image"), tmp_path_factory.mktemp("sentiment")
     stable_diffusion().save_pretrained(image)
-    save(sentiment)
+    save(sentiment, config=DistilBertConfig(**{**CONFIG.to_dict(), "max_position_embeddings": 32}))
     for folder in (image, sentiment):
         for file in folder.rglob("*.safetensors"):
             file.unlink()
@@ -58,7 +58,7 @@ def test_configs_alone_are_enough(plan: Callable[..., tuple[int, Any, str]], fol
     assert "chat" not in found
     names = {kind: [program["name"] for program in found[kind]["programs"]] for kind in folders}
     assert names["image"] == ["encode_prompt", "denoise", "decode_latents", "encode_picture"]
-    assert names["sentiment"][:4] == ["classify_1x32", "classify_16x32", "classify_1x64", "classify_8x64"]
+    assert names["sentiment"] == ["classify_1x32", "classify_16x32", "explain_32x32"]
     for kind in folders:
         looked = found["preflight"][kind]
         assert (looked["supported"], looked["reason"], looked["gated"]) == (True, None, False)
@@ -73,13 +73,20 @@ def test_the_text_says_what_is_arithmetic(
     plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The model may also be named in the environment."""
-    monkeypatch.setenv("HFJAX_IMAGE_MODEL", str(folders["image"]))
+    monkeypatch.setenv("HFJAX_SENTIMENT_MODEL", str(folders["sentiment"]))
     status, text, log = plan()
     assert status == 0
-    assert text.startswith(f"image model {folders['image']}: StableDiffusionPipeline is supported\n")
-    for words in ("gated: no", "denoise", "image: weights 0.00", "figures are the compiler's", "arithmetic"):
+    model = f"sentiment model {folders['sentiment']}"
+    assert text.startswith(f"{model}: DistilBertForSequenceClassification is supported\n")
+    for words in (
+        "gated: no",
+        "classify_16x32",
+        "sentiment: weights 0.000",
+        "figures are the compiler's",
+        "arithmetic",
+    ):
         assert words in text
-    assert "denoise: compiled in" in log
+    assert "classify_16x32: compiled in" in log
     assert "chat" not in log
 
 
@@ -121,11 +128,10 @@ def on_a_tpu(topology: str, *arguments: object, status: int = 0) -> dict[str, An
 @needs_libtpu
 @pytest.mark.tpu
 @pytest.mark.timeout(3600)
-def test_stable_diffusion_2_compiles_for_a_tpu(tmp_path: Path) -> None:
+def test_stable_diffusion_2_compiles_for_a_tpu(folders: dict[str, Path], tmp_path: Path) -> None:
     """512x512: the text encoder, the UNet on a guidance pair, the autoencoder; beside a small classifier."""
     save_configs(tmp_path / "image")
-    save(tmp_path / "sentiment", config=CONFIG)
-    found = on_a_tpu("v5e:1x1", "--image-model", tmp_path / "image", "--sentiment-model", tmp_path / "sentiment")
+    found = on_a_tpu("v5e:1x1", "--image-model", tmp_path / "image", "--sentiment-model", folders["sentiment"])
     assert found["fits"] is True
     assert found["preflight"]["image"]["parameters"] == UNET_PARAMETERS + VAE_PARAMETERS + TEXT_PARAMETERS
     programs = {program["name"]: program for program in found["image"]["programs"]}
