@@ -71,6 +71,7 @@ def check(folder: Path, name: str, topology: str, layers: int, slots: int, conte
         if program["name"].startswith(("chat_prefill", "chat_decode", "chat_speculate")):
             # What is a constant of the program is no argument of it.
             assert program["arguments"] >= need["weights"] + need["cache"]
+            assert program["constant"] <= 1 << 20
             # A copy, transpose or conversion of the embedding table, the largest weight, would be temporary memory.
             # Over several chips the compiler still puts such copies aside; the plan shows them.
             if topology.endswith("1x1"):

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -162,6 +163,6 @@ def test_what_the_compiler_refuses_gets_advice_too(tmp_path: Path) -> None:
     options = ("--chat-model", tmp_path, "--slots", 64, "--context", 131072)
     found = on_a_tpu("v5e:1x1", *options, status=1)
     assert found["fits"] is False
-    assert "the compiler refuses chat_prefill_256: Ran out of memory" in found["chat"]["too_large"]
+    assert re.match("the compiler refuses chat_prefill_.*: Ran out of memory", found["chat"]["too_large"])
     assert found["chat"]["need"]["cache"] == 64 * GIB
     assert found["advice"] == {"slots": 15, "context": 30784, "topology": "v5e:2x4"}
