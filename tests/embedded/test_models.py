@@ -3,6 +3,7 @@
 The sentiment model's held-out sentences are in tests/sentiment/.
 """
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,10 @@ def test_each_has_a_card(model: str) -> None:
         assert word in card, f"{model}'s card says nothing of {word!r}"
 
 
-@pytest.mark.parametrize(("model", "path", "temperature"), CHAT_FLOOR)
-def test_chat_answers_held_out_conversations(model: str, path: Path, temperature: float) -> None:
-    """Phrasings, numbers and names that are not in the training data, every skill."""
-    engine = ChatEngine.from_pretrained(resolve(model), slots=8, context=512, tiers=[]).start()
+@functools.cache  # two tests ask for the same score
+def chat_score(model: str, path: Path, temperature: float, quantize: str = "none") -> dict[str, float]:
+    """Share of right conversations, per skill and in "all"."""
+    engine = ChatEngine.from_pretrained(resolve(model), slots=8, context=512, tiers=[], quantize=quantize).start()
     chat = ChatFormat(engine.tokenizer)
     params = SamplingParams(max_tokens=120, temperature=temperature, seed=0)
 
@@ -55,7 +56,19 @@ def test_chat_answers_held_out_conversations(model: str, path: Path, temperature
 
     right = shares(transcripts(reply_many, path))
     engine.stop()
+    return right
+
+
+@pytest.mark.parametrize(("model", "path", "temperature"), CHAT_FLOOR)
+def test_chat_answers_held_out_conversations(model: str, path: Path, temperature: float) -> None:
+    """Phrasings, numbers and names that are not in the training data, every skill."""
+    right = chat_score(model, path, temperature)
     assert right["all"] >= CHAT_FLOOR[model, path, temperature], right
+
+
+def test_int8_weights_lose_at_most_a_point() -> None:
+    whole, int8 = (chat_score("chat-gemma", HELD_OUT, 0.0, quantize) for quantize in ("none", "int8"))
+    assert int8["all"] >= whole["all"] - 0.01, int8
 
 
 def test_pictures_show_what_the_prompt_says() -> None:
