@@ -21,7 +21,7 @@ from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.logprobs import logprobs_of
 from hfjax_app.chat.penalties import occurrences
 from hfjax_app.chat.sampling import MAX_LOGPROBS, SamplerState, SamplingParams, sample, sampler_state
-from hfjax_app.chat.tiers import covering, prefill_tiers, put, row_tiers, slot_tiers, take
+from hfjax_app.chat.tiers import Written, covering, prefill_tiers, put, row_tiers, slot_tiers, take
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime import quantization
 from hfjax_app.runtime.mesh import replicated
@@ -293,7 +293,12 @@ class ModelRunner:
         kv = jax.tree.map(lambda leaf: leaf[0], take(cache, rows, slot[None]))
         logits, kv = self.decoder.forward(weights, tokens, kv, position, valid)
         logits = self._whole(logits)
-        cache = put(cache, jax.tree.map(lambda leaf: leaf[None], kv), slot[None], position[None], tokens.shape[0])
+        cache = put(
+            cache,
+            jax.tree.map(lambda leaf: leaf[None], kv),
+            slot[None],
+            Written(position[None], tokens.shape[0], self.context),
+        )
         index = jnp.arange(tokens.shape[0])
         at = jnp.where(index < valid, position + index, self.context)
         history = state.history.at[slot, at].set(tokens, mode="drop")
@@ -373,7 +378,7 @@ class ModelRunner:
         made = nothing_made(self.decode_chunk, count, min(MAX_LOGPROBS, self.vocabulary))
         _, kv, own, _, made = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, own, seen, made))
         state = jax.tree.map(lambda leaf, new: leaf.at[slots].set(new), state, own)
-        return kv if whole else put(cache, kv, slots, began, self.decode_chunk), state, made
+        return kv if whole else put(cache, kv, slots, Written(began, self.decode_chunk, self.context)), state, made
 
     def _speculate_chunk(
         self,
@@ -399,7 +404,7 @@ class ModelRunner:
         kv, own, made = prompt_lookup.decode(forward, self._is_end, kv, own, rounds, tokens, **sizes)
         kv = jax.tree.map(lambda leaf: leaf[None], kv)
         state = jax.tree.map(lambda leaf, new: leaf.at[slot].set(new), state, own)
-        return kv if whole else put(cache, kv, slot[None], began, self.decode_chunk), state, made
+        return kv if whole else put(cache, kv, slot[None], Written(began, self.decode_chunk, self.context)), state, made
 
     def _copy_slot(
         self, rows: int, cache: KVCache, state: DecodeState, source: jax.Array, target: jax.Array

@@ -6,6 +6,7 @@ reads follows from who is being served, not from how large the cache is. The lar
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -75,24 +76,32 @@ def take(cache: KVCache, rows: int, slots: jax.Array) -> KVCache:
     return jax.lax.map(one, slots)
 
 
-def put(
-    cache: KVCache, part: KVCache, slots: jax.Array, position: jax.Array | None = None, written: int = 0
-) -> KVCache:
+class Written(NamedTuple):
+    """Which rows of a part have changed since it was taken: those of positions from `position` (int32 [n]) on, `count`
+    of them at most, in slots that hold `context` tokens."""
+
+    position: jax.Array
+    count: int
+    context: int
+
+
+def put(cache: KVCache, part: KVCache, slots: jax.Array, written: Written | None = None) -> KVCache:
     """The cache with `part` (arrays [n, ...], as `take` gives them) back in its place, in place where it is donated.
 
     Args:
         cache, part, slots: as for `take`.
-        position: int32 [n]: of rows, only those from here on have changed, `written` of them at most; of a leaf that
-            was cut to fewer rows, then only these are copied. None: anything may have changed.
-        written: see `position`.
+        written: of leaves that position and row agree in, because they were cut or don't turn, only these rows are
+            copied. None: anything may have changed.
     """
 
     def changed(name: str, leaf: jax.Array, new: jax.Array, index: int | jax.Array) -> jax.Array:
         new = jax.lax.dynamic_slice_in_dim(new, index, 1)
         start = [slots[index], *[0] * (leaf.ndim - 1)]
-        if position is not None and name in WITH_ROWS and written < new.shape[-2] < leaf.shape[-2]:
-            start[-2] = jnp.clip(position[index], 0, new.shape[-2] - written)
-            new = jax.lax.dynamic_slice_in_dim(new, start[-2], written, axis=new.ndim - 2)
+        if written is not None and name in WITH_ROWS:
+            rows = new.shape[-2]
+            if written.count < rows and (rows < leaf.shape[-2] or rows == written.context):
+                start[-2] = jnp.clip(written.position[index], 0, rows - written.count)
+                new = jax.lax.dynamic_slice_in_dim(new, start[-2], written.count, axis=new.ndim - 2)
         return jax.lax.dynamic_update_slice(leaf, new, start)
 
     def one(index: int | jax.Array, cache: KVCache) -> KVCache:

@@ -108,9 +108,13 @@ def _dot_on_cpu(x: jax.Array, weight: jax.Array) -> jax.Array:
 def _rows_together(flat: jax.Array, weight: jax.Array) -> jax.Array:
     """Few rows one by one: each reads int8, which takes less time than to convert once for all of them.
 
-    The barrier makes the weights depend on the row, or XLA would convert them ahead of the loop.
+    The barrier makes the weights depend on the row, or XLA would convert them ahead of the loop. One row by itself
+    takes its weights in two blocks, a loop too: outside of one, XLA fuses what makes the row into the product and
+    computes it again for every output. That took four times as long.
     """
-    if 1 < flat.shape[0] <= _FEW_ROWS:
+    if flat.shape[0] == 1:
+        return _dot_in_blocks(flat, weight, least=2)
+    if flat.shape[0] <= _FEW_ROWS:
         return jax.lax.map(lambda row: _one_row(*jax.lax.optimization_barrier((row, weight))), flat)
     return _dot_in_blocks(flat, weight)
 
@@ -125,9 +129,10 @@ def _rows_of_a_batch(batch: int, batched: list[bool], flat: jax.Array, weight: j
     return _rows_together(flat.reshape(-1, flat.shape[-1]), weight).reshape(batch, flat.shape[1], -1), True
 
 
-def _dot_in_blocks(flat: jax.Array, weight: jax.Array) -> jax.Array:
+def _dot_in_blocks(flat: jax.Array, weight: jax.Array, least: int = 1) -> jax.Array:
+    """The product over blocks of the weight's rows, `least` of them or more."""
     rows, columns = weight.shape
-    step = min(rows, max(1, _BLOCK_BYTES // (columns * flat.dtype.itemsize)))
+    step = max(1, min(rows // least, _BLOCK_BYTES // (columns * flat.dtype.itemsize)))
     count = rows // step
     blocks = jax.lax.map(
         lambda block: _dot(flat, jax.lax.dynamic_slice_in_dim(weight, block * step, step)), jnp.arange(count)

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.model_runner import ModelRunner
-from hfjax_app.chat.tiers import covering, put, row_tiers, slot_tiers, take
+from hfjax_app.chat.tiers import Written, covering, put, row_tiers, slot_tiers, take
 
 
 def prompt_of(length: int) -> list[int]:
@@ -52,6 +52,21 @@ def test_take_and_put_touch_only_their_slots_and_rows() -> None:
     want = cache[0]["keys"].copy()
     want[[3, 1], :, :6] += 100
     np.testing.assert_array_equal(got[0]["keys"], want)
+
+
+@pytest.mark.parametrize(("rows", "context", "only"), [(6, 10, True), (10, 10, True), (10, 20, False)])
+def test_put_copies_only_what_was_written_where_rows_do_not_turn(rows: int, context: int, only: bool) -> None:
+    """Three rows from positions 1 and 5; the second are moved up to where the part ends. A ring comes back whole."""
+    cache = [{"keys": np.zeros((4, 2, 10, 3), np.float32)}]
+    slots, position = np.array([3, 1], np.int32), np.array([1, rows - 1], np.int32)
+    part = [{"keys": np.ones((2, 2, rows, 3), np.float32)}]
+    [got] = jax.jit(lambda *args: put(*args, Written(jax.numpy.asarray(position), 3, context)))(cache, part, slots)
+    want = np.zeros((4, 2, 10, 3))
+    if only:
+        want[3, :, 1:4] = want[1, :, rows - 3 : rows] = 1
+    else:
+        want[[3, 1], :, :rows] = 1
+    np.testing.assert_array_equal(got["keys"], want)
 
 
 def test_tokens_are_the_same_in_every_tier(engine: ChatEngine, model_of: Callable[[str], PreTrainedModel]) -> None:
