@@ -1,4 +1,4 @@
-"""What must be set in a process before jax starts: the allocator (on CPU) and the persistent compile cache.
+"""What must be set before jax starts: the allocator (on CPU), the other hosts (of a TPU slice), the compile cache.
 
 Does not choose models or devices; `JAX_PLATFORMS` stays jax's own setting.
 """
@@ -15,7 +15,7 @@ import os
 import platform
 from pathlib import Path
 
-from hfjax_app.runtime import compile_cache
+from hfjax_app.runtime import compile_cache, hosts
 
 _log = logging.getLogger(__name__)
 
@@ -27,9 +27,13 @@ def runs_on_cpu() -> bool:
     """Whether jax will take the CPU, decided without starting it: it was asked to, or there is nothing else here."""
     if platforms := os.environ.get("JAX_PLATFORMS"):
         return platforms.split(",")[0] == "cpu"
-    tpu_devices = [*Path("/dev").glob("accel*"), *Path("/dev").glob("vfio/[0-9]*")]
-    tpu = importlib.util.find_spec("libtpu") is not None and bool(tpu_devices)
-    return not tpu and not importlib.metadata.entry_points(group="jax_plugins")
+    return not has_tpu() and not importlib.metadata.entry_points(group="jax_plugins")
+
+
+def has_tpu() -> bool:
+    """Whether this host has TPU chips and their library, decided without starting jax."""
+    chips = [*Path("/dev").glob("accel*"), *Path("/dev").glob("vfio/[0-9]*")]
+    return importlib.util.find_spec("libtpu") is not None and bool(chips)
 
 
 def keep_freed_memory() -> None:
@@ -60,16 +64,23 @@ def default_cache_folder() -> Path:
 
 
 def prepare(cache_folder: Path | None = None) -> None:
-    """Apply the allocator settings (on CPU) and turn the persistent compile cache on. Calling it again is cheap.
+    """Apply the allocator settings (on CPU), join the hosts of a TPU slice, and turn the persistent compile cache on.
+
+    Calling it again is cheap.
 
     Args:
         cache_folder: where compiled programs are kept. None: where an earlier call or jax's own setting
             (JAX_COMPILATION_CACHE_DIR) put it, else `default_cache_folder()`.
+
+    Raises:
+        ModelUnavailable: the slice has several hosts, and the others were not there.
     """
     if runs_on_cpu():
         keep_freed_memory()
     import jax  # only now: the allocator is set before jax and its thread pools exist
 
+    if has_tpu() and not runs_on_cpu():
+        hosts.join()
     chosen = cache_folder or jax.config.jax_compilation_cache_dir or default_cache_folder()
     _use_cache_folder(Path(chosen))
 

@@ -46,7 +46,7 @@ def default_dtype() -> torch.dtype:
 
 def on_one_device(name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding:
     """The placement of a model that one device holds: jax's default one."""
-    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
 def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dtype | None = None) -> PreTrainedModel:
@@ -187,9 +187,9 @@ def _read(
             raise ModelUnavailable(f"model {name!r}: {target} is {list(found)}, and its config says {list(shape)}")
         if target in quantized:
             values, scale = quantization.quantize(tensor[:])
-            weights[target] = jax.device_put(values, placement(target, shape))
+            weights[target] = _placed(values, placement(target, shape))
             scale_name = quantization.scale_name(target)
-            weights[scale_name] = jax.device_put(scale, placement(scale_name, scale.shape))
+            weights[scale_name] = _placed(scale, placement(scale_name, scale.shape))
         else:
             weights[target] = jax.make_array_from_callback(
                 shape, placement(target, shape), lambda index: _numpy(tensor[index], dtype)
@@ -212,7 +212,7 @@ def _read(
         raise ModelUnavailable(f"model {name!r} is no trained {kind}: its checkpoint lacks {missing[0]}")
     for key, buffer in model.named_buffers():
         if key not in weights:
-            weights[key] = jax.device_put(mappings.t2j(buffer), placement(key, tuple(buffer.shape)))
+            weights[key] = _placed(np.asarray(mappings.t2j(buffer)), placement(key, tuple(buffer.shape)))
     return weights
 
 
@@ -253,6 +253,11 @@ def _converted(model: PreTrainedModel, first: str, target: _Target, files: _File
 def _natural(key: str) -> list[Any]:
     """Sorts layer 10 after layer 9: converters take experts in this order."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)]
+
+
+def _placed(values: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
+    """An array of which every host, of several, puts in only its own devices' parts; device_put would compare all."""
+    return jax.make_array_from_callback(values.shape, sharding, lambda index: values[index])
 
 
 def _numpy(tensor: torch.Tensor, dtype: torch.dtype) -> np.ndarray:

@@ -1,0 +1,64 @@
+"""How many hosts a TPU slice has, as its variables or a metadata server on loopback say."""
+
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from hfjax_app.runtime.hosts import hosts_of_slice
+
+
+class Metadata(BaseHTTPRequestHandler):
+    """Answers as a TPU VM's server does; the server's `workers` is what it knows, None: no such attribute."""
+
+    def do_GET(self) -> None:
+        self.server.asked += 1
+        known = self.server.workers is not None and self.path.endswith("/instance/attributes/worker-network-endpoints")
+        self.send_response(200 if known and self.headers["Metadata-Flavor"] == "Google" else 404)
+        self.end_headers()
+        if known:
+            self.wfile.write(self.server.workers.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def metadata() -> Iterator[HTTPServer]:
+    with HTTPServer(("127.0.0.1", 0), Metadata) as server:
+        server.workers, server.asked = None, 0
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("workers", "hosts"),
+    [("unknown:unknown:10.0.0.1", 1), ("10.0.0.1,10.0.0.2,10.0.0.3,10.0.0.4", 4), ("", 1), (None, 1)],
+)
+def test_metadata(metadata: HTTPServer, workers: str | None, hosts: int) -> None:
+    metadata.workers = workers
+    assert hosts_of_slice({"GCE_METADATA_IP": f"127.0.0.1:{metadata.server_port}"}) == hosts
+    assert metadata.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "hosts"),
+    [
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, 1),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, 2),
+        ({"TPU_PROCESS_ADDRESSES": "a:8476,b:8476,c:8476"}, 3),
+        ({"TPU_SKIP_MDS_QUERY": "1"}, 1),
+    ],
+)
+def test_variables_come_first_and_ask_nobody(metadata: HTTPServer, variables: dict[str, str], hosts: int) -> None:
+    metadata.workers = "a,b,c,d,e"
+    assert hosts_of_slice({"GCE_METADATA_IP": f"127.0.0.1:{metadata.server_port}", **variables}) == hosts
+    assert metadata.asked == 0
+
+
+def test_without_a_metadata_server_there_is_one_host() -> None:
+    assert hosts_of_slice({"GCE_METADATA_IP": "127.0.0.1:1"}) == 1
