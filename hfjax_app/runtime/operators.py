@@ -3,6 +3,7 @@
 Each is a plain JAX function with the signature of its aten operator.
 """
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -43,6 +44,23 @@ def upsample_nearest2d(
     rows = jnp.arange(new_height, dtype=jnp.int32) * height // new_height
     columns = jnp.arange(new_width, dtype=jnp.int32) * width // new_width
     return image[:, :, rows][:, :, :, columns]
+
+
+def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
+    """x times the normal distribution's share below x, or with approximate="tanh" its approximation.
+
+    Upstream takes erfc, which is exact where the result is all but zero: two polynomials, an exponential and a division
+    for every number, on CPU a twentieth to a fifth of a small encoder's time. torch takes erf too, and like torch this
+    computes in float32 what comes in half precision.
+
+    Args:
+        x: any shape.
+        approximate: "none" or "tanh".
+    """
+    if approximate == "tanh":
+        return jax.nn.gelu(x, approximate=True)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return (0.5 * wide * (1 + jax.lax.erf(wide * math.sqrt(0.5)))).astype(x.dtype)
 
 
 def grouped_mm(
@@ -94,4 +112,5 @@ def install(environment: Environment) -> None:
     lowering = interop.torch_view(upsample_nearest2d)
     for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):
         environment.override_op_definition(overload, lowering)
+    environment.override_op_definition(torch.ops.aten.gelu.default, interop.torch_view(gelu))
     environment.override_op_definition(torch.ops.aten._grouped_mm.default, interop.torch_view(grouped_mm))

@@ -1,6 +1,7 @@
 """Our lowerings against torch itself."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -24,6 +25,19 @@ def test_upsample_nearest_by_a_factor_equals_torch() -> None:
     upsample = torch.nn.Upsample(scale_factor=2.0)
     got = jax.jit(pure_function(upsample))({}, image)
     np.testing.assert_array_equal(np.asarray(got), upsample(torch.from_numpy(image)).numpy())
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gelu_equals_torch(approximate: str, dtype: torch.dtype) -> None:
+    """On both sides of zero, and far out, where the exact result is all but zero. Half precision: the last digit."""
+    x = torch.linspace(-12, 12, 97).to(dtype)
+    module = torch.nn.GELU(approximate)
+    got = jax.jit(pure_function(module))(
+        {}, jnp.asarray(x.float().numpy(), "float32" if x.itemsize == 4 else "bfloat16")
+    )
+    exact = {torch.float32: {"rtol": 1e-6, "atol": 1e-6}, torch.bfloat16: {"rtol": 2**-7, "atol": 1e-2}}[dtype]
+    np.testing.assert_allclose(np.asarray(got, np.float32), module(x).float().numpy(), **exact)
 
 
 def expert_products(rows: np.ndarray, matrices: np.ndarray, sizes: list[int]) -> np.ndarray:
