@@ -26,6 +26,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from hfjax_app.embedded import resolve  # noqa: E402
 from hfjax_app.sentiment import SentimentClassifier  # noqa: E402
 
+# torchax makes itself known as torch's accelerator, and torch.compile then asks it for a stream, which it has not; the
+# contenders run on the CPU.
+torch.accelerator.is_available = lambda: False
+
 BATCHES = (1, 32, 256)
 _TEXT = """the a this that food service hotel train story cast ending music staff room waiter soup film book was is felt
 looked great awful dull lovely cold slow friendly terrible wonderful fine not never always very quite and but we they it
