@@ -98,7 +98,8 @@ def test_reports_each_program(folder: Path) -> None:
 
 
 def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 short texts are three batches, however they are mixed with a long one; a single text is never padded."""
+    """40 short texts are three batches, however they are mixed with a long one; a single text is never padded. Two run
+    at once, so their order is free."""
     classifier = SentimentClassifier.from_pretrained(folder, explains=False)
     calls: list[tuple[int, int]] = []
     programs = {
@@ -108,7 +109,8 @@ def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(classifier, "_programs", programs)
     long = " ".join(WORDS[:50])
     classifier.classify(["w1", *["w2 w3"] * 20, long, *["w4 w5 w6"] * 19])
-    assert calls == [(8, 64), (16, 32), (16, 32), (1, 32)]
+    assert sorted(calls[:2]) == [(8, 64), (16, 32)]
+    assert sorted(calls[2:]) == [(1, 32), (16, 32)]
     calls.clear()
     classifier.classify([long])
     classifier.classify(["w1"])

@@ -98,20 +98,17 @@ def test_ten_thousand_rows_of_a_file(embedded: SentimentClassifier, tmp_path: Pa
         file.write("id,review\n")
         for number in range(10_000):
             file.write(f"{number},{'I loved it' if number % 3 else 'The food was awful.'}\n")
-    calls = 0
-    turn = embedded._turns.turn
-
-    def counted(*, urgent: bool):
-        nonlocal calls
-        calls += 1
-        return turn(urgent=urgent)
-
+    calls: list[tuple[int, int]] = []
+    programs = {
+        shape: lambda *args, shape=shape, program=program: calls.append(shape) or program(*args)
+        for shape, program in embedded._programs.items()
+    }
     source = opened(path)
     with pytest.MonkeyPatch.context() as patch, compilations() as seen:
-        patch.setattr(embedded._turns, "turn", counted)
+        patch.setattr(embedded, "_programs", programs)
         results = run(embedded, source.cells(source.likely))
     assert seen == []
-    assert calls == 10_000 / 16
+    assert len(calls) == 10_000 / 16
     assert [row.number for row in results.rows] == list(range(1, 10_001))
     assert results.rows[0].verdict.top == "negative"
     assert results.counts.total() == 10_000
