@@ -1,0 +1,118 @@
+"""What splitting a chat model over 1, 2, 4 and 8 devices costs and saves for a token, read off the compiled programs.
+
+`python -m benchmarks.tensor_parallel` compiles the decode program of a Llama from shapes alone, for simulated CPU
+devices, and counts the collectives of a step, the bytes of their results on each device, and of the weights there.
+Nothing runs, so there is no time here: simulated devices share one processor. The last line of output is JSON.
+"""
+
+import argparse
+import json
+import math
+import os
+import re
+from collections import Counter
+from typing import Any
+
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+
+from hfjax_app.runtime.process import prepare
+
+prepare()  # before jax and torch start
+
+import jax  # noqa: E402
+import torch  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from benchmarks.hardware import describe  # noqa: E402
+from hfjax_app.chat.model_runner import ModelRunner  # noqa: E402
+from hfjax_app.runtime.mesh import TensorParallel, mesh_of  # noqa: E402
+from hfjax_app.runtime.programs import Programs  # noqa: E402
+from hfjax_app.runtime.weights import on_one_device, shapes  # noqa: E402
+
+DEVICES = (1, 2, 4, 8)
+# Llama-3.2-1B; "tiny" to try the benchmark itself.
+SHAPES = {
+    "llama-3.2-1b": {
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "vocab_size": 128256,
+        "tie_word_embeddings": True,
+    },
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "head_dim": 8,
+        "vocab_size": 512,
+        "tie_word_embeddings": True,
+    },
+}
+_COLLECTIVE = re.compile(r"= (.+?) (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(?:-start)?\(")
+_ARRAY = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
+
+
+def collectives(text: str) -> tuple[Counter[str], Counter[str]]:
+    """How many of each kind a compiled program has, and the bytes of their results on one device."""
+    counts: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for result, kind in _COLLECTIVE.findall(text):
+        counts[kind] += 1
+        for bits, shape in _ARRAY.findall(result):
+            sizes[kind] += int(bits) // 8 * math.prod(int(size) for size in shape.split(",") if size)
+    return counts, sizes
+
+
+def measure(config: LlamaConfig, devices: int, slots: int, context: int) -> dict[str, Any]:
+    """The decode program of all slots over so many devices; layers are not a loop, so that each collective is seen."""
+    with torch.device("meta"):
+        model = LlamaForCausalLM._from_config(config, dtype=torch.float32).eval()
+    mesh = mesh_of(jax.devices()[:devices]) if devices > 1 else None
+    weights = shapes(model, placement=on_one_device if mesh is None else TensorParallel(mesh, model))
+    runner = ModelRunner(model, weights=weights, mesh=mesh, slots=slots, context=context, end_tokens=(), tiers=())
+    programs = Programs(mesh=mesh)
+    runner.plan(programs)
+    name = f"chat_decode_{slots}x{context}"
+    report = next(report for report in programs.reports if report.name == name)
+    counts, sizes = collectives(runner._decode[slots, context].as_text())
+    held = sum(math.prod(w.sharding.shard_shape(w.shape)) * w.dtype.itemsize for w in weights.values())
+    return {
+        "collectives": dict(counts),
+        "result_bytes_per_step": dict(sizes),
+        "result_bytes_per_token": sum(sizes.values()) / slots,
+        "weight_bytes_per_device": held,
+        "argument_bytes_per_device": report.arguments,
+        "temporary_bytes_per_device": report.temporary,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", default="llama-3.2-1b", choices=SHAPES)
+    parser.add_argument("--slots", type=int, default=4)
+    parser.add_argument("--context", type=int, default=256)
+    arguments = parser.parse_args()
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
+    config = LlamaConfig(**SHAPES[arguments.shape], max_position_embeddings=4096, **special)
+    report: dict[str, Any] = {"benchmark": "tensor_parallel", "hardware": describe(), **vars(arguments), "devices": {}}
+    print(f"{arguments.shape}, float32, {arguments.slots} slots of {arguments.context} tokens, one decode step")
+    for devices in DEVICES:
+        found = measure(config, devices, arguments.slots, arguments.context)
+        report["devices"][devices] = found
+        results = f"{found['result_bytes_per_token'] / 1024:,.0f} KiB of results for a token"
+        print(
+            f"{devices} devices: {json.dumps(found['collectives'])}, {results}, "
+            f"{found['weight_bytes_per_device'] / 2**20:,.0f} MiB of weights on each",
+            flush=True,
+        )
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
