@@ -18,8 +18,9 @@ from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import check_memory, need_of
 from hfjax_app.chat.sampling import SamplingParams, sampler_state
 from hfjax_app.chat.scheduler import Request
+from hfjax_app.chat.stats import EngineStats
 from hfjax_app.chat.stream import Progress, Ticket, TokenStream
-from hfjax_app.chat.worker import EngineStats, Handle, Worker
+from hfjax_app.chat.worker import Handle, Worker
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.hub import load
 from hfjax_app.runtime.mesh import TensorParallel, device_memory, local_mesh

@@ -6,7 +6,6 @@ Handles token ids and device arrays only. Which slot does what is the scheduler'
 from collections.abc import Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 from transformers import PreTrainedModel
 
-from hfjax_app.chat import prompt_lookup
-from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, DecodeState, Made, nothing_made, sound
+from hfjax_app.chat import one_by_one, prompt_lookup
+from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, DecodeState, Made, sound
 from hfjax_app.chat.decoder import Decoder
 from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.logprobs import logprobs_of
@@ -341,42 +340,13 @@ class ModelRunner:
         own = jax.tree.map(lambda leaf: leaf[slots], state)
         own = own._replace(left=jnp.where(active, own.left, 0))
         began = own.position
-        sampler = own.sampler.only(own.left > 0)
 
-        def goes_on(carry: Any) -> jax.Array:
-            done, _, own, *_ = carry
-            return (done < steps) & jnp.any(own.left > 0)
+        def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
+            logits, kv = jax.vmap(partial(self.decoder.forward, weights))(tokens, kv, position, valid)
+            return self._whole(logits), kv
 
-        def step(carry: Any) -> Any:
-            done, kv, own, seen, made = carry
-            running = own.left > 0
-
-            def one(kv: KVCache, token: jax.Array, position: jax.Array, runs: jax.Array) -> tuple[jax.Array, KVCache]:
-                return self.decoder.forward(weights, token[None], kv, position, runs.astype(jnp.int32))
-
-            logits, kv = jax.vmap(one)(kv, own.token, own.position, running)
-            logits = self._whole(logits)
-            right = sound(logits)
-            position = own.position + running
-            token = jnp.where(running & right, sample(logits, sampler, position, seen), own.token)
-            new = Made(
-                tokens=jnp.where(running, jnp.where(right, token, NOT_A_NUMBER), NOTHING),
-                logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),
-            )
-            own = own._replace(
-                token=token,
-                position=position,
-                left=jnp.where(running & right & ~self._is_end(token), own.left - 1, 0),
-                history=own.history.at[jnp.arange(count), position].set(token, mode="drop"),
-            )
-            made = jax.tree.map(lambda all_steps, leaf: all_steps.at[done].set(leaf), made, new)
-            return done + 1, kv, own, seen.add(token, running), made
-
-        seen = occurrences(
-            jnp.any(sampler.penalties.used), own.history, own.answer_from, own.position + 1, self.vocabulary
-        )
-        made = nothing_made(self.decode_chunk, count, min(MAX_LOGPROBS, self.vocabulary))
-        _, kv, own, _, made = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, own, seen, made))
+        sizes = {"most": self.decode_chunk, "vocabulary": self.vocabulary}
+        kv, own, made = one_by_one.decode(forward, self._is_end, kv, own, steps, **sizes)
         state = jax.tree.map(lambda leaf, new: leaf.at[slots].set(new), state, own)
         return kv if whole else put(cache, kv, slots, Written(began, self.decode_chunk, self.context)), state, made
 

@@ -20,28 +20,12 @@ from hfjax_app.chat.pace import Pace
 from hfjax_app.chat.sampling import SamplerState
 from hfjax_app.chat.scheduler import DecodeStep, PrefillStep, Request, Scheduler
 from hfjax_app.chat.speculation import Recall, Speculation
+from hfjax_app.chat.stats import EngineStats
 from hfjax_app.chat.stream import Progress
 from hfjax_app.errors import EngineStopped, RequestRejected
 
 QUEUE_LIMIT = 256
 MAX_FAILURES = 3  # in a row, with nothing that went well in between: then the engine gives up
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineStats:
-    """A moment's view of the engine. Counters count from its start."""
-
-    slots: int
-    busy: int
-    waiting: int
-    requests: int
-    tokens: int
-    reused_tokens: int
-    wasted_tokens: int
-    prefill_calls: int
-    decode_calls: int
-    drafted_tokens: int
-    accepted_tokens: int
 
 
 @dataclass(kw_only=True, eq=False)

@@ -9,9 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,7 +18,7 @@ from diffusers import DiffusionPipeline
 from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images import noise, preview
+from hfjax_app.images import preview
 from hfjax_app.images.checkpoint import Recommended, read, recommended, revision_of
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.recipe import Recipe, current_versions, digest
@@ -33,6 +32,7 @@ from hfjax_app.images.request import (
     real_number,
     whole_number,
 )
+from hfjax_app.images.run import Run
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.images.turns import Line, Turns
@@ -276,7 +276,7 @@ class ImageGenerator:
         runs = []
         for seed in request.seeds:
             with self._device:
-                runs.append(_Run.begin(request, schedule, programs, seed, given, self._programs.scale))
+                runs.append(Run.begin(request, schedule, programs, seed, given, self._programs.scale))
         for i in range(schedule.steps):
             last = i == schedule.steps - 1
             pictures = []
@@ -326,41 +326,3 @@ class ImageGenerator:
         texts = {"prompt": request.prompt, "negative prompt": request.negative_prompt}
         cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
         return "; ".join(f"the end of the {name} was not read: {end!r}" for name, end in cut.items()) or None
-
-
-@dataclass(eq=False)
-class _Run:
-    """One picture on its way: its state on the device, which each step uses up, and what stays the same."""
-
-    seed: int
-    state: dict[str, jax.Array]
-    fixed: dict[str, Any]
-
-    @classmethod
-    def begin(
-        cls,
-        request: ImageRequest,
-        schedule: Schedule,
-        programs: SizedPrograms,
-        seed: int,
-        given: np.ndarray | None,
-        scale: int,
-    ) -> "_Run":
-        first, spread = noise.first_noise(seed, programs.latent_shape)
-        first = first if given is None else given
-        if request.image is None:
-            image = np.zeros_like(first)
-            latents = first * np.float32(schedule.noise_scale)
-        else:
-            image = np.asarray(programs.encode(request.image, spread))
-            latents = schedule.noising[0, 0] * image + schedule.noising[0, 1] * first
-            if request.mask is not None and request.strength == 1:  # as in diffusers: nothing of what is masked stays
-                latents = first * np.float32(schedule.noise_scale)
-        fixed = {
-            "noise": first,
-            "image": image,
-            "mask": request.latent_mask(scale),
-            "key": noise.key_of(seed),
-            "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, less is none
-        }
-        return cls(seed=seed, state=programs.start(latents), fixed=jax.device_put(fixed))

@@ -1,0 +1,73 @@
+"""Plain decoding: each step makes one token in every slot that runs, for as long as one does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, DecodeState, Made, nothing_made, sound
+from hfjax_app.chat.kv_cache import KVCache
+from hfjax_app.chat.logprobs import logprobs_of
+from hfjax_app.chat.penalties import occurrences
+from hfjax_app.chat.sampling import MAX_LOGPROBS, sample
+
+# Tokens int32 [slots, 1], the slots' cache, positions, how many are real -> logits [slots, vocabulary], the cache.
+Forward = Callable[[jax.Array, KVCache, jax.Array, jax.Array], tuple[jax.Array, KVCache]]
+
+
+def decode(
+    forward: Forward,
+    is_end: Callable[[jax.Array], jax.Array],
+    kv: KVCache,
+    own: DecodeState,
+    steps: jax.Array,
+    *,
+    most: int,
+    vocabulary: int,
+) -> tuple[KVCache, DecodeState, Made]:
+    """Make up to `steps` tokens in each slot; a slot with none left to make stays as it is.
+
+    Args:
+        forward: the model.
+        is_end: which tokens end an answer.
+        kv: the slots' caches, with slot axis.
+        own: the slots' states.
+        steps: int32 scalar, at most `most`.
+        most: room for steps in the result.
+        vocabulary: how many token ids there are.
+
+    Returns:
+        The cache, the state, and what was made, [most, slots].
+    """
+    count = own.token.shape[0]
+    sampler = own.sampler.only(own.left > 0)
+
+    def goes_on(carry: Any) -> jax.Array:
+        done, _, own, *_ = carry
+        return (done < steps) & jnp.any(own.left > 0)
+
+    def step(carry: Any) -> Any:
+        done, kv, own, seen, made = carry
+        running = own.left > 0
+        logits, kv = forward(own.token[:, None], kv, own.position, running.astype(jnp.int32))
+        right = sound(logits)
+        position = own.position + running
+        token = jnp.where(running & right, sample(logits, sampler, position, seen), own.token)
+        new = Made(
+            tokens=jnp.where(running, jnp.where(right, token, NOT_A_NUMBER), NOTHING),
+            logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),
+        )
+        own = own._replace(
+            token=token,
+            position=position,
+            left=jnp.where(running & right & ~is_end(token), own.left - 1, 0),
+            history=own.history.at[jnp.arange(count), position].set(token, mode="drop"),
+        )
+        made = jax.tree.map(lambda all_steps, leaf: all_steps.at[done].set(leaf), made, new)
+        return done + 1, kv, own, seen.add(token, running), made
+
+    seen = occurrences(jnp.any(sampler.penalties.used), own.history, own.answer_from, own.position + 1, vocabulary)
+    made = nothing_made(most, count, min(MAX_LOGPROBS, vocabulary))
+    _, kv, own, _, made = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, own, seen, made))
+    return kv, own, made
