@@ -69,7 +69,7 @@ def test_a_prompt_whose_call_fails_is_alone_in_it(engine: ChatEngine, monkeypatc
     long = SamplingParams(max_tokens=200, temperature=0.0)
     want = engine.generate([prompt_of(5)], long)
     injected = Injected(call=2, lose_cache=False)
-    monkeypatch.setattr(engine.runner, "_prefill", {256: injected.into(engine.runner._prefill[256])})
+    monkeypatch.setattr(engine.runner, "_prefill", {(16, 256): injected.into(engine.runner._prefill[16, 256])})
     neighbour, victim = engine.stream(prompt_of(5), long), engine.stream(prompt_of(12), GREEDY)
     assert fails(victim)
     assert [list(neighbour)] == want

@@ -27,7 +27,8 @@ def test_greedy_equals_generate_with_the_rounded_weights(
         for p in prompts
     ]
 
-    engine = ChatEngine.from_pretrained(tmp_path, slots=2, context=128, quantize="int8", prefill_chunk=16).start()
+    options = {"slots": 2, "context": 128, "prefill_chunk": 16, "tiers": (), "speculation": "never"}
+    engine = ChatEngine.from_pretrained(tmp_path, quantize="int8", **options).start()
     got = engine.generate(prompts, SamplingParams(max_tokens=30, temperature=0.0))
     weights = engine.runner.weights
     engine.stop()
