@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -345,12 +344,12 @@ def test_a_process_shows_the_answer_and_nothing_else(chat_folder: Path) -> None:
 
 @pytest.fixture
 def endless(chat_folder: Path) -> list[str]:
-    """A command that answers for a long while: 16,000 tokens, and no end token to stop at."""
-    options = ["--context", "16384", "--max-tokens", "16000", "--temperature", "5"]
+    """A command that answers for a long while: 4,000 tokens, and no end token to stop at."""
+    options = ["--context", "4096", "--max-tokens", "4000", "--temperature", "5"]
     folder = chat_folder.parent / "long"
     if not folder.exists():
         model = make_model("llama")
-        model.config.max_position_embeddings = 16384
+        model.config.max_position_embeddings = 4096
         model.save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)
     return [*COMMAND, "chat", "Hello", "--model", str(folder), *options]
@@ -358,9 +357,12 @@ def endless(chat_folder: Path) -> list[str]:
 
 def test_ctrl_c_ends_quietly(endless: list[str]) -> None:
     """Also when the tests themselves were started in the background, where a shell has its children ignore Ctrl-C."""
-    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(endless, cwd=ROOT, preexec_fn=hears, **pipes) as process:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(endless, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
         _, stderr = process.communicate(timeout=60)
