@@ -53,6 +53,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_two_processes_make_the_tokens_of_one(tmp_path: Path) -> None:
     """Each process reads only its own devices' parts, and the second one still runs programs of its own."""
     torch.manual_seed(0)

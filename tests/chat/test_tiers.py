@@ -24,7 +24,8 @@ def prompt_of(length: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def engine(model_of: Callable[[str], PreTrainedModel]) -> Iterator[ChatEngine]:
-    engine = ChatEngine(model_of("gemma3"), slots=3, context=600, prefill_chunk=32, tiers=[1]).start()
+    options = {"prefill_chunk": 32, "tiers": [1], "speculation": "never"}
+    engine = ChatEngine(model_of("gemma3"), slots=3, context=600, **options).start()
     yield engine
     engine.stop()
 

@@ -66,6 +66,7 @@ def test_chat_answers_held_out_conversations(model: str, path: Path, temperature
     assert right["all"] >= CHAT_FLOOR[model, path, temperature], right
 
 
+@pytest.mark.slow
 def test_int8_weights_lose_at_most_a_point() -> None:
     whole, int8 = (chat_score("chat-gemma", HELD_OUT, 0.0, quantize) for quantize in ("none", "int8"))
     assert int8["all"] >= whole["all"] - 0.01, int8

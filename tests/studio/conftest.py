@@ -145,6 +145,7 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
         HFJAX_IMAGE_MODEL=str(missing / "no-images"),
         HFJAX_SLOTS="2",
         HFJAX_CONTEXT="2048",
+        HFJAX_SPECULATION="never",
     )
     studio.wait_until(lambda health: health["backends"]["images"]["state"] == "failed", START_S, "settled")
     assert studio.health()["backends"]["chat"]["state"] == "ready", studio.health()

@@ -56,6 +56,7 @@ def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, visit: Visi
     made = tokens(page)
     begin(page, "Go on.")
     expect(questions(page)).to_have_count(2)
+    slow_studio.wait_busy()
     stop(page)
     slow_studio.wait_idle()
     assert made < 1500
