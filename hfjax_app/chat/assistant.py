@@ -148,7 +148,9 @@ class ChatAssistant:
                 if finish_reason is not None:
                     return
                 try:
-                    progress = await asyncio.wait_for(inbox.get(), HEARTBEAT_S)
+                    # Not wait_for: in Python 3.11 it drops a cancellation that comes together with its result.
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        progress = await inbox.get()
                 except TimeoutError:
                     progress = Progress()
                 if progress.error is not None:

@@ -1,6 +1,7 @@
 """The assistant on a real engine: streaming, figures, limits, and slots freed when its generator is left."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 
@@ -70,6 +71,32 @@ def test_cancelling_the_task_frees_the_slot(chat: ChatAssistant) -> None:
         assert await idle(chat.engine, within=2)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("ticks", range(8))
+def test_a_cancellation_that_meets_new_tokens_is_heard(ticks: int, chat: ChatAssistant) -> None:
+    """So many turns of the event loop after tokens arrived, the reader has been woken, or its queue, or neither."""
+
+    async def scenario() -> bool:
+        first = asyncio.Event()
+
+        async def read() -> None:
+            async for reply in chat.reply(HI, LONG):
+                if reply.tokens:
+                    first.set()
+
+        task = asyncio.create_task(read())
+        await first.wait()
+        made = chat.engine.stats().tokens
+        while chat.engine.stats().tokens == made:  # the loop stands still, so that these are not read yet
+            time.sleep(0.001)
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return task.cancelled()
+
+    assert asyncio.run(scenario())
 
 
 def test_a_reader_in_line_hears_of_it_at_least_twice_a_second(
