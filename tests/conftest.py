@@ -41,3 +41,33 @@ def _compilations() -> Iterator[list[str]]:
 def compilations() -> Callable[[], AbstractContextManager[list[str]]]:
     """`with compilations() as seen:` collects every compilation of the block."""
     return _compilations
+
+
+@pytest.fixture(scope="session")
+def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of random weights that never ends an answer and takes seconds for a long one.
+
+    Few wide layers: many narrow ones would be as slow, and take three times as long to compile.
+    """
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    from hfjax_app.embedded import resolve
+
+    folder = tmp_path_factory.mktemp("slow-model")
+    tokenizer = AutoTokenizer.from_pretrained(resolve("chat-gemma"))
+    tokenizer.save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=1024,
+        intermediate_size=4096,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=4096,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    torch.manual_seed(0)
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

@@ -343,16 +343,9 @@ def test_a_process_shows_the_answer_and_nothing_else(chat_folder: Path) -> None:
 
 
 @pytest.fixture
-def endless(chat_folder: Path) -> list[str]:
-    """A command that answers for a long while: 4,000 tokens, and no end token to stop at."""
-    options = ["--context", "4096", "--max-tokens", "4000", "--temperature", "5"]
-    folder = chat_folder.parent / "long"
-    if not folder.exists():
-        model = make_model("llama")
-        model.config.max_position_embeddings = 4096
-        model.save_pretrained(folder)
-        make_tokenizer().save_pretrained(folder)
-    return [*COMMAND, "chat", "Hello", "--model", str(folder), *options]
+def endless(slow_model: Path) -> list[str]:
+    """A command that answers for seconds."""
+    return [*COMMAND, "chat", "Hello", "--model", str(slow_model), "--max-tokens", "450"]
 
 
 def test_ctrl_c_ends_quietly(endless: list[str]) -> None:

@@ -3,7 +3,9 @@
 The sentiment model's held-out sentences are in tests/sentiment/.
 """
 
+import contextlib
 import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,10 +45,23 @@ def test_each_has_a_card(model: str) -> None:
         assert word in card, f"{model}'s card says nothing of {word!r}"
 
 
-@functools.cache  # two tests ask for the same score
-def chat_score(model: str, path: Path, temperature: float, quantize: str = "none") -> dict[str, float]:
+@pytest.fixture(scope="module")
+def engine_of() -> Iterator[Callable[..., ChatEngine]]:
+    """engine_of(model, quantize), each made once."""
+    with contextlib.ExitStack() as stack:
+
+        @functools.cache
+        def engine_of(model: str, quantize: str = "none") -> ChatEngine:
+            options = {"slots": 8, "context": 512, "tiers": [], "quantize": quantize}
+            engine = ChatEngine.from_pretrained(resolve(model), **options).start()
+            stack.callback(engine.stop)
+            return engine
+
+        yield engine_of
+
+
+def chat_score(engine: ChatEngine, path: Path, temperature: float) -> dict[str, float]:
     """Share of right conversations, per skill and in "all"."""
-    engine = ChatEngine.from_pretrained(resolve(model), slots=8, context=512, tiers=[], quantize=quantize).start()
     chat = ChatFormat(engine.tokenizer)
     params = SamplingParams(max_tokens=120, temperature=temperature, seed=0)
 
@@ -54,21 +69,21 @@ def chat_score(model: str, path: Path, temperature: float, quantize: str = "none
         answers = engine.generate([chat.encode(messages) for messages in talks], params)
         return [engine.tokenizer.decode(answer, skip_special_tokens=True) for answer in answers]
 
-    right = shares(transcripts(reply_many, path))
-    engine.stop()
-    return right
+    return shares(transcripts(reply_many, path))
 
 
 @pytest.mark.parametrize(("model", "path", "temperature"), CHAT_FLOOR)
-def test_chat_answers_held_out_conversations(model: str, path: Path, temperature: float) -> None:
+def test_chat_answers_held_out_conversations(
+    model: str, path: Path, temperature: float, engine_of: Callable[[str], ChatEngine]
+) -> None:
     """Phrasings, numbers and names that are not in the training data, every skill."""
-    right = chat_score(model, path, temperature)
+    right = chat_score(engine_of(model), path, temperature)
     assert right["all"] >= CHAT_FLOOR[model, path, temperature], right
 
 
 @pytest.mark.slow
-def test_int8_weights_lose_at_most_a_point() -> None:
-    whole, int8 = (chat_score("chat-gemma", HELD_OUT, 0.0, quantize) for quantize in ("none", "int8"))
+def test_int8_weights_lose_at_most_a_point(engine_of: Callable[..., ChatEngine]) -> None:
+    whole, int8 = (chat_score(engine_of("chat-gemma", kind), HELD_OUT, 0.0) for kind in ("none", "int8"))
     assert int8["all"] >= whole["all"] - 0.01, int8
 
 

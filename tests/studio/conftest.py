@@ -13,11 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-import torch
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
-from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
-from hfjax_app.embedded import resolve
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = Path("/usr/bin/chromium")
@@ -113,28 +109,6 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
 
 
 @pytest.fixture(scope="session")
-def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Llama of random weights that never ends an answer and takes seconds for a long one."""
-    folder = tmp_path_factory.mktemp("slow-model")
-    tokenizer = AutoTokenizer.from_pretrained(resolve("chat-gemma"))
-    tokenizer.save_pretrained(folder)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=512,
-        intermediate_size=2048,
-        num_hidden_layers=12,
-        num_attention_heads=8,
-        num_key_value_heads=4,
-        max_position_embeddings=4096,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
 def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> Iterator[Studio]:
     """A server with two slots of a slow chat model; its other two models do not exist."""
     missing = tmp_path_factory.mktemp("missing")
@@ -144,7 +118,7 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
         HFJAX_SENTIMENT_MODEL=str(missing / "no-sentiment"),
         HFJAX_IMAGE_MODEL=str(missing / "no-images"),
         HFJAX_SLOTS="2",
-        HFJAX_CONTEXT="2048",
+        HFJAX_CONTEXT="1024",
         HFJAX_SPECULATION="never",
     )
     studio.wait_until(lambda health: health["backends"]["images"]["state"] == "failed", START_S, "settled")

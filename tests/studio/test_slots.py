@@ -15,7 +15,7 @@ def begin(page: Page, text: str = "Tell me a story.") -> None:
     """Ask for an answer that takes long, and wait until some of it is there."""
     if not page.locator("#system-prompt").is_visible():
         page.locator("#chat-settings").get_by_text("Settings").click()
-        page.locator("#max-tokens input[type=number]").fill("1500")
+        page.locator("#max-tokens input[type=number]").fill("900")
         page.locator("#max-tokens input[type=number]").blur()
     box(page).fill(text)
     box(page).press("Enter")
@@ -59,7 +59,7 @@ def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, visit: Visi
     slow_studio.wait_busy()
     stop(page)
     slow_studio.wait_idle()
-    assert made < 1500
+    assert made < 900
 
 
 def test_stop_ends_a_retry_and_an_edit(slow_studio: Studio, visit: Visit) -> None:
@@ -98,7 +98,7 @@ def test_a_closed_tab_frees_the_slot(slow_studio: Studio, visit: Visit) -> None:
 
 def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
     """An API client that goes away in the middle of a stream."""
-    data = [[{"role": "user", "content": "Tell me a story."}], "", 1500, 1.0, 1.0, 0, None, 0.0, 1.0, None]
+    data = [[{"role": "user", "content": "Tell me a story."}], "", 900, 1.0, 1.0, 0, None, 0.0, 1.0, None]
     call = f"{slow_studio.url}/gradio_api/call/chat"
     event = httpx.post(call, json={"data": data}).json()["event_id"]
     with httpx.stream("GET", f"{call}/{event}", timeout=30) as stream:
