@@ -81,8 +81,8 @@ class ImageGenerator:
     ):
         self.recommended = advice or Recommended()
         self.name, self.revision = name, revision
-        self.versions = current_versions(jax.devices()[0].device_kind)
         self._programs = DiffusionPrograms(pipeline, on_report, alone=self.recommended.guidance_scale <= 1)
+        self.versions = current_versions(self._programs.device)
         self._device = Turns()
         self._line = Line(SERVED_TOGETHER)
         self._colours: np.ndarray | None = None
@@ -90,7 +90,7 @@ class ImageGenerator:
         for size in sizes:
             self._programs.sized(self._programs.checked_size(*size), keep=True)
         if max(self.size) > preview.MAX_DECODED:
-            self._colours = preview.fit_colours(lambda latents: own.decode(jax.device_put(latents)), own.latent_shape)
+            self._colours = preview.fit_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
         blank = Image.new("RGB", self.size)
         for options in ({}, {"image": blank, "strength": 1.0}):
             for _ in self.generate("warm-up", steps=1, seed=0, **options):

@@ -2,14 +2,16 @@
 
 The networks are transformers' and diffusers' own, unmodified; `conditioning.py` finds what the denoiser is told. One
 picture at a time: a denoiser is bound by arithmetic at a guidance pair already, so that pictures which are drawn
-together take turns, each in the same program as alone, and come out the same to the last bit. Another size is another
-set of programs.
+together take turns, each in the same program as alone, and come out the same to the last bit. Where there are several
+devices, two of them share a guidance pair; each holds all weights, and what else there is to compute both do. Another
+size is another set of programs.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -23,6 +25,7 @@ from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
+from hfjax_app.runtime.mesh import pair_mesh, replicated, split
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
 from hfjax_app.runtime.weights import weights_for
@@ -41,7 +44,7 @@ class DiffusionPrograms:
         pipeline: as `checkpoint.read` makes it; it stays usable as it is.
         on_report: called with each program's report.
         alone: whether to prepare for guidance of 1 and less with a program of its own, half as expensive.
-        programs: where to compile; None: for the default device.
+        programs: where to compile; None: for the first two devices of this process, or the only one.
 
     Raises:
         ModelUnavailable: the pipeline's scheduler can't run in a compiled program.
@@ -50,6 +53,7 @@ class DiffusionPrograms:
         size: (width, height) of the pictures that the checkpoint was made for, in pixels.
         samplers: the schedulers that may be chosen.
         reader: prompts -> what the denoiser is told.
+        everywhere: the place of what is no network's own axis: on both devices of a pair; None without a mesh.
     """
 
     def __init__(
@@ -61,7 +65,8 @@ class DiffusionPrograms:
         programs: Programs | None = None,
     ):
         self.samplers = Samplers(pipeline.scheduler)
-        self._programs = Programs(on_report) if programs is None else programs
+        self._programs = Programs(on_report, pair_mesh()) if programs is None else programs
+        self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
         self.reader = PromptReader(pipeline, self._programs)
         self.network = getattr(pipeline, denoiser_name(pipeline))
         self.vae = pipeline.vae
@@ -81,6 +86,13 @@ class DiffusionPrograms:
         self._kept: set[tuple[int, int]] = set()
         self._compiling = threading.Lock()
         self.sized(self.size, keep=True)
+
+    @property
+    def device(self) -> str:
+        """What the programs run on, in words: a device's kind, or "2 x" that."""
+        mesh = self._programs.mesh
+        kind = (jax.local_devices() if mesh is None else mesh.local_devices)[0].device_kind
+        return kind if mesh is None or mesh.size == 1 else f"{mesh.size} x {kind}"
 
     @property
     def warm_sizes(self) -> tuple[tuple[int, int], ...]:
@@ -202,34 +214,49 @@ class SizedPrograms:
                 told = parts.reader.read(_NEUTRAL, "", guidance, size)
                 self._denoise[told.rows] = programs.compile(
                     f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
-                    _denoise_function(parts.reader, parts.network, told.rows),
+                    _denoise_function(parts.reader, parts.network, told.rows, programs.mesh),
                     parts.weights,
                     state,
                     shapes_of(told.arrays),
                     fixed,
                     numbers,
                     donate=(1,),
+                    shardings=parts.everywhere,
                 )
             self._decode = programs.compile(
-                f"decode_latents{name}", _decode_function(parts.vae), parts.decoder_weights, latents
+                f"decode_latents{name}",
+                _decode_function(parts.vae),
+                parts.decoder_weights,
+                latents,
+                shardings=parts.everywhere,
             )
             pixels = jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32)
             self._encode = programs.compile(
-                f"encode_picture{name}", _encode_function(parts.vae), parts.encoder_weights, pixels, latents
+                f"encode_picture{name}",
+                _encode_function(parts.vae),
+                parts.encoder_weights,
+                pixels,
+                latents,
+                shardings=parts.everywhere,
             )
         self.compile_seconds = sum(seconds)
 
     def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Told:
         """What the denoiser is told of the prompts; a guidance scale of 1 and less is none."""
         guided = guidance_scale > 1 or 1 not in self._denoise
-        return self._parts.reader.read(
+        told = self._parts.reader.read(
             prompt, negative_prompt, max(guidance_scale, 1.0 + 2**-10) if guided else guidance_scale, self.size
         )
+        return replace(told, arrays=self.put(told.arrays))
+
+    def put(self, arrays: Any) -> Any:
+        """A pytree of arrays where the programs want them, so that no step copies them again."""
+        return jax.device_put(arrays, self._parts.everywhere)
 
     def start(self, latents: np.ndarray) -> dict[str, jax.Array]:
         """A run's state on the device: latents (float32, `latent_shape`), history and memory."""
         history = np.zeros((self._parts.samplers.depth - 1, 2, *self.latent_shape), np.float32)
-        return jax.device_put({"latents": latents, "memory": np.zeros_like(latents), "history": history})
+        return self.put({"latents": latents, "memory": np.zeros_like(latents), "history": history})
 
     def denoise(
         self, state: dict[str, jax.Array], told: Told, fixed: dict[str, Any], schedule: Schedule, step: int
@@ -272,8 +299,17 @@ class SizedPrograms:
         return [program.as_text() for program in (*self._denoise.values(), self._decode, self._encode)]
 
 
-def _denoise_function(reader: PromptReader, network: Any, rows: int) -> Callable[..., Any]:
+def _denoise_function(
+    reader: PromptReader, network: Any, rows: int, mesh: jax.sharding.Mesh | None
+) -> Callable[..., Any]:
     predict = pure_function(network, lambda model, latents, t, arrays: reader.call(model, rows, latents, t, arrays))
+
+    def shared_out(array: jax.Array) -> jax.Array:
+        """A device for each row of a guidance pair, as far as there are two."""
+        return array if mesh is None else jax.lax.with_sharding_constraint(array, split(mesh, array.shape, 0))
+
+    def together(array: jax.Array) -> jax.Array:
+        return array if mesh is None else jax.lax.with_sharding_constraint(array, replicated(mesh))
 
     def denoise(weights: Any, state: Any, told: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
         """Classifier-free guidance (arXiv:2207.12598), then the scheduler's weighted sum, both as in diffusers.
@@ -283,7 +319,9 @@ def _denoise_function(reader: PromptReader, network: Any, rows: int) -> Callable
         """
         latents = state["latents"]
         inputs = jnp.concatenate([latents] * rows) * numbers["input_scale"]
-        outputs = predict(weights, inputs, numbers["timestep"], told)[:, : latents.shape[1]]  # without learned variance
+        told = [shared_out(array) if array is not None and array.shape[:1] == (rows,) else array for array in told]
+        outputs = predict(weights, shared_out(inputs), numbers["timestep"], told)
+        outputs = together(shared_out(outputs[:, : latents.shape[1]]))  # without learned variance
         output = outputs[:1] if rows == 1 else outputs[:1] + fixed["guidance"] * (outputs[1:] - outputs[:1])
         pairs = jnp.concatenate([jnp.stack([latents, output])[None], state["history"]])
         extras = jnp.stack([state["memory"], step_noise(fixed["key"], numbers["step"], latents.shape)])

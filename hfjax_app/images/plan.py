@@ -12,7 +12,7 @@ import torch
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.images.checkpoint import read_empty, recommended
 from hfjax_app.images.pipeline import DiffusionPrograms
-from hfjax_app.runtime.mesh import mesh_of
+from hfjax_app.runtime.mesh import PAIR, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.tracing import why_untraceable
@@ -30,7 +30,7 @@ class ImagePlanner:
 
     Attributes:
         facts: from the configs.
-        weights: bytes on the one device that holds the model.
+        weights: bytes on each device that holds the model: one, or two that share each guidance pair.
     """
 
     def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = ()):
@@ -52,13 +52,13 @@ class ImagePlanner:
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ModelPlan:
-        """Compile every program for the first of these devices, as the app does; reports come as each is ready.
+        """Compile every program for the first two of these devices, as the app does; reports come as each is ready.
 
         Raises:
             ModelUnavailable: the architecture can't be traced or compiled, and why.
             RequestRejected: one of the sizes is none that the model can draw.
         """
-        programs = Programs(on_report, mesh_of(devices[:1]), planned=True)
+        programs = Programs(on_report, mesh_of(devices[:PAIR]), planned=True)
         resident, too_large = self.weights, None
         try:
             made = DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs)

@@ -47,4 +47,4 @@ class Run:
             "key": noise.key_of(seed),
             "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, less is none
         }
-        return cls(seed=seed, state=programs.start(latents), fixed=jax.device_put(fixed))
+        return cls(seed=seed, state=programs.start(latents), fixed=programs.put(fixed))

@@ -21,7 +21,8 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
 
     Args:
         models: for each of "chat", "image" and "sentiment" its model, the one that matters most first.
-        devices: of this machine. The chat model is split over all of them, the others are on the first.
+        devices: of this machine. The chat model is split over all of them, the image model lies whole on the first two,
+            the sentiment model on the first.
         memory: bytes that each device has for arrays.
         options: as `planner_of` takes them.
     """

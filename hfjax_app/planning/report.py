@@ -138,7 +138,7 @@ def _verdict(report: Report) -> Iterator[str]:
         yield f"{planned.kind}: weights {_size(plan.weights)}{cache}, with padding and temporaries {_size(plan.peak)}"
     topology, floor = report.topology, report.floor
     if len(report.models) > 1:
-        where = "" if topology.devices == 1 else " on the first device, which alone holds what is not split"
+        where = "" if topology.devices == 1 else " on the first device, which holds the most"
         yield f"together: {_size(report.peak)}{where}"
     if topology.chip is not None:
         yield (

@@ -45,7 +45,8 @@ def plan_together(
 
     Args:
         models: for each of "chat", "image" and "sentiment" that is wanted, its model.
-        topology: the chips. The chat model is split over all of them, the others are on the first.
+        topology: the chips. The chat model is split over all of them, the image model lies whole on the first two,
+            the sentiment model on the first.
         on_report: called with each program's report.
         options: as `planner_of` takes them.
 

@@ -2,7 +2,8 @@
 
 Tensor parallelism as transformers describes it for each architecture (`config.base_model_tp_plan`): of two projections
 in a row the first is split by its outputs and the second by its inputs, so that devices meet once after attention and
-once after the MLP. XLA's partitioner inserts what is needed; nothing here can change a result. Does not split batches.
+once after the MLP. Pictures go to two devices, each of which holds a whole model. XLA's partitioner inserts what is
+needed; nothing here can change a result.
 """
 
 import os
@@ -15,12 +16,19 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 AXIS = "model"
+PAIR = 2  # devices that share the two rows of a guidance pair
 
 
 def local_mesh() -> Mesh | None:
     """All devices of this process as one axis; None where there is only one, and nothing to split."""
     devices = jax.local_devices()
     return mesh_of(devices) if len(devices) > 1 else None
+
+
+def pair_mesh() -> Mesh | None:
+    """The first two devices of this process as one axis; None where there is only one."""
+    devices = jax.local_devices()
+    return mesh_of(devices[:PAIR]) if len(devices) > 1 else None
 
 
 def mesh_of(devices: Any) -> Mesh:

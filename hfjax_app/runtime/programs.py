@@ -67,6 +67,26 @@ def _cache_hits() -> Iterator[list[str]]:
         jax.monitoring.unregister_event_listener(listen)
 
 
+class _Ordered:
+    """A program of several devices that any thread may call; otherwise what jax.stages.Compiled is.
+
+    Each device computes what it is given in the order in which it is given it, and waits inside of a program for the
+    others. Were two threads to give two devices two programs in different orders, both would wait for ever.
+    """
+
+    _handing_out = threading.Lock()  # the devices are the process's, and so is their order
+
+    def __init__(self, program: jax.stages.Compiled):
+        self._program = program
+
+    def __call__(self, *args: Any) -> Any:
+        with self._handing_out:
+            return self._program(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._program, name)
+
+
 class Programs:
     """Compiles programs and keeps their reports, in order.
 
@@ -148,7 +168,7 @@ class Programs:
         )
         self.reports.append(report)
         self._on_report(report)
-        return compiled
+        return compiled if self.mesh is None or self.mesh.size == 1 else _Ordered(compiled)
 
     def _placed(self, arg: Any) -> Any:
         """An argument's shape with its place on the mesh: its own, or for what comes from the host, everywhere."""

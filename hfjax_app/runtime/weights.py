@@ -132,9 +132,10 @@ def shapes(
 
 
 def weights_for(programs: Programs, module: torch.nn.Module) -> Weights | dict[str, jax.ShapeDtypeStruct]:
-    """A module's own weights on the device; for planned programs their shapes, of each device everything."""
+    """A module's own weights, all of them on each of the programs' devices; for planned programs their shapes."""
     if not programs.planned:
-        return weights_of(module)
+        weights = weights_of(module)
+        return weights if programs.mesh is None else jax.device_put(weights, replicated(programs.mesh))
     return shapes(module, placement=lambda name, shape: replicated(programs.mesh))
 
 
