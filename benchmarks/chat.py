@@ -31,7 +31,7 @@ from transformers import AutoTokenizer  # noqa: E402
 
 from benchmarks import chart  # noqa: E402
 from benchmarks.contenders import SHAPES, Contender, Engine, LlamaCpp, PlainPort, Run, Transformers, random_model  # noqa: E402
-from benchmarks.hardware import MemoryFloor, describe  # noqa: E402
+from benchmarks.hardware import MemoryFloor, describe, let_torch_compile  # noqa: E402
 from hfjax_app.chat import ChatEngine  # noqa: E402
 from hfjax_app.chat.engine import SPECULATION  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
@@ -79,6 +79,7 @@ def contenders_of(arguments: argparse.Namespace, crowds: tuple[int, ...]) -> lis
     if not arguments.quick:
         made.append(Transformers("transformers bfloat16", half))
         if not arguments.no_compile:
+            let_torch_compile()
             made.append(Transformers("torch.compile float32", random_model(shape, torch.float32, 8192), compiled=True))
             made.append(Transformers("torch.compile bfloat16", half, compiled=True))
     if importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):

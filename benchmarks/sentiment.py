@@ -23,12 +23,9 @@ prepare()  # before jax and torch start
 import torch  # noqa: E402
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline  # noqa: E402
 
+from benchmarks.hardware import let_torch_compile  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 from hfjax_app.sentiment import SentimentClassifier  # noqa: E402
-
-# torchax makes itself known as torch's accelerator, and torch.compile then asks it for a stream, which it has not; the
-# contenders run on the CPU.
-torch.accelerator.is_available = lambda: False
 
 BATCHES = (1, 32, 256)
 _TEXT = """the a this that food service hotel train story cast ending music staff room waiter soup film book was is felt
@@ -95,6 +92,7 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=256, help="how many texts each case judges in a round, at most")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     arguments = parser.parse_args()
+    let_torch_compile()
     source = str(resolve(arguments.model))
     classifier = SentimentClassifier.from_pretrained(source, explains=False)
     mixed = mixed_texts(max(arguments.texts, max(BATCHES)))
