@@ -61,6 +61,13 @@ def test_a_wrong_value_is_named_with_its_limit(name: str, value: str, limit: str
     assert "\n" not in message
 
 
+def test_a_wrong_variable_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HFJAX_SPECULATION", "sometimes")
+    with pytest.raises(RequestRejected) as error:
+        load_settings()
+    assert str(error.value) == "speculation = 'sometimes': Input should be 'auto', 'always' or 'never'"
+
+
 def test_a_misspelt_variable_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     """HFJAX_CHATMODEL instead of HFJAX_CHAT_MODEL would otherwise serve the embedded model without a word."""
     monkeypatch.setenv("HFJAX_CHATMODEL", "google/gemma-3-1b-it")

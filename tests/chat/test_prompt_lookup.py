@@ -3,6 +3,7 @@
 import copy
 import queue
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
@@ -145,6 +146,22 @@ def test_a_seed_gives_the_same_text_with_drafts(
     assert len(tokens_of(first)) == 60
     assert accepted_of(first) > 15  # so 60 tokens took fewer than 45 forwards
     assert sum(map(accepted_of, answers[0][:3])) < sum(p.drafted_tokens for heard in answers[0][:3] for p in heard)
+
+
+@pytest.mark.parametrize("architecture", SLOTS)
+def test_a_round_copies_no_rows(architecture: str, drafting: EngineOf) -> None:
+    """Neither kind of round copies an array of the size of a layer's rows, in whatever order, as a plain step did when
+    it wrote its token by a slice update; and the donated cache is used in place."""
+    runner = drafting(architecture).runner
+    leaves = jax.tree.leaves(runner._cache)
+    rows = {tuple(sorted(set(leaf.shape[1:]))) for leaf in leaves}
+    for program in runner._speculate.values():
+        text = program.as_text()
+        copied = re.findall(r"\w+\[([\d,]+)\]\S* copy\(", text)
+        assert copied  # small things
+        shapes = {tuple(sorted({int(n) for n in shape.split(",")} - {1})) for shape in copied}
+        assert shapes.isdisjoint(rows)
+        assert program.memory_analysis().alias_size_in_bytes >= sum(leaf.nbytes for leaf in leaves)
 
 
 def test_an_end_token_within_a_draft_ends_the_answer(drafting: EngineOf, engine_of: EngineOf) -> None:

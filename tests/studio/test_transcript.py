@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio.transcript import Message, read
+from hfjax_app.studio.transcript import Message, note, read
 
 
 def test_notes_stay_on_the_page() -> None:
@@ -16,6 +17,17 @@ def test_notes_stay_on_the_page() -> None:
     ]
     assert read([message.shown() for message in messages]) == messages
     assert messages[1].said() == {"role": "assistant", "content": "Hello."}
+
+
+def test_the_note_says_how_many_drafted_tokens_were_right() -> None:
+    """Only where there were drafts."""
+    moment = {"text": "Hi.", "finish_reason": "length", "place": 0, "dropped_messages": 0, "prompt_tokens": 430}
+    moment |= {"reused_tokens": 412, "tokens": 1280, "ttft_s": 0.25, "tokens_per_s": 50.0}
+    begins = '<small class="note">first token 250 ms · 50 tokens/s · 1,280 tokens · reused 412 of 430 tokens · '
+    drafts = Reply(**moment, drafted_tokens=1400, accepted_tokens=1099)
+    assert note(drafts) == f"{begins}drafts: 1,099 of 1,400 tokens right · ended at max tokens</small>"
+    none = Reply(**moment, drafted_tokens=0, accepted_tokens=0)
+    assert note(none) == f"{begins}ended at max tokens</small>"
 
 
 @pytest.mark.parametrize(
