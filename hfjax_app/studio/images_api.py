@@ -47,12 +47,6 @@ class ImagesApi:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
         picture to start from) and `mask` (white where to draw) are data URLs."""
-        from hfjax_app.images.uploads import from_data_url, read_picture
-
-        given = {
-            name: None if value is None else read_picture(from_data_url(value, name), name)
-            for name, value in (("image", image), ("mask", mask))
-        }
         moments = self._backend.get().generate(
             prompt,
             negative_prompt=negative_prompt,
@@ -64,7 +58,8 @@ class ImagesApi:
             height=height,
             scheduler=scheduler,
             strength=strength,
-            **given,
+            image=_picture(image, "image"),
+            mask=_picture(mask, "mask"),
         )
         async with aclosing(stepped(moments, self._threads)) as running:
             async for moment in running:
@@ -82,12 +77,9 @@ class ImagesApi:
         """Draws a PNG file (a data URL) again from the recipe inside: {"identical", "summary"}; before that streams
         what /generate streams. `image` and `mask` are needed where the picture was drawn from them."""
         from hfjax_app.images import replay
-        from hfjax_app.images.uploads import from_data_url, read_picture
+        from hfjax_app.images.uploads import from_data_url
 
-        given = {
-            name: None if value is None else read_picture(from_data_url(value, name), name)
-            for name, value in (("image", image), ("mask", mask))
-        }
+        given = {"image": _picture(image, "image"), "mask": _picture(mask, "mask")}
         moments = replay(self._backend.get(), from_data_url(png, "picture"), **given)
         async with aclosing(stepped(moments, self._threads)) as running:
             async for moment in running:
@@ -95,6 +87,12 @@ class ImagesApi:
                     yield {"identical": moment.is_identical, "summary": summary}
                 elif not _is_last(moment):
                     yield _news(moment)
+
+
+def _picture(url: object, name: str) -> Any:
+    from hfjax_app.images.uploads import from_data_url, read_picture
+
+    return None if url is None else read_picture(from_data_url(url, name), name)
 
 
 def _is_last(moment: Any) -> bool:

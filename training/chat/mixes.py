@@ -1,5 +1,7 @@
 """What each phase of a training is made of: how often each kind of turn comes, and the habits of the data."""
 
+from dataclasses import replace
+
 from .words import Habits
 
 Mix = tuple[tuple[float, str], ...]  # (weight, kind of turn)
@@ -43,41 +45,11 @@ _WEIGHTS = {
 }
 _MIXES: dict[int, Mix] = {phase: tuple(zip(weights, KINDS, strict=True)) for phase, weights in _WEIGHTS.items()}
 _SECOND = Habits(spliced=0.6, corrected=0.3, bare=0.5, more_small_talk=True)
-_THIRD = Habits(spliced=0.6, corrected=0.25, bare=0.2, more_small_talk=True, by_digits=True)
-_FIFTH = Habits(spliced=0.6, corrected=0.25, bare=0.15, more_small_talk=True, by_digits=True, worded=0.45)
-_SIXTH = Habits(
-    spliced=0.7,
-    corrected=0.25,
-    bare=0.1,
-    more_small_talk=True,
-    by_digits=True,
-    worded=0.5,
-    reminded=True,
-    asks=2.5,
-)
-_SEVENTH = Habits(
-    spliced=0.7,
-    corrected=0.25,
-    bare=0.2,
-    more_small_talk=True,
-    by_digits=True,
-    worded=0.55,
-    reminded=True,
-    asks=2.0,
-    roomy=True,
-)
-_EIGHTH = Habits(
-    spliced=0.5,
-    corrected=0.25,
-    bare=0.12,
-    more_small_talk=True,
-    by_digits=True,
-    worded=0.5,
-    reminded=True,
-    asks=2.0,
-    roomy=True,
-    broad=0.6,
-)
+_THIRD = replace(_SECOND, corrected=0.25, bare=0.2, by_digits=True)
+_FIFTH = replace(_THIRD, bare=0.15, worded=0.45)
+_SIXTH = replace(_FIFTH, spliced=0.7, bare=0.1, worded=0.5, reminded=True, asks=2.5)
+_SEVENTH = replace(_SIXTH, bare=0.2, worded=0.55, asks=2.0, roomy=True)
+_EIGHTH = replace(_SEVENTH, spliced=0.5, bare=0.12, worded=0.5, broad=0.6)
 MIX = _MIXES[1]
 LATER: dict[int, tuple[Mix, Habits]] = {
     2: (_MIXES[2], _SECOND),
