@@ -59,6 +59,7 @@ class ImagesTab:
                 self._progress_line = gr.HTML(note("The picture forms here, step by step."), elem_id="image-progress")
         with self.gate.panel:
             gr.Examples(EXAMPLES, self._prompt, label="Prompts", elem_id="image-examples", api_visibility="private")
+            self._build_files()
             self._gallery = gr.Gallery(
                 label="Pictures of this session",
                 format="png",
@@ -95,6 +96,9 @@ class ImagesTab:
         with gr.Row():
             self._button = gr.Button("Generate", variant="primary", elem_id="generate")
             self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel")
+
+    def _build_files(self) -> None:
+        """Below the picture: on a narrow page it follows the button that it comes from."""
         with gr.Accordion("Start from a picture", open=False, elem_id="start-from"):
             self._source = PictureInput()
             self._strength = gr.Slider(
