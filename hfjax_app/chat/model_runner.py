@@ -23,7 +23,7 @@ from hfjax_app.chat.sampling import MAX_LOGPROBS, SamplerState, SamplingParams, 
 from hfjax_app.chat.tiers import Written, covering, prefill_tiers, put, row_tiers, slot_tiers, take
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime import quantization
-from hfjax_app.runtime.mesh import replicated
+from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.programs import Programs
 
@@ -150,8 +150,15 @@ class ModelRunner:
         return cache_shape(self.decoder.specs, self.slots, self.mesh)
 
     def _whole(self, logits: jax.Array) -> jax.Array:
-        """Logits on every device, met once: sampling looks at them many times."""
-        return logits if self.mesh is None else jax.lax.with_sharding_constraint(logits, self._everywhere)
+        """Logits on every device, met once: sampling looks at them many times.
+
+        Each device first makes those of its part of the vocabulary: asked for all of them at once, the partitioner may
+        gather the output layer's weights instead, at every step.
+        """
+        if self.mesh is None:
+            return logits
+        parts = jax.lax.with_sharding_constraint(logits, split(self.mesh, logits.shape, logits.ndim - 1))
+        return jax.lax.with_sharding_constraint(parts, self._everywhere)
 
     def _free_slots(self) -> DecodeState:
         """The state of slots that are all free; on the host."""
