@@ -12,8 +12,10 @@ from jax.sharding import AbstractMesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from hfjax_app.chat.engine import end_tokens
+from hfjax_app.chat.label_scores import LabelScores
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import Need, need_of
+from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.hub import load
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
@@ -67,6 +69,14 @@ class ChatPlanner:
             self.model, weights=weights, mesh=mesh, slots=self.slots, context=self.context, end_tokens=ends
         )
 
+    @staticmethod
+    def _label_scores(runner: ModelRunner) -> LabelScores | None:
+        """None where the app would do without."""
+        try:
+            return LabelScores(runner)
+        except ModelUnavailable:
+            return None
+
     def need(self, devices: int) -> Need:
         """What each of so many devices has to hold."""
         if devices not in self._needs:
@@ -82,6 +92,8 @@ class ChatPlanner:
         runner, too_large = self._runner(mesh), None
         try:
             runner.plan(programs)
+            if scores := self._label_scores(runner):
+                scores.plan(programs)
         except ProgramTooLarge as error:
             too_large = str(error)
         need = self.need(len(devices))

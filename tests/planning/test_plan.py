@@ -68,18 +68,21 @@ def check(folder: Path, name: str, topology: str, layers: int, slots: int, conte
     largest = config.vocab_size * config.hidden_size * 2 // found["chips"]
     assert found["fits"] is True
     assert {program["name"].partition("_")[0] for program in programs} == {"chat"}
+    assert programs[-1]["name"] == "chat_score"
     for program in programs:
-        assert program["in_place"] >= need["cache"], "the cache is copied instead of reused"
-        if program["name"].startswith(("chat_prefill", "chat_decode", "chat_speculate")):
+        of_slots = program["name"] != "chat_score"
+        if of_slots:
+            assert program["in_place"] >= need["cache"], "the cache is copied instead of reused"
+        if program["name"].startswith(("chat_prefill", "chat_decode", "chat_speculate", "chat_score")):
             # What is a constant of the program is no argument of it.
-            assert program["arguments"] >= need["weights"] + need["cache"]
+            assert program["arguments"] >= need["weights"] + of_slots * need["cache"]
             assert program["constant"] <= 1 << 20
             # A copy, transpose or conversion of the embedding table, the largest weight, would be temporary memory; so
             # would be the output layer's weights, gathered from all chips.
             assert program["temporary"] < min(need["weights"] // 8, largest // 2)
             # Two a layer, one for the parts of the embedding, one where the logits meet. A round with a draft is a
-            # second forward.
-            forwards = 2 if program["name"].startswith("chat_speculate") else 1
+            # second forward, and so are the labels that go on from a question.
+            forwards = 2 if program["name"].startswith(("chat_speculate", "chat_score")) else 1
             assert program["all_reduces"] <= (forwards * (2 * layers + 2) if found["chips"] > 1 else 0)
     assert found["decode_floor"]["tokens_per_s_in_all"] == pytest.approx(slots / found["decode_floor"]["seconds"])
     return found
