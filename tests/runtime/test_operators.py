@@ -1,12 +1,14 @@
 """Our lowerings against torch itself."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
-from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.module import pure_function, weights_of
 from hfjax_app.runtime.operators import grouped_mm
 
 
@@ -68,3 +70,52 @@ def test_grouped_products_of_several_sequences_read_each_matrix_once() -> None:
     for one, sequence, counts in zip(np.asarray(got), rows, sizes, strict=True):
         np.testing.assert_allclose(one, expert_products(sequence, matrices, counts), atol=1e-5)
     assert str(jax.make_jaxpr(product)(rows, matrices, offsets)).count("ragged_dot_general[") == 1
+
+
+HALF = {torch.float32: 2e-6, torch.bfloat16: 2**-7}  # of the result: half precision differs in its last digit
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_group_norm_equals_torch(dtype: torch.dtype) -> None:
+    """Far from zero too, where a mean in half precision would be off by more than what is left after it."""
+    generator = torch.Generator().manual_seed(0)
+    image = (50 + torch.randn(2, 8, 5, 3, generator=generator)).to(dtype)
+    module = torch.nn.GroupNorm(4, 8).to(dtype)
+    with torch.no_grad():
+        module.weight.normal_(generator=generator), module.bias.normal_(generator=generator)
+    got = jax.jit(pure_function(module))(weights_of(module), as_jax(image))
+    want = module(image).detach().float().numpy()
+    np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=HALF[dtype], atol=40 * HALF[dtype])
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"scale": 0.3}, {"is_causal": True}, {"enable_gqa": True}, {"attn_mask": "bool"}, {"attn_mask": "added"}],
+    ids=str,
+)
+def test_attention_equals_torch(options: dict[str, Any], dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    heads = 2 if options.get("enable_gqa") else 4
+    query = torch.randn(2, 4, 5, 8, generator=generator).to(dtype)
+    key, value = (torch.randn(2, heads, 7, 8, generator=generator).to(dtype) for _ in range(2))
+    tensors = {"query": query, "key": key, "value": value}
+    looks = torch.rand(2, 1, 5, 7, generator=generator) < 0.6
+    looks[..., 0] = True
+    mask = {"bool": looks, "added": torch.zeros(2, 1, 5, 7, dtype=dtype).masked_fill(~looks, torch.finfo(dtype).min)}
+    if "attn_mask" in options:
+        tensors["attn_mask"] = mask[options["attn_mask"]]
+    plain = {name: value for name, value in options.items() if name != "attn_mask"}
+    attention = pure_function(
+        torch.nn.Identity(),
+        lambda _, given: torch.nn.functional.scaled_dot_product_attention(**given, **plain),
+    )
+    got = jax.jit(attention)({}, {name: as_jax(tensor) for name, tensor in tensors.items()})
+    want = torch.nn.functional.scaled_dot_product_attention(**tensors, **plain).float().numpy()
+    np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=HALF[dtype], atol=2 * HALF[dtype])
+
+
+def as_jax(tensor: torch.Tensor) -> jax.Array:
+    if tensor.dtype == torch.bool:
+        return jnp.asarray(tensor.numpy())
+    return jnp.asarray(tensor.float().numpy(), str(tensor.dtype).removeprefix("torch."))
