@@ -136,7 +136,7 @@ def image(arguments: argparse.Namespace) -> None:
     from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
-    generator = ImageGenerator.from_pretrained(resolve(settings.image_model))
+    generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype)
     names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
     options = asdict(generator.recommended) | _given(arguments, *names)
     with closing(generator.generate(arguments.prompt, **options)) as steps:

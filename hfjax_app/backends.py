@@ -185,4 +185,6 @@ class Backends:
         from hfjax_app.images import ImageGenerator
 
         model = resolve(self.settings.image_model)
-        return ImageGenerator.from_pretrained(model, sizes=self.settings.sizes, on_report=on_report)
+        return ImageGenerator.from_pretrained(
+            model, sizes=self.settings.sizes, dtype=self.settings.dtype, on_report=on_report
+        )

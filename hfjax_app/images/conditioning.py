@@ -52,9 +52,10 @@ class PromptReader:
     Args:
         pipeline: loaded, its weights on the CPU; it stays usable as it is.
         programs: where programs are compiled; each text encoder's at its first prompt.
+        dtype: of the text encoders' weights.
     """
 
-    def __init__(self, pipeline: DiffusionPipeline, programs: Programs):
+    def __init__(self, pipeline: DiffusionPipeline, programs: Programs, dtype: Any = jnp.float32):
         self._pipeline = copy.copy(pipeline)
         self._pipeline.set_progress_bar_config(disable=True)
         self._pipeline.scheduler = copy.deepcopy(pipeline.scheduler)
@@ -62,7 +63,7 @@ class PromptReader:
         for name, component in pipeline.components.items():
             if name.startswith("text_encoder") and component is not None:
                 self._encoders[name] = CompiledForward(
-                    name.replace("text_encoder", "encode_prompt"), component, programs
+                    name.replace("text_encoder", "encode_prompt"), component, programs, dtype
                 )
                 setattr(self._pipeline, name, _with_forward(component, self._encoders[name]))
         self._denoiser = denoiser_name(pipeline)
@@ -148,11 +149,12 @@ class CompiledForward:
         name: of the programs.
         module: its weights on the CPU; not changed.
         programs: where they are compiled.
+        dtype: of its weights on the device, and of what it computes; results are float32.
     """
 
-    def __init__(self, name: str, module: torch.nn.Module, programs: Programs):
+    def __init__(self, name: str, module: torch.nn.Module, programs: Programs, dtype: Any):
         self._name, self._module, self._programs = name, module, programs
-        self._weights = weights_for(programs, module)
+        self._weights = weights_for(programs, module, dtype)
         self._compiled: dict[Any, tuple[Any, list[Any]]] = {}
         self.longest = 0  # tokens of the longest sequence that it was given
 
@@ -186,7 +188,7 @@ class CompiledForward:
             args, kwargs = torch_pytree.tree_unflatten(leaves, how)
             results, spec = torch_pytree.tree_flatten(module(*args, **kwargs))
             made.append(spec)
-            return results
+            return [result.float() if result.is_floating_point() else result for result in results]
 
         name = self._name if not self._compiled else f"{self._name}_{len(self._compiled) + 1}"
         program = self._programs.compile(name, pure_function(self._module, forward), self._weights, arrays)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from diffusers import DiffusionPipeline
 from PIL import Image
+from torchax.ops import mappings
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
@@ -38,6 +39,7 @@ from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.images.turns import Line, Turns
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.weights import DTYPES, default_dtype
 
 # Requests that take turns; the others wait in line. More would only make every one of them slower.
 SERVED_TOGETHER = 4
@@ -56,6 +58,8 @@ class ImageGenerator:
         name: the checkpoint's, for recipes.
         revision: what exactly the checkpoint is, for recipes.
         sizes: (width, height) of more pictures than the checkpoint's own to compile for now.
+        dtype: of the networks' weights: "float32", "bfloat16", "float16" or "auto": float32 on CPU, bfloat16 on TPU and
+            GPU. Latents and the schedulers' arithmetic are float32.
         on_report: called with each program's report during warm-up.
 
     Raises:
@@ -77,12 +81,18 @@ class ImageGenerator:
         name: str | None = None,
         revision: str | None = None,
         sizes: Sequence[tuple[int, int]] = (),
+        dtype: str = "auto",
         on_report: Callable[[ProgramReport], None] = lambda report: None,
     ):
         self.recommended = advice or Recommended()
         self.name, self.revision = name, revision
-        self._programs = DiffusionPrograms(pipeline, on_report, alone=self.recommended.guidance_scale <= 1)
-        self.versions = current_versions(self._programs.device)
+        self._programs = DiffusionPrograms(
+            pipeline,
+            on_report,
+            alone=self.recommended.guidance_scale <= 1,
+            dtype=mappings.t2j_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
+        )
+        self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = Turns()
         self._line = Line(SERVED_TOGETHER)
         self._colours: np.ndarray | None = None
@@ -102,6 +112,7 @@ class ImageGenerator:
         source: str | os.PathLike[str],
         *,
         sizes: Sequence[tuple[int, int]] = (),
+        dtype: str = "auto",
         on_report: Callable[[ProgramReport], None] = lambda report: None,
     ) -> "ImageGenerator":
         """Load a checkpoint from a folder or by hub id, compile its programs and run each once.
@@ -117,6 +128,7 @@ class ImageGenerator:
             name=Path(source).name if Path(source).is_dir() else os.fspath(source),
             revision=revision_of(source),
             sizes=sizes,
+            dtype=dtype,
             on_report=on_report,
         )
 

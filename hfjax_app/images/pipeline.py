@@ -45,6 +45,8 @@ class DiffusionPrograms:
         on_report: called with each program's report.
         alone: whether to prepare for guidance of 1 and less with a program of its own, half as expensive.
         programs: where to compile; None: for the first two devices of this process, or the only one.
+        dtype: of the networks' weights and of what they compute; latents, guidance, noise and the schedulers' sums are
+            float32. As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
 
     Raises:
         ModelUnavailable: the pipeline's scheduler can't run in a compiled program.
@@ -53,6 +55,8 @@ class DiffusionPrograms:
         size: (width, height) of the pictures that the checkpoint was made for, in pixels.
         samplers: the schedulers that may be chosen.
         reader: prompts -> what the denoiser is told.
+        dtype: of the denoiser's and the text encoders' weights.
+        vae_dtype: of the autoencoder's.
         everywhere: the place of what is no network's own axis: on both devices of a pair; None without a mesh.
     """
 
@@ -63,15 +67,19 @@ class DiffusionPrograms:
         *,
         alone: bool = False,
         programs: Programs | None = None,
+        dtype: Any = jnp.float32,
     ):
         self.samplers = Samplers(pipeline.scheduler)
         self._programs = Programs(on_report, pair_mesh()) if programs is None else programs
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
-        self.reader = PromptReader(pipeline, self._programs)
+        self.reader = PromptReader(pipeline, self._programs, dtype)
         self.network = getattr(pipeline, denoiser_name(pipeline))
         self.vae = pipeline.vae
-        self.weights = weights_for(self._programs, self.network)
-        vae_weights = weights_for(self._programs, self.vae)
+        self.dtype = jnp.dtype(dtype)
+        overflows = self.dtype == jnp.float16 and self.vae.config.force_upcast
+        self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
+        self.weights = weights_for(self._programs, self.network, self.dtype)
+        vae_weights = weights_for(self._programs, self.vae, self.vae_dtype)
         decoding = ("decoder.", "post_quant_conv.")
         self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
         self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
@@ -214,7 +222,7 @@ class SizedPrograms:
                 told = parts.reader.read(_NEUTRAL, "", guidance, size)
                 self._denoise[told.rows] = programs.compile(
                     f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
-                    _denoise_function(parts.reader, parts.network, told.rows, programs.mesh),
+                    _denoise_function(parts, told.rows, programs.mesh),
                     parts.weights,
                     state,
                     shapes_of(told.arrays),
@@ -225,7 +233,7 @@ class SizedPrograms:
                 )
             self._decode = programs.compile(
                 f"decode_latents{name}",
-                _decode_function(parts.vae),
+                _decode_function(parts.vae, parts.vae_dtype),
                 parts.decoder_weights,
                 latents,
                 shardings=parts.everywhere,
@@ -233,7 +241,7 @@ class SizedPrograms:
             pixels = jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32)
             self._encode = programs.compile(
                 f"encode_picture{name}",
-                _encode_function(parts.vae),
+                _encode_function(parts.vae, parts.vae_dtype),
                 parts.encoder_weights,
                 pixels,
                 latents,
@@ -299,10 +307,19 @@ class SizedPrograms:
         return [program.as_text() for program in (*self._denoise.values(), self._decode, self._encode)]
 
 
-def _denoise_function(
-    reader: PromptReader, network: Any, rows: int, mesh: jax.sharding.Mesh | None
-) -> Callable[..., Any]:
-    predict = pure_function(network, lambda model, latents, t, arrays: reader.call(model, rows, latents, t, arrays))
+def _denoise_function(parts: DiffusionPrograms, rows: int, mesh: jax.sharding.Mesh | None) -> Callable[..., Any]:
+    def call(model: Any, latents: Any, timestep: Any, arrays: Any) -> Any:
+        return parts.reader.call(model, rows, latents, timestep, arrays)
+
+    predict = pure_function(parts.network, call)
+
+    def given(array: jax.Array | None) -> jax.Array | None:
+        """What the denoiser is told, as diffusers tells it: floating-point numbers in the networks' dtype."""
+        if array is None:
+            return None
+        if jnp.issubdtype(array.dtype, jnp.floating):
+            array = array.astype(parts.dtype)
+        return shared_out(array) if array.shape[:1] == (rows,) else array
 
     def shared_out(array: jax.Array) -> jax.Array:
         """A device for each row of a guidance pair, as far as there are two."""
@@ -319,9 +336,10 @@ def _denoise_function(
         """
         latents = state["latents"]
         inputs = jnp.concatenate([latents] * rows) * numbers["input_scale"]
-        told = [shared_out(array) if array is not None and array.shape[:1] == (rows,) else array for array in told]
-        outputs = predict(weights, shared_out(inputs), numbers["timestep"], told)
+        told = [given(array) for array in told]
+        outputs = predict(weights, shared_out(inputs.astype(parts.dtype)), numbers["timestep"], told)
         outputs = together(shared_out(outputs[:, : latents.shape[1]]))  # without learned variance
+        outputs = outputs.astype(jnp.float32)
         output = outputs[:1] if rows == 1 else outputs[:1] + fixed["guidance"] * (outputs[1:] - outputs[:1])
         pairs = jnp.concatenate([jnp.stack([latents, output])[None], state["history"]])
         extras = jnp.stack([state["memory"], step_noise(fixed["key"], numbers["step"], latents.shape)])
@@ -332,30 +350,32 @@ def _denoise_function(
             return (numbers["coefficients"][shape] * pairs).sum((0, 1)) + (numbers["extras"][shape] * extras).sum(0)
 
         following, clean, memory = (weighted(which) for which in range(3))
-        given = numbers["noising"][0] * fixed["image"] + numbers["noising"][1] * fixed["noise"]
-        following = jnp.where(fixed["mask"] == 1, following, fixed["mask"] * following + (1 - fixed["mask"]) * given)
+        noised = numbers["noising"][0] * fixed["image"] + numbers["noising"][1] * fixed["noise"]
+        following = jnp.where(fixed["mask"] == 1, following, fixed["mask"] * following + (1 - fixed["mask"]) * noised)
         return {"latents": following, "memory": memory, "history": pairs[:-1]}, clean
 
     return denoise
 
 
-def _decode_function(vae: AutoencoderKL) -> Callable[..., Any]:
+def _decode_function(vae: AutoencoderKL, dtype: Any) -> Callable[..., Any]:
     decode = pure_function(vae, lambda model, latents: model.decode(latents, return_dict=False)[0])
     scale, shift = _normalisation(vae)
 
     def decode_latents(weights: Any, latents: jax.Array) -> jax.Array:
-        pixels = decode(weights, latents / scale + shift)[0].transpose(1, 2, 0)
+        decoded = decode(weights, (latents / scale + shift).astype(dtype))
+        pixels = decoded[0].transpose(1, 2, 0).astype(jnp.float32)
         return jnp.clip(pixels / 2 + 0.5, 0, 1)
 
     return decode_latents
 
 
-def _encode_function(vae: AutoencoderKL) -> Callable[..., Any]:
+def _encode_function(vae: AutoencoderKL, dtype: Any) -> Callable[..., Any]:
     encode = pure_function(vae, lambda model, pixels: [(d := model.encode(pixels).latent_dist).mean, d.std])
     scale, shift = _normalisation(vae)
 
     def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
-        mean, spread = encode(weights, (pixels * 2 - 1).transpose(2, 0, 1)[None])
+        encoded = encode(weights, (pixels * 2 - 1).transpose(2, 0, 1)[None].astype(dtype))
+        mean, spread = (part.astype(jnp.float32) for part in encoded)
         return (mean + spread * noise - shift) * scale
 
     return encode_picture

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torchax.ops import mappings
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.images.checkpoint import read_empty, recommended
@@ -16,6 +17,7 @@ from hfjax_app.runtime.mesh import PAIR, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.tracing import why_untraceable
+from hfjax_app.runtime.weights import DTYPES
 
 
 class ImagePlanner:
@@ -24,6 +26,7 @@ class ImagePlanner:
     Args:
         source: a folder in diffusers' layout or a hub id.
         sizes: (width, height) of more pictures than the checkpoint's own to compile for.
+        dtype: "float32", "bfloat16" or "float16".
 
     Raises:
         ModelUnavailable: no such model, or it is none that can be served, and why.
@@ -33,20 +36,19 @@ class ImagePlanner:
         weights: bytes on each device that holds the model: one, or two that share each guidance pair.
     """
 
-    def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = ()):
+    def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = (), dtype: str):
         self._pipeline = read_empty(source)
         self._alone = recommended(source).guidance_scale <= 1
-        self._sizes = sizes
+        self._sizes, self._dtype = sizes, DTYPES[dtype]
         networks = [part for part in self._pipeline.components.values() if isinstance(part, torch.nn.Module)]
         parameters = [parameter for network in networks for parameter in network.parameters()]
-        self.weights = sum(
-            tensor.nbytes for network in networks for tensor in (*network.parameters(), *network.buffers())
-        )
+        self.weights = sum(parameter.numel() * self._dtype.itemsize for parameter in parameters)
+        self.weights += sum(buffer.nbytes for network in networks for buffer in network.buffers())
         self.facts = Facts(
             architecture=type(self._pipeline).__name__,
             parameters=sum(parameter.numel() for parameter in parameters),
             bytes=self.weights,
-            dtype="float32",
+            dtype=dtype,
         )
 
     def compile(
@@ -61,7 +63,8 @@ class ImagePlanner:
         programs = Programs(on_report, mesh_of(devices[:PAIR]), planned=True)
         resident, too_large = self.weights, None
         try:
-            made = DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs)
+            dtype = mappings.t2j_dtype(self._dtype)
+            made = DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs, dtype=dtype)
             for size in self._sizes:
                 made.sized(made.checked_size(*size), keep=True)
             resident = max(resident, made.argument_bytes)

@@ -37,7 +37,8 @@ class Recipe:
         mask: the same of its mask.
         model: the checkpoint's name.
         revision: of the checkpoint.
-        versions: the app's and its libraries', and the device's kind; None where a file does not tell.
+        versions: the app's and its libraries', the device's kind, and the networks' dtype; None where a file does not
+            tell.
     """
 
     prompt: str
@@ -89,9 +90,10 @@ class Recipe:
         ]
 
 
-def current_versions(device: str) -> dict[str, str]:
-    """What decides a picture's pixels besides its recipe: versions of the app and its libraries, and the device."""
-    return {"hfjax_app": __version__, **{name: version(name) for name in _LIBRARIES}, "device": device}
+def current_versions(device: str, dtype: str) -> dict[str, str]:
+    """What decides a picture's pixels besides its recipe: the app, libraries, the device, the networks' dtype."""
+    libraries = {name: version(name) for name in _LIBRARIES}
+    return {"hfjax_app": __version__, **libraries, "device": device, "dtype": dtype}
 
 
 def digest(picture: Image.Image | None) -> str | None:

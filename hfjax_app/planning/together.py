@@ -17,22 +17,25 @@ from hfjax_app.sentiment.plan import SentimentPlanner
 Planner = ChatPlanner | ImagePlanner | SentimentPlanner
 
 
-def planner_of(kind: str, model: str, *, sizes: Sequence[tuple[int, int]] = (), **chat: Any) -> Planner:
+def planner_of(
+    kind: str, model: str, *, sizes: Sequence[tuple[int, int]] = (), dtype: str = "float32", **chat: Any
+) -> Planner:
     """The planner of a "chat", "image" or "sentiment" model.
 
     Args:
         kind: which tab the model is for.
         model: an embedded model's name, a folder or a hub id.
         sizes: ImagePlanner's, for an image model.
-        chat: ChatPlanner's options, for a chat model.
+        dtype: of a chat model's or an image model's weights.
+        chat: ChatPlanner's other options, for a chat model.
 
     Raises:
         ModelUnavailable, RequestRejected: as the planners do.
     """
     source = resolve(model)
     if kind == "chat":
-        return ChatPlanner(source, **chat)
-    return ImagePlanner(source, sizes=sizes) if kind == "image" else SentimentPlanner(source)
+        return ChatPlanner(source, dtype=dtype, **chat)
+    return ImagePlanner(source, sizes=sizes, dtype=dtype) if kind == "image" else SentimentPlanner(source)
 
 
 def plan_together(

@@ -97,6 +97,33 @@ def group_norm(
     return out.reshape(image.shape).astype(image.dtype), mean[..., 0], inverse[..., 0]
 
 
+def layer_norm(
+    x: jax.Array,
+    shape: Sequence[int],
+    weight: jax.Array | None = None,
+    bias: jax.Array | None = None,
+    eps: float = 1e-5,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The last axes less their mean, by their standard deviation, in float32 like torch's; upstream rounds in between.
+
+    Args:
+        x: [..., *shape].
+        shape: of what is taken together.
+        weight, bias: of this shape.
+
+    Returns:
+        The result in the shape and dtype of `x`, and float32 [..., 1, ...]: means and inverse deviations.
+    """
+    axes = tuple(range(x.ndim - len(shape), x.ndim))
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    mean = wide.mean(axes, keepdims=True)
+    inverse = jax.lax.rsqrt(jnp.square(wide - mean).mean(axes, keepdims=True) + eps)
+    out = (wide - mean) * inverse
+    out = out if weight is None else out * weight
+    out = out if bias is None else out + bias
+    return out.astype(x.dtype), mean, inverse
+
+
 def scaled_dot_product_attention(
     query: jax.Array,
     key: jax.Array,
@@ -194,6 +221,7 @@ def install(environment: Environment) -> None:
         environment.override_op_definition(overload, lowering)
     environment.override_op_definition(torch.ops.aten.gelu.default, interop.torch_view(gelu))
     environment.override_op_definition(torch.ops.aten.native_group_norm.default, interop.torch_view(group_norm))
+    environment.override_op_definition(torch.ops.aten.native_layer_norm.default, interop.torch_view(layer_norm))
     attention = torch.nn.functional.scaled_dot_product_attention
     environment.override_op_definition(attention, interop.torch_view(scaled_dot_product_attention))
     environment.override_op_definition(torch.ops.aten._grouped_mm.default, interop.torch_view(grouped_mm))

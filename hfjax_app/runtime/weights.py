@@ -131,12 +131,22 @@ def shapes(
     return found
 
 
-def weights_for(programs: Programs, module: torch.nn.Module) -> Weights | dict[str, jax.ShapeDtypeStruct]:
-    """A module's own weights, all of them on each of the programs' devices; for planned programs their shapes."""
+def weights_for(
+    programs: Programs, module: torch.nn.Module, dtype: Any = None
+) -> Weights | dict[str, jax.ShapeDtypeStruct]:
+    """A module's own weights, all of them on each of the programs' devices; for planned programs their shapes.
+
+    Args:
+        programs: that they are for.
+        module: its weights on the CPU.
+        dtype: where given, floating-point parameters (not buffers) are cast to it.
+    """
     if not programs.planned:
-        weights = weights_of(module)
+        weights = weights_of(module, dtype)
         return weights if programs.mesh is None else jax.device_put(weights, replicated(programs.mesh))
-    return shapes(module, placement=lambda name, shape: replicated(programs.mesh))
+    found = shapes(module, placement=lambda name, shape: replicated(programs.mesh))
+    cast = [name for name, p in module.named_parameters() if dtype is not None and p.is_floating_point()]
+    return found | {name: found[name].update(dtype=jnp.dtype(dtype)) for name in cast}
 
 
 @dataclass(kw_only=True)

@@ -80,12 +80,22 @@ def test_group_norm_equals_torch(dtype: torch.dtype) -> None:
     """Far from zero too, where a mean in half precision would be off by more than what is left after it."""
     generator = torch.Generator().manual_seed(0)
     image = (50 + torch.randn(2, 8, 5, 3, generator=generator)).to(dtype)
-    module = torch.nn.GroupNorm(4, 8).to(dtype)
+    check_norm(torch.nn.GroupNorm(4, 8).to(dtype), image, generator)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+def test_layer_norm_equals_torch(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x = (50 + torch.randn(2, 5, 16, generator=generator)).to(dtype)
+    check_norm(torch.nn.LayerNorm(16).to(dtype), x, generator)
+
+
+def check_norm(module: torch.nn.Module, x: torch.Tensor, generator: torch.Generator) -> None:
     with torch.no_grad():
         module.weight.normal_(generator=generator), module.bias.normal_(generator=generator)
-    got = jax.jit(pure_function(module))(weights_of(module), as_jax(image))
-    want = module(image).detach().float().numpy()
-    np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=HALF[dtype], atol=40 * HALF[dtype])
+    got = jax.jit(pure_function(module))(weights_of(module), as_jax(x))
+    want = module(x).detach().float().numpy()
+    np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=HALF[x.dtype], atol=40 * HALF[x.dtype])
 
 
 @pytest.mark.parametrize("dtype", HALF)
