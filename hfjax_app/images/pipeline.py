@@ -25,6 +25,7 @@ from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
+from hfjax_app.runtime.kernels import as_torch, kernels_of, stored
 from hfjax_app.runtime.mesh import pair_mesh, replicated, split
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
@@ -57,6 +58,8 @@ class DiffusionPrograms:
         reader: prompts -> what the denoiser is told.
         dtype: of the denoiser's and the text encoders' weights.
         vae_dtype: of the autoencoder's.
+        kernels: the denoiser's weights whose axes are in another order than torch's, see `runtime/kernels.py`.
+        vae_kernels: the autoencoder's.
         everywhere: the place of what is no network's own axis: on both devices of a pair; None without a mesh.
     """
 
@@ -78,8 +81,10 @@ class DiffusionPrograms:
         self.dtype = jnp.dtype(dtype)
         overflows = self.dtype == jnp.float16 and self.vae.config.force_upcast
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
-        self.weights = weights_for(self._programs, self.network, self.dtype)
-        vae_weights = weights_for(self._programs, self.vae, self.vae_dtype)
+        self.kernels = kernels_of(self.network, self._programs)
+        self.vae_kernels = kernels_of(self.vae, self._programs)
+        self.weights = stored(weights_for(self._programs, self.network, self.dtype), self.kernels)
+        vae_weights = stored(weights_for(self._programs, self.vae, self.vae_dtype), self.vae_kernels)
         decoding = ("decoder.", "post_quant_conv.")
         self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
         self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
@@ -233,7 +238,7 @@ class SizedPrograms:
                 )
             self._decode = programs.compile(
                 f"decode_latents{name}",
-                _decode_function(parts.vae, parts.vae_dtype),
+                _decode_function(parts),
                 parts.decoder_weights,
                 latents,
                 shardings=parts.everywhere,
@@ -241,7 +246,7 @@ class SizedPrograms:
             pixels = jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32)
             self._encode = programs.compile(
                 f"encode_picture{name}",
-                _encode_function(parts.vae, parts.vae_dtype),
+                _encode_function(parts),
                 parts.encoder_weights,
                 pixels,
                 latents,
@@ -337,7 +342,9 @@ def _denoise_function(parts: DiffusionPrograms, rows: int, mesh: jax.sharding.Me
         latents = state["latents"]
         inputs = jnp.concatenate([latents] * rows) * numbers["input_scale"]
         told = [given(array) for array in told]
-        outputs = predict(weights, shared_out(inputs.astype(parts.dtype)), numbers["timestep"], told)
+        outputs = predict(
+            as_torch(weights, parts.kernels), shared_out(inputs.astype(parts.dtype)), numbers["timestep"], told
+        )
         outputs = together(shared_out(outputs[:, : latents.shape[1]]))  # without learned variance
         outputs = outputs.astype(jnp.float32)
         output = outputs[:1] if rows == 1 else outputs[:1] + fixed["guidance"] * (outputs[1:] - outputs[:1])
@@ -357,24 +364,26 @@ def _denoise_function(parts: DiffusionPrograms, rows: int, mesh: jax.sharding.Me
     return denoise
 
 
-def _decode_function(vae: AutoencoderKL, dtype: Any) -> Callable[..., Any]:
-    decode = pure_function(vae, lambda model, latents: model.decode(latents, return_dict=False)[0])
-    scale, shift = _normalisation(vae)
+def _decode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
+    decode = pure_function(parts.vae, lambda model, latents: model.decode(latents, return_dict=False)[0])
+    scale, shift = _normalisation(parts.vae)
 
     def decode_latents(weights: Any, latents: jax.Array) -> jax.Array:
-        decoded = decode(weights, (latents / scale + shift).astype(dtype))
+        latents = (latents / scale + shift).astype(parts.vae_dtype)
+        decoded = decode(as_torch(weights, parts.vae_kernels), latents)
         pixels = decoded[0].transpose(1, 2, 0).astype(jnp.float32)
         return jnp.clip(pixels / 2 + 0.5, 0, 1)
 
     return decode_latents
 
 
-def _encode_function(vae: AutoencoderKL, dtype: Any) -> Callable[..., Any]:
-    encode = pure_function(vae, lambda model, pixels: [(d := model.encode(pixels).latent_dist).mean, d.std])
-    scale, shift = _normalisation(vae)
+def _encode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
+    encode = pure_function(parts.vae, lambda model, pixels: [(d := model.encode(pixels).latent_dist).mean, d.std])
+    scale, shift = _normalisation(parts.vae)
 
     def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
-        encoded = encode(weights, (pixels * 2 - 1).transpose(2, 0, 1)[None].astype(dtype))
+        picture = (pixels * 2 - 1).transpose(2, 0, 1)[None].astype(parts.vae_dtype)
+        encoded = encode(as_torch(weights, parts.vae_kernels), picture)
         mean, spread = (part.astype(jnp.float32) for part in encoded)
         return (mean + spread * noise - shift) * scale
 

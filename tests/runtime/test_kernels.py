@@ -1,0 +1,34 @@
+"""Kernels of convolutions in XLA's order: the results of torch, and nothing rearranged inside the program."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+from hfjax_app.runtime.kernels import as_torch, kernels_of, stored
+from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.weights import shapes, weights_for
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_no_kernel_is_rearranged_in_a_program(in_order: bool) -> None:
+    """Without the right order, each kernel is transposed at every call."""
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 24, 3, padding=1), torch.nn.SiLU(), torch.nn.Conv2d(24, 40, 3, stride=2, bias=False)
+    )
+    kernels = kernels_of(network, Programs()) if in_order else frozenset()
+    assert kernels == ({"0.weight", "2.weight"} if in_order else set())
+    weights = stored(weights_for(Programs(), network), kernels)
+    planned = stored(shapes(network), kernels)
+    assert {name: array.shape for name, array in weights.items()} == {name: s.shape for name, s in planned.items()}
+    image = np.random.default_rng(0).standard_normal((2, 3, 9, 8)).astype(np.float32)
+    forward = pure_function(network)
+    program = jax.jit(lambda weights, image: forward(as_torch(weights, kernels), image)).lower(weights, image).compile()
+    want = network(torch.from_numpy(image)).detach().numpy()
+    np.testing.assert_allclose(np.asarray(program(weights, image)), want, atol=1e-5)
+    moved = re.findall(r"f32\[3,3,(?:3,24|24,40)\]\S* (?:transpose|copy)\(", program.as_text())
+    assert (not moved) == in_order
