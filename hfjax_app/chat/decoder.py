@@ -17,7 +17,16 @@ from jax.interpreters import partial_eval
 from torchax.ops import mappings
 from transformers import PreTrainedModel
 
-from hfjax_app.chat.kv_cache import WITH_ROWS, KVCache, fresh_states, keep_states, layer_specs, slot_leaves, slot_view
+from hfjax_app.chat.kv_cache import (
+    WITH_ROWS,
+    KVCache,
+    Place,
+    fresh_states,
+    keep_states,
+    layer_specs,
+    slot_leaves,
+    slot_view,
+)
 from hfjax_app.chat.length import Length
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, quantization
@@ -173,17 +182,19 @@ class Decoder:
         position: jax.Array,
         valid: jax.Array,
         keep: jax.Array | None = None,
+        place: tuple[jax.Array, int] | None = None,
     ) -> tuple[jax.Array, KVCache]:
         """Write tokens of one slot and predict what follows the last, or each of several.
 
         Args:
             weights: of `weights_shape`.
             tokens: int32 [n], for positions `position` ... position + n - 1.
-            cache: the slot's, without slot axis.
+            cache: the slot's, without slot axis; with a place, leaves with rows are those of all slots.
             position: int32 scalar.
             valid: int32 scalar: the first `valid` tokens are real, the rest is padding. Writes of padding are dropped;
                 a recurrent state would go over it, so there the model runs on pieces that add up to `valid`.
             keep: int32 [k], indices of the tokens after which to predict; None: after the last real one.
+            place: the slot, int32 scalar, and how many of its first rows a query may look at.
 
         Returns:
             Logits [k, vocabulary], or [vocabulary] after the last real token, and the new cache.
@@ -191,7 +202,7 @@ class Decoder:
         cache = fresh_states(cache, position)
         after = jnp.maximum(valid - 1, 0)[None] if keep is None else keep
         write = self._write if tokens.shape[0] == 1 or not self.is_recurrent else self._write_in_pieces
-        logits, cache = write(weights, tokens, cache, position, valid, after)
+        logits, cache = write(weights, tokens, cache, position, valid, after, place)
         return logits[0] if keep is None else logits, cache
 
     def _write(
@@ -202,9 +213,10 @@ class Decoder:
         position: jax.Array,
         valid: jax.Array,
         after: jax.Array,
+        place: tuple[jax.Array, int] | None = None,
     ) -> tuple[jax.Array, KVCache]:
         """One call of the model: logits [k, vocabulary] after the tokens at the indices `after` [k], and the cache."""
-        logits, new = self._forward_torch(weights, tokens, cache, position, valid, after)
+        logits, new = self._forward_torch(weights, tokens, cache, position, valid, after, place)
         return logits, keep_states(valid > 0, new, cache)
 
     def _write_in_pieces(
@@ -215,6 +227,7 @@ class Decoder:
         position: jax.Array,
         valid: jax.Array,
         after: jax.Array,
+        place: tuple[jax.Array, int] | None = None,
     ) -> tuple[jax.Array, KVCache]:
         """As `_write`, but no token that a layer sees is padding."""
 
@@ -222,7 +235,7 @@ class Decoder:
             done, logits, cache = carry
             piece = jax.lax.dynamic_slice_in_dim(tokens, done, size)
             index = jnp.clip(after - done, 0, size - 1)
-            new, cache = self._write(weights, piece, cache, position + done, jnp.int32(size), index)
+            new, cache = self._write(weights, piece, cache, position + done, jnp.int32(size), index, place)
             return done + size, jnp.where((index == after - done)[:, None], new, logits), cache
 
         def fits(size: int, carry: Any) -> jax.Array:
@@ -241,10 +254,12 @@ class Decoder:
         position: torch.Tensor,
         valid: torch.Tensor,
         keep: torch.Tensor,
+        place: tuple[torch.Tensor, int] | None = None,
     ) -> Any:
         """The model's own forward on one slot; logits of the tokens at the indices `keep`, and the leaves."""
         length = Length(position, low=0, high=self.context - 1)
-        cache = slot_view(self.specs, leaves, length, valid)
+        where = None if place is None else Place(slot=place[0], rows=place[1])
+        cache = slot_view(self.specs, leaves, length, valid, where)
         positions = torch.arange(tokens.shape[0], device=tokens.device, dtype=torch.int32) + position
         options = {"position_ids": positions[None], "logits_to_keep": keep}
         options = {name: value for name, value in options.items() if name in self._options}

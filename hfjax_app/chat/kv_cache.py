@@ -31,6 +31,7 @@ from transformers.cache_utils import (
 )
 
 from hfjax_app.chat.length import Length
+from hfjax_app.runtime import attention
 from hfjax_app.runtime.mesh import replicated, split
 
 # One layer: leaves by name. Leaves with rows: "keys" and "values" [slots, kv_heads, rows, dim], "indexer"
@@ -191,21 +192,38 @@ def keep_states(running: jax.Array, new: KVCache, old: KVCache) -> KVCache:
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The part of all slots' cache that a forward works on: the first `rows` rows of slot `slot` (int32 scalar)."""
+
+    slot: torch.Tensor
+    rows: int
+
+
 class _Attention(StaticLayer):
     """An attention layer of one slot as transformers' models see it: `update` writes rows and returns the whole slot.
 
     Derived from StaticLayer; StaticSlidingWindowLayer counts in Python ints, which go stale under jit.
 
     Args:
-        leaves: torch views of the slot's arrays, without the slot axis.
+        leaves: torch views of the slot's arrays, without the slot axis; with a place, of all slots' arrays.
         window: as in LayerSpec.
         length: tokens written before, which is where the first new one goes.
         valid: int32 scalar, how many new tokens are real; writes of the others are dropped.
+        place: which of all slots, and how many of its rows a query may look at.
     """
 
-    def __init__(self, leaves: dict[str, torch.Tensor], window: int | None, length: Length, valid: torch.Tensor):
-        self.keys, self.values = leaves["keys"][None], leaves["values"][None]
-        self.indexer_keys = leaves.get("indexer")
+    def __init__(
+        self,
+        leaves: dict[str, torch.Tensor],
+        window: int | None,
+        length: Length,
+        valid: torch.Tensor,
+        place: Place | None,
+    ):
+        self.leaves, self.place = leaves, place
+        self.keys, self.values = self._shown("keys"), self._shown("values")
+        self.indexer_keys = self._shown("indexer")[0] if "indexer" in leaves else None
         self.indexer_position_ids = None
         self.length, self.cumulative_length, self.position = length, length.tensor, length.tensor
         self.valid = valid
@@ -213,13 +231,25 @@ class _Attention(StaticLayer):
         self.is_sliding, self.sliding_window = window is not None, window
         self.is_initialized = self.is_indexer_initialized = True
 
+    def _shown(self, name: str) -> torch.Tensor:
+        """What a query may look at, [1, heads, rows, dim]."""
+        leaf = self.leaves[name]
+        if self.place is None:
+            return leaf[None]
+        return attention.first_rows(leaf, self.place.slot, min(self.place.rows, leaf.shape[2]))
+
+    def _put(self, name: str, new: torch.Tensor) -> torch.Tensor:
+        """Write [heads, tokens, dim] into a leaf."""
+        slot = None if self.place is None else self.place.slot
+        self.leaves[name] = interop.call_jax(_write, self.leaves[name], new, self.position, self.valid, slot)
+        return self._shown(name)
+
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
-        self.keys = interop.call_jax(_write, self.keys, key_states, self.position, self.valid)
-        self.values = interop.call_jax(_write, self.values, value_states, self.position, self.valid)
+        self.keys, self.values = self._put("keys", key_states[0]), self._put("values", value_states[0])
         return self.keys, self.values
 
     def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
-        self.indexer_keys = interop.call_jax(_write, self.indexer_keys, indexer_key_states, self.position, self.valid)
+        self.indexer_keys = self._put("indexer", indexer_key_states)[0]
         return self.indexer_keys
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, Any]:
@@ -265,21 +295,28 @@ class _Recurrent(LinearAttentionLayer):
 class _Hybrid(_Recurrent, _Attention, LinearAttentionAndFullAttentionLayer):
     """Both at once. The last base makes Cache.is_linear call it attention."""
 
-    def __init__(self, leaves: dict[str, torch.Tensor], window: int | None, length: Length, valid: torch.Tensor):
+    def __init__(self, leaves: dict[str, torch.Tensor], *others: Any):
         _Recurrent.__init__(self, {name: leaf for name, leaf in leaves.items() if name not in WITH_ROWS})
-        _Attention.__init__(self, leaves, window, length, valid)
+        _Attention.__init__(self, leaves, *others)
 
 
 def slot_view(
-    specs: tuple[LayerSpec, ...], leaves: list[dict[str, torch.Tensor]], length: Length, valid: torch.Tensor
+    specs: tuple[LayerSpec, ...],
+    leaves: list[dict[str, torch.Tensor]],
+    length: Length,
+    valid: torch.Tensor,
+    place: Place | None = None,
 ) -> Cache:
-    """One slot's leaves (torch views) as the cache that a model's forward takes; read it back with `slot_leaves`."""
+    """One slot's leaves (torch views) as the cache that a model's forward takes; read it back with `slot_leaves`.
+
+    With a place, leaves with rows are those of all slots, and those without are its slot's.
+    """
     layers: list[Any] = []
     for spec, layer in zip(specs, leaves, strict=True):
         if spec.is_attention and spec.is_recurrent:
-            layers.append(_Hybrid(layer, spec.window, length, valid))
+            layers.append(_Hybrid(layer, spec.window, length, valid, place))
         elif spec.is_attention:
-            layers.append(_Attention(layer, spec.window, length, valid))
+            layers.append(_Attention(layer, spec.window, length, valid, place))
         elif spec.is_recurrent:
             layers.append(_Recurrent(layer))
         else:
@@ -291,10 +328,8 @@ def slot_leaves(specs: tuple[LayerSpec, ...], cache: Cache) -> list[dict[str, to
     """The slot's leaves after a forward, with the names and dtypes of `specs`."""
 
     def read(layer: Any, name: str) -> torch.Tensor:
-        if name == "indexer":
-            return layer.indexer_keys
         if name in WITH_ROWS:
-            return getattr(layer, name)[0]
+            return layer.leaves[name]
         kind = name.rstrip("0123456789")
         return getattr(layer, f"{kind}_states")[int(name.removeprefix(kind))][0]
 
@@ -304,27 +339,43 @@ def slot_leaves(specs: tuple[LayerSpec, ...], cache: Cache) -> list[dict[str, to
     ]
 
 
-def _write(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
-    """Put the first `valid` of the new tokens into their rows (axis -2); out-of-range rows are dropped."""
+def _write(
+    cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array, slot: jax.Array | None = None
+) -> jax.Array:
+    """Put the first `valid` of the new tokens into their rows (axis -2); out-of-range rows are dropped.
+
+    Args:
+        cache: [heads, rows, dim], or of all slots, [slots, heads, rows, dim].
+        new: [heads, tokens, dim].
+        position, valid: int32 scalars.
+        slot: int32 scalar, which of all slots.
+    """
     if new.shape[-2] > 1:
-        return _scatter(cache, new, position, valid)
-    return jax.lax.platform_dependent(cache, new, position, valid, cpu=_scatter_one, default=_scatter)
+        return _scatter(cache, new, position, valid, slot)
+    return jax.lax.platform_dependent(cache, new, position, valid, slot, cpu=_scatter_one, default=_scatter)
 
 
-def _scatter(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
+def _scatter(
+    cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array, slot: jax.Array | None
+) -> jax.Array:
     rows = cache.shape[-2]
     index = jnp.arange(new.shape[-2])
     row = jnp.where(index < valid, (position + index) % rows, rows)
-    return cache.at[..., row, :].set(new.astype(cache.dtype), mode="drop")
+    new = new.astype(cache.dtype)
+    if slot is None:
+        return cache.at[..., row, :].set(new, mode="drop")
+    return cache.at[slot, :, row].set(new.swapaxes(0, 1), mode="drop")
 
 
-def _scatter_one(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
+def _scatter_one(
+    cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array, slot: jax.Array | None
+) -> jax.Array:
     """A scatter of two tokens, the second of which is dropped.
 
     XLA makes a slice update of a scatter of one. On CPU it then computes that twice, once for the cache and once for
     attention, and copies all rows of the layer for each. A scatter of two stays what it is and works in place.
     """
-    return _scatter(cache, jnp.concatenate([new, new], axis=-2), position, jnp.minimum(valid, 1))
+    return _scatter(cache, jnp.concatenate([new, new], axis=-2), position, jnp.minimum(valid, 1), slot)
 
 
 def _offsets(rows: int, position: jax.Array, valid: jax.Array) -> jax.Array:

@@ -20,7 +20,17 @@ from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.logprobs import logprobs_of
 from hfjax_app.chat.penalties import occurrences
 from hfjax_app.chat.sampling import MAX_LOGPROBS, SamplerState, SamplingParams, sample, sampler_state
-from hfjax_app.chat.tiers import Written, covering, prefill_tiers, put, row_tiers, slot_tiers, take
+from hfjax_app.chat.tiers import (
+    Written,
+    covering,
+    prefill_tiers,
+    put,
+    put_states,
+    row_tiers,
+    slot_tiers,
+    states_of,
+    take,
+)
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime import quantization
 from hfjax_app.runtime.mesh import replicated, split
@@ -296,15 +306,8 @@ class ModelRunner:
         max_tokens: jax.Array,
         sampler: SamplerState,
     ) -> tuple[KVCache, DecodeState, Made]:
-        kv = jax.tree.map(lambda leaf: leaf[0], take(cache, rows, slot[None]))
-        logits, kv = self.decoder.forward(weights, tokens, kv, position, valid)
-        logits = self._whole(logits)
-        cache = put(
-            cache,
-            jax.tree.map(lambda leaf: leaf[None], kv),
-            slot[None],
-            Written(position[None], tokens.shape[0], self.context),
-        )
+        logits, new = self.decoder.forward(weights, tokens, states_of(cache, slot), position, valid, place=(slot, rows))
+        logits, cache = self._whole(logits), put_states(cache, new, slot)
         index = jnp.arange(tokens.shape[0])
         at = jnp.where(index < valid, position + index, self.context)
         history = state.history.at[slot, at].set(tokens, mode="drop")

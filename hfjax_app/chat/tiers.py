@@ -113,3 +113,22 @@ def put(cache: KVCache, part: KVCache, slots: jax.Array, written: Written | None
     if slots.shape[0] == 1:
         return one(0, cache)
     return jax.lax.fori_loop(0, slots.shape[0], one, cache)
+
+
+def states_of(cache: KVCache, slot: jax.Array) -> KVCache:
+    """All slots' cache, of which the leaves without rows are cut down to one slot's."""
+    return [
+        {
+            name: leaf if name in WITH_ROWS else jax.lax.dynamic_index_in_dim(leaf, slot, keepdims=False)
+            for name, leaf in layer.items()
+        }
+        for layer in cache
+    ]
+
+
+def put_states(cache: KVCache, new: KVCache, slot: jax.Array) -> KVCache:
+    """The new cache, as `states_of` gives it, with the other slots' states as they were in the old one."""
+    return [
+        {name: new[i][name] if name in WITH_ROWS else leaf.at[slot].set(new[i][name]) for name, leaf in layer.items()}
+        for i, layer in enumerate(cache)
+    ]

@@ -15,6 +15,8 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 NAME = "hfjax"
+LOWEST = jnp.finfo(jnp.float32).min
+MANY_ROWS, BLOCK = 512, 256  # on CPU, several queries look at so many rows or more in blocks
 
 
 def grouped_query_attention(
@@ -25,6 +27,7 @@ def grouped_query_attention(
     scaling: float,
     softcap: float | None = None,
     sinks: jax.Array | None = None,
+    origin: tuple[jax.Array, jax.Array, jax.Array] | None = None,
 ) -> jax.Array:
     """Scaled dot-product attention where each key-value head serves a group of query heads.
 
@@ -37,34 +40,80 @@ def grouped_query_attention(
         softcap: where given, scores become softcap * tanh(scores / softcap) (Gemma 2, arXiv:2408.00118, section 2).
         sinks: where given, [heads]: one more score a head, which takes its share of the softmax and adds nothing
             (GPT-OSS; arXiv:2309.17453).
+        origin: where key and value were cut from, if they are a slot's first rows: arrays [slots, kv_heads, more rows,
+            dim] and the slot, int32 scalar. Reading them there saves the copy.
 
     Returns:
         [batch, queries, heads, value_dim], in the dtype of `query`.
     """
     batch, heads, queries, head_dim = query.shape
-    kv_heads = key.shape[1]
+    kv_heads, rows = key.shape[1:3]
     grouped = query.reshape(batch, kv_heads, -1, head_dim)
-    # dot_general keeps this order of operands, in which no copy of the keys and values is made; einsum turns it round
-    scores = jax.lax.dot_general(
-        grouped, key, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32
-    ).reshape(batch, kv_heads, -1, queries, key.shape[2])
-    scores *= scaling
-    if softcap is not None:
-        scores = softcap * jnp.tanh(scores / softcap)
     mask = mask[:, :, None] if mask.shape[1] == 1 else mask.reshape(batch, kv_heads, -1, *mask.shape[2:])
-    scores = jnp.where(mask, scores, jnp.finfo(jnp.float32).min) if mask.dtype == bool else scores + mask
-    if sinks is not None:
-        sink = jnp.broadcast_to(sinks.reshape(1, kv_heads, -1, 1, 1), (*scores.shape[:-1], 1)).astype(jnp.float32)
-        scores = jnp.concatenate([scores, sink], axis=-1)
-    weights = jax.nn.softmax(scores, axis=-1)[..., : key.shape[2]].astype(value.dtype)
-    out = jax.lax.dot_general(
-        weights.reshape(*grouped.shape[:3], -1),
-        value,
-        (((3,), (2,)), ((0, 1), (0, 1))),
-        preferred_element_type=jnp.float32,
-    )
+    sink = None if sinks is None else sinks.reshape(1, kv_heads, -1, 1, 1).astype(jnp.float32)
+
+    def scores_of(key: jax.Array, mask: jax.Array) -> jax.Array:
+        """float32 [batch, kv_heads, group, queries, rows]."""
+        # dot_general keeps this order of operands, in which no copy of keys and values is made; einsum turns it round
+        scores = jax.lax.dot_general(grouped, key, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+        scores = scores.reshape(batch, kv_heads, -1, queries, key.shape[2]) * scaling
+        if softcap is not None:
+            scores = softcap * jnp.tanh(scores / softcap)
+        return jnp.where(mask, scores, LOWEST) if mask.dtype == bool else scores + mask
+
+    def weighted(weights: jax.Array, value: jax.Array) -> jax.Array:
+        """float32 [batch, kv_heads, group, queries, value_dim]."""
+        weights = weights.astype(value.dtype).reshape(*grouped.shape[:3], -1)
+        out = jax.lax.dot_general(weights, value, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+        return out.reshape(batch, kv_heads, -1, queries, value.shape[-1])
+
+    def whole() -> jax.Array:
+        scores = scores_of(key, mask)
+        if sink is not None:
+            scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:-1], 1))], axis=-1)
+        return weighted(jax.nn.softmax(scores, axis=-1)[..., :rows], value)
+
+    def in_blocks() -> jax.Array:
+        """The same by a running maximum and sum (arXiv:2112.05682), up to the last block that a query sees."""
+        *arrays, slot = (key, value, jnp.int32(0)) if origin is None else origin
+        seen = jnp.any(mask, axis=tuple(range(mask.ndim - 1)))
+        end = jnp.max(jnp.where(seen, jnp.arange(rows), 0)) + 1
+
+        def block(carry: Any) -> Any:
+            begin, highest, total, out = carry
+            at = jnp.minimum(begin, rows - BLOCK)  # the last block is moved up to where the rows end
+            keys, values = (
+                jax.lax.dynamic_slice(array, (slot, 0, at, 0), (batch, kv_heads, BLOCK, array.shape[3]))
+                for array in arrays
+            )
+            visible = jax.lax.dynamic_slice_in_dim(mask, at, BLOCK, axis=4)
+            scores = scores_of(keys, visible & (at + jnp.arange(BLOCK) >= begin))
+            new = jnp.maximum(highest, jnp.max(scores, axis=-1, keepdims=True))
+            weights, kept = jnp.exp(scores - new), jnp.exp(highest - new)
+            total = total * kept + jnp.sum(weights, axis=-1, keepdims=True)
+            return begin + BLOCK, new, total, out * kept + weighted(weights, values)
+
+        shape = (batch, kv_heads, heads // kv_heads, queries)
+        highest = jnp.full((*shape, 1), LOWEST) if sink is None else jnp.broadcast_to(sink, (*shape, 1))
+        total = jnp.full((*shape, 1), 0.0 if sink is None else 1.0)
+        carry = (jnp.int32(0), highest, total, jnp.zeros((*shape, value.shape[-1])))
+        _, _, total, out = jax.lax.while_loop(lambda carry: carry[0] < end, block, carry)
+        return out / total
+
+    if queries > 1 and rows >= MANY_ROWS and mask.dtype == bool:
+        out = jax.lax.platform_dependent(cpu=in_blocks, default=whole)
+    else:
+        out = whole()
     out = out.reshape(batch, heads, queries, value.shape[-1])
     return out.swapaxes(1, 2).astype(query.dtype)
+
+
+def first_rows(cache: torch.Tensor, slot: torch.Tensor, rows: int) -> torch.Tensor:
+    """A slot's first rows as keys or values for one sequence, [1, kv_heads, rows, dim], cut from all slots' `cache`
+    [slots, kv_heads, ..., dim]; with a note of their origin, which our attention may read instead."""
+    part = interop.call_jax(lambda cache, slot: jax.lax.dynamic_index_in_dim(cache, slot)[:, :, :rows], cache, slot)
+    part.origin = cache, slot
+    return part
 
 
 def _attention_forward(
@@ -82,7 +131,11 @@ def _attention_forward(
     if query.device.type == "meta":  # the cache layout is read off a forward without values
         return query.new_empty((*query.shape[:-1], value.shape[-1])).transpose(1, 2), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    return interop.call_jax(grouped_query_attention, query, key, value, attention_mask, scale, softcap, s_aux), None
+    origin = None
+    if hasattr(key, "origin") and hasattr(value, "origin"):  # as they came from the cache
+        origin = (key.origin[0], *value.origin)
+    arguments = (query, key, value, attention_mask, scale, softcap, s_aux, origin)
+    return interop.call_jax(grouped_query_attention, *arguments), None
 
 
 def _mask(*args: Any, **options: Any) -> torch.Tensor:

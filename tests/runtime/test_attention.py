@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.masking_utils import sliding_window_causal_mask_function
 
-from hfjax_app.runtime.attention import _mask, grouped_query_attention
+from hfjax_app.runtime.attention import BLOCK, _mask, grouped_query_attention
 
 HEADS, KV_HEADS, QUERIES, ROWS, KEY, VALUE = 6, 2, 5, 9, 8, 12
 
@@ -47,6 +47,27 @@ def test_equals_torch(softcap: float | None, with_sinks: bool, bias: str) -> Non
     )
     want = expected(torch.from_numpy(mask), softcap, None if sinks is None else torch.from_numpy(sinks))
     np.testing.assert_allclose(np.asarray(got), want, atol=1e-5)
+
+
+@pytest.mark.parametrize(("softcap", "with_sinks"), [(None, False), (2.0, True)])
+@pytest.mark.parametrize("first", [0, 250, 595])
+def test_many_rows_in_blocks(softcap: float | None, with_sinks: bool, first: int) -> None:
+    """Queries at `first` and the four positions after it, of 600 rows, where the last block overlaps the one before:
+    as over the rows that they see alone. The others are not numbers from the next block on, and are never read. Keys
+    and values are read where they were cut from, in slot 1 of 3."""
+    rows, end = 600, first + QUERIES
+    keys, values = (np.full((3, KV_HEADS, rows + 40, dim), np.nan, np.float32) for dim in (KEY, VALUE))
+    for array in (keys, values):
+        array[1, :, : min(-(-end // BLOCK) * BLOCK, rows)] = 1e3
+        array[1, :, :end] = arrays(KV_HEADS, end, array.shape[-1])
+    mask = (np.arange(rows) <= first + np.arange(QUERIES)[:, None])[None, None]
+    sinks = arrays(HEADS) if with_sinks else None
+    part, origin = (keys[1:2, :, :rows], values[1:2, :, :rows]), (keys, values, np.int32(1))
+    attend = jax.jit(grouped_query_attention, static_argnums=(4, 5))
+    want = attend(QUERY_, *(array[:, :, :end] for array in part), mask[..., :end], 0.3, softcap, sinks)
+    for read_at in (None, origin):
+        got = attend(QUERY_, *part, mask, 0.3, softcap, sinks, read_at)
+        np.testing.assert_allclose(np.asarray(got), np.asarray(want), atol=1e-5)
 
 
 def test_a_row_that_nobody_sees_is_not_read() -> None:
