@@ -125,6 +125,21 @@ def test_attention_equals_torch(options: dict[str, Any], dtype: torch.dtype) -> 
     np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=HALF[dtype], atol=2 * HALF[dtype])
 
 
+@pytest.mark.parametrize("dtype", HALF)
+def test_attention_of_many_scores_equals_torch(dtype: torch.dtype) -> None:
+    """Enough of them that a CPU takes the heads one by one."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(2, 4, 400, 8, generator=generator).to(dtype) for _ in range(3))
+    attention = pure_function(
+        torch.nn.Identity(), lambda _, *args: torch.nn.functional.scaled_dot_product_attention(*args)
+    )
+    program = jax.jit(attention).lower({}, *map(as_jax, (query, key, value))).compile()
+    assert " while(" in program.as_text()
+    got = program({}, *map(as_jax, (query, key, value)))
+    want = torch.nn.functional.scaled_dot_product_attention(query, key, value).float().numpy()
+    np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=HALF[dtype], atol=2 * HALF[dtype])
+
+
 def as_jax(tensor: torch.Tensor) -> jax.Array:
     if tensor.dtype == torch.bool:
         return jnp.asarray(tensor.numpy())
