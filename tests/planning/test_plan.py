@@ -78,8 +78,11 @@ def check(folder: Path, name: str, topology: str, layers: int, slots: int, conte
             assert program["arguments"] >= need["weights"] + of_slots * need["cache"]
             assert program["constant"] <= 1 << 20
             # A copy, transpose or conversion of the embedding table, the largest weight, would be temporary memory; so
-            # would be the output layer's weights, gathered from all chips.
-            assert program["temporary"] < min(need["weights"] // 8, largest // 2)
+            # would be the output layer's weights, gathered from all chips. Besides, a tier copies the rows of some
+            # slots, and labels go on in caches of their own.
+            assert program["temporary"] < largest // 2 + (program["in_place"] if of_slots else largest // 2)
+            if topology.endswith("1x1"):
+                assert program["temporary"] < need["weights"] // 8
             # Two a layer, one for the parts of the embedding, one where the logits meet. A round with a draft is a
             # second forward, and so are the labels that go on from a question.
             forwards = 2 if program["name"].startswith(("chat_speculate", "chat_score")) else 1
