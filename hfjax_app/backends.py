@@ -10,7 +10,7 @@ from typing import Any
 
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable
-from hfjax_app.runtime.process import prepare
+from hfjax_app.runtime.process import keep_compiled, prepare
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.settings import Settings
 
@@ -133,6 +133,7 @@ class Backends:
         for backend in self.all:
             if backend.state != "failed":
                 backend.warm_up()
+        keep_compiled()
 
     def _check_budget(self) -> None:
         """Refuse the models that don't fit this machine's accelerators together, before any is loaded."""

@@ -13,7 +13,7 @@ import torchax
 from torchax import interop
 from torchax.ops import mappings
 
-from hfjax_app.runtime import operators
+from hfjax_app.runtime import operators, set_order
 
 Weights = dict[str, jax.Array]
 
@@ -64,6 +64,7 @@ def pure_function(
     """
     call = _Call(module.eval(), function)
     operators.install(torchax.default_env())
+    set_order.install(*map(type, module.modules()))
 
     def jax_function(weights: Weights, *args: Any) -> Any:
         named = {f"module.{name}": value for name, value in weights.items()}

@@ -85,6 +85,14 @@ def prepare(cache_folder: Path | None = None) -> None:
     _use_cache_folder(Path(chosen))
 
 
+def keep_compiled() -> None:
+    """Seal what jax has written to its cache so far; otherwise done when the process ends, unless it is killed."""
+    import jax
+
+    if folder := jax.config.jax_compilation_cache_dir:
+        compile_cache.seal(Path(folder))
+
+
 @functools.cache
 def _use_cache_folder(folder: Path) -> None:
     import jax

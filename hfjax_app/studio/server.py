@@ -23,6 +23,7 @@ from hfjax_app.studio.theme import CSS, HEAD, theme
 
 MAX_BODY = 16 << 20  # bytes of one request: a picture of the largest size as text, and a little more
 MAX_UPLOAD = "10mb"  # of a file; the backends look closer
+_COMPILED, _CACHE_HIT = "/jax/core/compile/backend_compile_duration", "/jax/compilation_cache/cache_hits"
 LAST_WORDS_S = 2  # what open connections get to end in
 
 
@@ -61,13 +62,13 @@ def launch(backends: Backends, settings: Settings) -> None:
 
 def studio_app(backends: Backends) -> FastAPI:
     """The studio as an ASGI app with its page at / and the state of the backends at /health."""
-    compilations = _count_compilations(backends)
+    events = _compiler_events(backends)
     app = FastAPI(openapi_url=None)
     app.add_middleware(BodyLimit, limit=MAX_BODY)
 
     @app.get("/health")
     def health() -> JSONResponse:
-        state = {**_health(backends), "compilations": len(compilations)}
+        state = {**_health(backends), "compilations": events.count(_COMPILED), "from_cache": events.count(_CACHE_HIT)}
         return JSONResponse(state, status_code=200 if state["status"] == "ready" else 503)
 
     return gr.mount_gradio_app(
@@ -117,19 +118,20 @@ def _health(backends: Backends) -> dict[str, Any]:
     }
 
 
-def _count_compilations(backends: Backends) -> list[float]:
-    """A list that grows with every program that jax compiles or reads from its cache from now on, in seconds each."""
+def _compiler_events(backends: Backends) -> list[str]:
+    """A list that grows from now on: _COMPILED for each program that jax asks for, _CACHE_HIT if its cache has it."""
     prepare(backends.settings.cache_dir)
     import jax  # after prepare()
 
-    compilations: list[float] = []
+    events: list[str] = []
 
-    def listen(event: str, seconds: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            compilations.append(seconds)
+    def listen(event: str, *_: Any, **__: Any) -> None:
+        if event in (_COMPILED, _CACHE_HIT):
+            events.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    return compilations
+    jax.monitoring.register_event_listener(listen)
+    return events
 
 
 class BodyLimit:

@@ -130,3 +130,17 @@ def test_wide_dtypes_become_what_jax_has() -> None:
     got = jax.jit(pure_function(nn.Identity(), ranges))({}, np.float32(2))
     for ours, theirs in zip(got, ranges(nn.Identity(), torch.tensor(2.0)), strict=True):
         np.testing.assert_array_equal(np.asarray(ours), theirs.numpy())
+
+
+class Listed(nn.Module):
+    """Its inputs in the order of a set of their names."""
+
+    def forward(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
+        return [inputs[name] for name in set(inputs)]
+
+
+def test_sets_have_one_order_in_every_process() -> None:
+    """Gemma 3's `set(config.layer_types)` made another program of every other start, and the cache was of no use."""
+    names = [f"name {number}" for number in range(100, 140)]
+    outputs = pure_function(Listed())({}, {name: jnp.int32(name[5:]) for name in reversed(names)})
+    assert [int(output) for output in outputs] == list(range(100, 140))
