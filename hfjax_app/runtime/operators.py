@@ -79,7 +79,8 @@ def group_norm(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Each group of channels less its mean, by its standard deviation, in float32 like torch's.
 
-    Upstream rounds the mean to the dtype of the image before it is taken off, and maps over a single element.
+    Upstream rounds the mean to the dtype of the image before it is taken off, and maps over a single element. Channels
+    come last in between, as in the convolutions of XLA on CPU: an autoencoder takes half as long as with torch's order.
 
     Args:
         image: [batch, channels, ...], `pixels` numbers for each channel.
@@ -88,15 +89,23 @@ def group_norm(
     Returns:
         The result in the shape and dtype of `image`, and float32 [batch, groups]: means and inverse deviations.
     """
-    wide = image.astype(jnp.promote_types(image.dtype, jnp.float32)).reshape(batch, groups, -1)
-    mean = wide.mean(-1, keepdims=True)
-    inverse = jax.lax.rsqrt(jnp.square(wide - mean).mean(-1, keepdims=True) + eps)
-    out = ((wide - mean) * inverse).reshape(batch, channels, pixels)
-    if weight is not None:
-        out = out * weight[:, None]
-    if bias is not None:
-        out = out + bias[:, None]
-    return out.reshape(image.shape).astype(image.dtype), mean[..., 0], inverse[..., 0]
+    wide = jnp.moveaxis(image, 1, -1).astype(jnp.promote_types(image.dtype, jnp.float32))
+    wide = wide.reshape(batch, pixels, channels)
+
+    def of_groups(numbers: jax.Array) -> jax.Array:
+        return numbers.mean(1).reshape(batch, groups, -1).mean(-1)
+
+    def of_channels(numbers: jax.Array) -> jax.Array:
+        return jnp.repeat(numbers, channels // groups, axis=1)[:, None]
+
+    mean = of_groups(wide)
+    centred = wide - of_channels(mean)
+    inverse = jax.lax.rsqrt(of_groups(jnp.square(centred)) + eps)
+    out = centred * of_channels(inverse)
+    out = out if weight is None else out * weight
+    out = out if bias is None else out + bias
+    out = jnp.moveaxis(out.reshape(batch, *image.shape[2:], channels), -1, 1)
+    return out.astype(image.dtype), mean, inverse
 
 
 def layer_norm(
