@@ -343,8 +343,9 @@ def test_a_process_shows_the_answer_and_nothing_else(chat_folder: Path) -> None:
 
 
 @pytest.fixture
-def endless(slow_model: Path) -> list[str]:
+def endless(slow_model: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A command that answers for seconds."""
+    monkeypatch.setenv("HFJAX_SPECULATION", "never")  # a program less to compile
     return [*COMMAND, "chat", "Hello", "--model", str(slow_model), "--max-tokens", "450"]
 
 
