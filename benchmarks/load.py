@@ -26,21 +26,13 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from benchmarks.hardware import GIB, describe
+from benchmarks.shapes import LLAMA_3_2_1B
 
 OURS, THEIRS = "hfjax_app", "from_pretrained"
 DTYPES = ("bfloat16", "float32")
-# Llama-3.2-1B; "tiny" to try the benchmark itself.
+# "tiny" to try the benchmark itself.
 SHAPES = {
-    "llama-3.2-1b": {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "vocab_size": 128256,
-        "tie_word_embeddings": True,
-    },
+    "llama-3.2-1b": LLAMA_3_2_1B,
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 4096},
 }
 FILES = 5

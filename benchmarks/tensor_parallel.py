@@ -25,24 +25,16 @@ import torch  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from benchmarks.hardware import describe  # noqa: E402
+from benchmarks.shapes import LLAMA_3_2_1B  # noqa: E402
 from hfjax_app.chat.model_runner import ModelRunner  # noqa: E402
 from hfjax_app.runtime.mesh import TensorParallel, mesh_of  # noqa: E402
 from hfjax_app.runtime.programs import Programs  # noqa: E402
 from hfjax_app.runtime.weights import on_one_device, shapes  # noqa: E402
 
 DEVICES = (1, 2, 4, 8)
-# Llama-3.2-1B; "tiny" to try the benchmark itself.
+# "tiny" to try the benchmark itself.
 SHAPES = {
-    "llama-3.2-1b": {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 64,
-        "vocab_size": 128256,
-        "tie_word_embeddings": True,
-    },
+    "llama-3.2-1b": LLAMA_3_2_1B,
     "tiny": {
         "hidden_size": 64,
         "intermediate_size": 128,

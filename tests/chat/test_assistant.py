@@ -56,17 +56,23 @@ def test_many_answer_at_once_and_the_rest_knows_its_place(chat: ChatAssistant) -
     assert [replies[-1].finish_reason for replies in answers] == ["length"] * 7
 
 
+async def reader(chat: ChatAssistant) -> asyncio.Task[None]:
+    """A task that reads a long answer and has read some of it."""
+    first = asyncio.Event()
+
+    async def read() -> None:
+        async for reply in chat.reply(HI, LONG):
+            if reply.tokens:
+                first.set()
+
+    task = asyncio.create_task(read())
+    await first.wait()
+    return task
+
+
 def test_cancelling_the_task_frees_the_slot(chat: ChatAssistant) -> None:
     async def scenario() -> None:
-        first = asyncio.Event()
-
-        async def read() -> None:
-            async for reply in chat.reply(HI, LONG):
-                if reply.tokens:
-                    first.set()
-
-        task = asyncio.create_task(read())
-        await first.wait()
+        task = await reader(chat)
         task.cancel()
         assert await idle(chat.engine, within=2)
 
@@ -78,15 +84,7 @@ def test_a_cancellation_that_meets_new_tokens_is_heard(ticks: int, chat: ChatAss
     """So many turns of the event loop after tokens arrived, the reader has been woken, or its queue, or neither."""
 
     async def scenario() -> bool:
-        first = asyncio.Event()
-
-        async def read() -> None:
-            async for reply in chat.reply(HI, LONG):
-                if reply.tokens:
-                    first.set()
-
-        task = asyncio.create_task(read())
-        await first.wait()
+        task = await reader(chat)
         made = chat.engine.stats().tokens
         while chat.engine.stats().tokens == made:  # the loop stands still, so that these are not read yet
             time.sleep(0.001)
