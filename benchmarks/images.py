@@ -33,13 +33,10 @@ from diffusers import (  # noqa: E402
 )
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer  # noqa: E402
 
+from benchmarks.hardware import let_torch_compile  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 from hfjax_app.images import ImageGenerator  # noqa: E402
 from hfjax_app.images.checkpoint import read  # noqa: E402
-
-# torchax makes itself known as torch's accelerator, and torch.compile then asks it for a stream, which it has not; the
-# contenders run on the CPU.
-torch.accelerator.is_available = lambda: False
 
 STEPS = 20
 GUIDANCE = 4.0
@@ -138,6 +135,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, choices=(1, 4), help="only this many pictures at a time")
     parser.add_argument("--against", choices=CONTENDERS[1:], action="append", help="only this one (default: both)")
     arguments = parser.parse_args()
+    let_torch_compile()
     made = {"embedded": lambda: read(resolve("images")), "reduced": reduced_stable_diffusion}
     names = [OURS, *(arguments.against or CONTENDERS[1:])]
     results = []

@@ -2,7 +2,7 @@
 
 Python orders a set of strings by hashes that differ from process to process. Code such as `for layer_type in
 set(config.layer_types)` (transformers' Gemma 3 and others) writes its operations down in that order, so that every
-other start compiled all its programs again. Does not cover sets written as {a, b}.
+other start compiled all its programs again. Does not cover sets written as {a, b} and what operators make of sets.
 """
 
 import sys
