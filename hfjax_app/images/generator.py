@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -21,6 +22,7 @@ from torchax.ops import mappings
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
 from hfjax_app.images.checkpoint import Recommended, read, recommended, revision_of
+from hfjax_app.images.conditioning import Told
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.recipe import Recipe, current_versions, digest
 from hfjax_app.images.request import (
@@ -37,6 +39,7 @@ from hfjax_app.images.run import Run
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.images.turns import Line, Turns
+from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.runtime.weights import DTYPES, default_dtype
@@ -94,6 +97,7 @@ class ImageGenerator:
         )
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = Turns()
+        self._calls = Calls("image-call", self._programs.devices)
         self._line = Line(SERVED_TOGETHER)
         self._colours: np.ndarray | None = None
         own = self._programs.sized(self.size)
@@ -290,42 +294,51 @@ class ImageGenerator:
             with self._device:
                 runs.append(Run.begin(request, schedule, programs, seed, given, self._programs.scale))
         for i in range(schedule.steps):
-            last = i == schedule.steps - 1
-            pictures = []
-            for run in runs:
-                # A turn ends when the device is done, so that never more than one step waits in its queue.
+            made = []
+            advance = partial(self._advance, told=told, schedule=schedule, programs=programs, step=i)
+            for group in self._calls.groups(runs):
+                # A turn ends when the device is done, so that never more than one group waits in its queue.
                 with self._device:
-                    run.state, clean = programs.denoise(run.state, told, run.fixed, schedule, i)
-                    pixels = programs.decode(run.state["latents"]) if last else None
-                    shown = None if last else self._preview(clean, programs)
-                if pixels is not None:
-                    if not np.isfinite(pixels).all():
-                        raise ModelUnavailable(
-                            "the image model made pixels that are no numbers (NaN); try another seed"
-                        )
-                    shown = preview.to_picture(pixels)
-                latents = np.asarray(run.state["latents"]) if last else None
-                pictures.append(
-                    Picture(
-                        seed=run.seed,
-                        preview=shown,
-                        pixels=pixels,
-                        latents=latents,
-                        recipe=replace(recipe, seed=run.seed),
-                    )
-                )
+                    made += self._calls.together(advance, group)
+            pictures = tuple(
+                Picture(seed=run.seed, pixels=pixels, latents=latents, recipe=replace(recipe, seed=run.seed))
+                for run, (_, pixels, latents) in zip(runs, made, strict=True)
+            )
+            expected = [clean for clean, _, _ in made]
             yield ImageStep(
                 step=i + 1,
                 steps=schedule.steps,
                 seconds=time.perf_counter() - started,
-                pictures=tuple(pictures),
+                pictures=pictures,
+                show=partial(self._previews, pictures, expected, programs),
                 notice=notice,
             )
 
-    def _preview(self, clean: jax.Array, programs: SizedPrograms) -> Image.Image:
-        if self._colours is None:
-            return preview.to_picture(programs.decode(clean))
-        return preview.estimate(np.asarray(clean), self._colours, programs.size)
+    def _advance(
+        self, run: Run, *, told: Told, schedule: Schedule, programs: SizedPrograms, step: int
+    ) -> tuple[jax.Array, np.ndarray | None, np.ndarray | None]:
+        """One step of one picture: predicted clean latents, and after the last one its pixels and latents."""
+        clean = run.advance(programs, told, schedule, step)
+        if step < schedule.steps - 1:
+            return clean, None, None
+        pixels = programs.decode(run.state["latents"])
+        if not np.isfinite(pixels).all():
+            raise ModelUnavailable("the image model made pixels that are no numbers (NaN); try another seed")
+        return clean, pixels, np.asarray(run.state["latents"])
+
+    def _previews(
+        self, pictures: Sequence[Picture], expected: list[jax.Array], programs: SizedPrograms
+    ) -> list[Image.Image]:
+        """The pictures, or before the last step what their predicted clean latents stand for."""
+        if pictures[0].image is not None:
+            return [picture.image for picture in pictures]
+        if self._colours is not None:
+            return [preview.estimate(np.asarray(clean), self._colours, programs.size) for clean in expected]
+        shown = []
+        for group in self._calls.groups(expected):
+            with self._device:
+                shown += self._calls.together(programs.decode, group)
+        return [preview.to_picture(pixels) for pixels in shown]
 
     def _checked_latents(self, latents: np.ndarray, request: ImageRequest) -> np.ndarray:
         array = np.array(latents, np.float32)

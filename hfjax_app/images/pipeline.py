@@ -101,11 +101,16 @@ class DiffusionPrograms:
         self.sized(self.size, keep=True)
 
     @property
+    def devices(self) -> int:
+        """How many the programs run on together."""
+        return 1 if self._programs.mesh is None else self._programs.mesh.size
+
+    @property
     def device(self) -> str:
         """What the programs run on, in words: a device's kind, or "2 x" that."""
         mesh = self._programs.mesh
         kind = (jax.local_devices() if mesh is None else mesh.local_devices)[0].device_kind
-        return kind if mesh is None or mesh.size == 1 else f"{mesh.size} x {kind}"
+        return kind if self.devices == 1 else f"{self.devices} x {kind}"
 
     @property
     def warm_sizes(self) -> tuple[tuple[int, int], ...]:

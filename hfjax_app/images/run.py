@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from hfjax_app.images import noise
+from hfjax_app.images.conditioning import Told
 from hfjax_app.images.pipeline import SizedPrograms
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.schedule import Schedule
@@ -48,3 +49,8 @@ class Run:
             "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, less is none
         }
         return cls(seed=seed, state=programs.start(latents), fixed=programs.put(fixed))
+
+    def advance(self, programs: SizedPrograms, told: Told, schedule: Schedule, step: int) -> jax.Array:
+        """Make one step, from 0, and wait for it: the predicted clean latents."""
+        self.state, clean = programs.denoise(self.state, told, self.fixed, schedule, step)
+        return clean.block_until_ready()

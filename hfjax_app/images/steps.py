@@ -1,10 +1,13 @@
 """What a request yields while it is drawn: what it waits for, then one step after the other, with its pictures."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from PIL import Image
 
+from hfjax_app.images.preview import to_picture
 from hfjax_app.images.recipe import Recipe, to_png
 
 
@@ -14,27 +17,25 @@ class Picture:
 
     Attributes:
         seed: of its noise; given again, alone, it gives the same picture. Means nothing where the caller gave latents.
-        preview: what the model expects it to be, at the picture's size; the picture itself at the last step.
         pixels: the picture before rounding, float32 [height, width, 3] from 0 to 1, at the last step only.
         latents: what it was decoded from, float32 [1, channels, height, width], at the last step only.
         recipe: everything that it was drawn from.
     """
 
     seed: int
-    preview: Image.Image
     pixels: np.ndarray | None
     latents: np.ndarray | None
     recipe: Recipe
 
+    @cached_property
+    def image(self) -> Image.Image | None:
+        """The picture, at the last step only."""
+        return None if self.pixels is None else to_picture(self.pixels)
+
     @property
     def png(self) -> bytes | None:
         """The picture as a PNG file with its recipe inside, at the last step only."""
-        return None if self.pixels is None else to_png(self.preview, self.recipe)
-
-    @property
-    def image(self) -> Image.Image | None:
-        """The picture, at the last step only."""
-        return None if self.pixels is None else self.preview
+        return None if self.image is None else to_png(self.image, self.recipe)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class ImageStep:
         steps: how many there will be (some schedulers make one more than asked for).
         seconds: since the request's first step began.
         pictures: as many as were asked for.
+        show: makes the previews.
         notice: what the user should know of this request, such as a prompt that was cut; None where there is nothing.
     """
 
@@ -60,7 +62,16 @@ class ImageStep:
     steps: int
     seconds: float
     pictures: tuple[Picture, ...]
+    show: Callable[[], Sequence[Image.Image]]
     notice: str | None
+
+    @cached_property
+    def previews(self) -> Sequence[Image.Image]:
+        """What the model expects each picture to be, at its size; the pictures themselves at the last step.
+
+        Made when they are first looked at: who does not look does not wait for them.
+        """
+        return self.show()
 
     @property
     def image(self) -> Image.Image | None:

@@ -6,7 +6,7 @@ a classifier fits one device.
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from typing import Any
 
 import jax
@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.hub import load
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.process import prepare
@@ -30,9 +31,6 @@ from hfjax_app.text import checked_text
 
 MAX_CHARACTERS = 10_000
 MAX_TEXTS = 256
-# Device calls at once. A program for so few tokens leaves a CPU's second core idle half of the time; an accelerator is
-# busy with one.
-_CPU_CALLS = 2
 
 _Batch = tuple[list[int], int, int]  # which texts, the rows of their program, its length
 
@@ -65,9 +63,7 @@ class SentimentClassifier:
         self.labels, self.multi_label = checked_labels(model)
         self._encoder = Encoder(tokenizer, model)
         self._turns = Turns()
-        on_cpu = jax.default_backend() == "cpu"
-        self._calls = _CPU_CALLS if on_cpu else 1
-        self._others = ThreadPoolExecutor(_CPU_CALLS - 1, "sentiment-call")  # who calls runs the first one himself
+        self._calls = Calls("sentiment-call")
         self._weights = weights_of(model) if weights is None else weights
         compiled = ClassifierPrograms(
             model,
@@ -75,7 +71,7 @@ class SentimentClassifier:
             self._weights,
             Programs(on_report),
             self._turns,
-            on_cpu=on_cpu,
+            on_cpu=jax.default_backend() == "cpu",
             explains=explains,
         )
         self._programs, self._batch, self._explainer = compiled.of_shape, compiled.batch, compiled.explainer
@@ -192,9 +188,7 @@ class SentimentClassifier:
             return []
         encoded = self._encoder.encode(texts)
         verdicts: list[Verdict | Exception] = [ModelUnavailable("unreachable")] * len(texts)
-        batches = list(self._batches(encoded))
-        for at in range(0, len(batches), self._calls):  # neighbours are about as long, so they end together
-            together = batches[at : at + self._calls]
+        for together in self._calls.groups(list(self._batches(encoded))):  # about as long, so they end together
             for (members, _, _), scores in zip(together, self._scores(encoded, together, urgent), strict=True):
                 for member, row in zip(members, scores.tolist(), strict=False):  # the last rows may be padding
                     verdicts[member] = self._verdict(row, encoded[member].cut)
@@ -208,14 +202,8 @@ class SentimentClassifier:
             ids, mask = self._encoder.padded([encoded[member].ids for member in members], rows, length)
             return np.asarray(self._programs[rows, length](self._weights, ids, mask))
 
-        first, *others = batches
         with self._turns.turn(urgent=urgent):
-            waiting = [self._others.submit(call, batch) for batch in others]
-            try:
-                scores = call(first)
-            finally:
-                wait(waiting)  # the turn ends when all calls have
-        return [scores, *(future.result() for future in waiting)]
+            return self._calls.together(call, batches)
 
     def _batches(self, encoded: list[Encoded]) -> Iterator[_Batch]:
         """Which texts go together, in a program of how many rows and what length.

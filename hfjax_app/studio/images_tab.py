@@ -3,9 +3,9 @@
 import html
 import math
 import secrets
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import Any
 
 import gradio as gr
@@ -220,9 +220,9 @@ class ImagesTab:
 
     async def _shown(self, moments: Iterator[Any]) -> AsyncGenerator[tuple[Any, Any, Any], None]:
         """(picture, line below it, the last step or None) for each moment of a generator."""
-        async with aclosing(stepped(moments, self._threads)) as running:
+        async with aclosing(stepped(_with_sheets(moments), self._threads)) as running:
             yield gr.skip(), note("Starting …"), None
-            async for moment in running:
+            async for moment, sheet in running:
                 if reason := getattr(moment, "reason", None):
                     yield gr.skip(), note(f"Waiting: {reason}."), None
                 elif summary := getattr(moment, "summary", None):
@@ -235,9 +235,9 @@ class ImagesTab:
                         f"seed {seeds}",
                         moment.notice,
                     ]
-                    yield contact_sheet(moment.pictures), note(" · ".join(filter(None, facts))), moment
+                    yield sheet, note(" · ".join(filter(None, facts))), moment
                 else:
-                    yield contact_sheet(moment.pictures), _progress(moment), None
+                    yield sheet, _progress(moment), None
 
     def _saved(self, picture: Any) -> str:
         """The picture's PNG file, with its recipe inside, in Gradio's cache."""
@@ -245,14 +245,22 @@ class ImagesTab:
         return save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
 
 
-def contact_sheet(pictures: tuple[Any, ...]) -> Image.Image:
+def _with_sheets(moments: Iterator[Any]) -> Iterator[tuple[Any, Image.Image | None]]:
+    """Each moment with its contact sheet, made in the thread that draws: previews take a turn on the device."""
+    with closing(moments):
+        for moment in moments:
+            previews = getattr(moment, "previews", None)
+            yield moment, None if previews is None else contact_sheet(previews)
+
+
+def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:
     """One picture as it is, several on one sheet, two in a row."""
-    if len(pictures) == 1:
-        return pictures[0].preview
-    wide, tall = pictures[0].preview.size
-    sheet = Image.new("RGB", (2 * wide, math.ceil(len(pictures) / 2) * tall), "white")
-    for i, picture in enumerate(pictures):
-        sheet.paste(picture.preview, (i % 2 * wide, i // 2 * tall))
+    if len(previews) == 1:
+        return previews[0]
+    wide, tall = previews[0].size
+    sheet = Image.new("RGB", (2 * wide, math.ceil(len(previews) / 2) * tall), "white")
+    for i, picture in enumerate(previews):
+        sheet.paste(picture, (i % 2 * wide, i // 2 * tall))
     return sheet
 
 

@@ -101,7 +101,7 @@ def test_another_size_compiles_once_and_says_so(generator: ImageGenerator, compi
     assert seen
     assert all(w.reason.startswith("48 x 32 compiles about ") for w in waiting)
     assert waiting
-    assert {step.pictures[0].preview.size for step in steps} == {(48, 32)}
+    assert {step.previews[0].size for step in steps} == {(48, 32)}
     assert generator.warm_sizes == ((32, 32), (48, 32))
     with compilations() as seen:
         steps = list(generator.generate("blue", image=drawing(), **options))

@@ -136,17 +136,30 @@ def test_steps_come_with_previews_and_end_with_the_image(generator: ImageGenerat
     assert steps[-1].seconds_left == 0
     pictures = [step.pictures[0] for step in steps]
     assert {picture.seed for picture in pictures} == {3}
-    assert {picture.preview.size for picture in pictures} == {(32, 32)} == {generator.size}
+    assert {step.previews[0].size for step in steps} == {(32, 32)} == {generator.size}
     assert [picture.image is None for picture in pictures] == [True] * 4 + [False]
-    assert pictures[-1].preview is pictures[-1].image
+    assert steps[-1].previews == [pictures[-1].image]
     assert isinstance(pictures[-1].image, Image.Image)
     with pytest.raises(dataclasses.FrozenInstanceError):
         steps[0].step = 2
 
 
+def test_previews_are_made_when_they_are_looked_at(generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that waits for the pictures alone pays for no decoding but theirs."""
+    programs, decoded = generator._programs.sized(generator.size), []
+    decode = programs._decode
+    monkeypatch.setattr(programs, "_decode", lambda *args: decoded.append(args) or decode(*args))
+    steps = list(generator.generate("red dot", steps=3, images=2, seed=3))
+    assert len(decoded) == 2
+    assert [image.size for image in steps[1].previews] == [generator.size] * 2
+    assert steps[1].previews is steps[1].previews
+    assert list(steps[2].previews) == [picture.image for picture in steps[2].pictures]
+    assert len(decoded) == 4
+
+
 def test_the_preview_is_the_predicted_picture(pipeline: StableDiffusionPipeline, generator: ImageGenerator) -> None:
     """After the first step: diffusers' predicted clean sample, decoded by the torch decoder."""
-    [first] = next(generator.generate("red dot", steps=5, guidance_scale=1.0, latents=NOISE)).pictures
+    first = next(generator.generate("red dot", steps=5, guidance_scale=1.0, latents=NOISE))
     scheduler = DDIMScheduler.from_config(pipeline.scheduler.config)
     scheduler.set_timesteps(5)
     t, x = scheduler.timesteps[0], torch.from_numpy(NOISE)
@@ -155,7 +168,7 @@ def test_the_preview_is_the_predicted_picture(pipeline: StableDiffusionPipeline,
         clean = scheduler.step(pipeline.unet(x, t, states).sample, t, x).pred_original_sample
         pixels = pipeline.vae.decode(clean / pipeline.vae.config.scaling_factor).sample[0].permute(1, 2, 0)
     want = ((pixels / 2 + 0.5).clamp(0, 1) * 255).numpy()
-    assert np.abs(np.asarray(first.preview, np.float32) - want).max() < 1
+    assert np.abs(np.asarray(first.previews[0], np.float32) - want).max() < 1
 
 
 def test_same_seed_same_image(generator: ImageGenerator) -> None:
@@ -344,11 +357,9 @@ def test_a_large_picture_has_a_preview_too(make_pipeline: Callable[..., StableDi
     large = ImageGenerator(make_pipeline(latent_size=72))
     assert large.size == (144, 144)
     steps = list(large.generate("red dot", steps=3, seed=1))
-    assert steps[0].pictures[0].preview.size == (144, 144)
+    assert steps[0].previews[0].size == (144, 144)
     # The last clean prediction but one is close to the final latents of this short run.
-    shown, true = (
-        np.asarray(step.pictures[0].preview.resize((18, 18), Image.Resampling.BOX), float) for step in steps[-2:]
-    )
+    shown, true = (np.asarray(step.previews[0].resize((18, 18), Image.Resampling.BOX), float) for step in steps[-2:])
     assert np.corrcoef(shown.ravel(), true.ravel())[0, 1] > 0.5
 
 
