@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard, try_to_load_from_cache
 from transformers import PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.hub import fetch, load, load_model
+from hfjax_app.runtime.hub import Checkpoint, fetch
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5
@@ -39,41 +39,42 @@ class Recommended:
     guidance_scale: float = GUIDANCE_SCALE
 
 
-def read(source: str | os.PathLike[str]) -> DiffusionPipeline:
-    """The checkpoint's torch pipeline, in float32, of the class that diffusers has for it.
-
-    Raises:
-        ModelUnavailable: in one line: which model, why not, and what would help.
-    """
-    config = load(AutoPipelineForText2Image.load_config, source)
-    options = {key: value for key, value in _WITHOUT.items() if key in config}
-    pipeline = load_model(AutoPipelineForText2Image.from_pretrained, source, dtype=torch.float32, **options)
-    return _checked(pipeline, os.fspath(source))
-
-
 def read_empty(source: str | os.PathLike[str]) -> DiffusionPipeline:
-    """What `read` returns, made from the checkpoint's configs and tokenizers alone.
+    """The checkpoint's torch pipeline without its weights, of the class that diffusers has for it.
 
-    Its networks' parameters are on the CPU, because a pipeline asks where they are, but take no memory: each is one
-    zero, expanded to its shape.
+    It is made from the configs and tokenizers alone. Its networks' parameters are on the CPU, because a pipeline asks
+    where they are, but take no memory: each is one zero (float32), expanded to its shape.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
     name = os.fspath(source)
     folder = fetch(source, weights=False)
-    config = load(AutoPipelineForText2Image.load_config, folder)
-    parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
     try:
+        config = AutoPipelineForText2Image.load_config(folder)
+        parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
         for key, value in config.items():
             kind = _network_class(value) if key not in parts else None
             if kind is not None:
                 parts[key] = _empty(kind, folder / key)
-        pipeline = AutoPipelineForText2Image.from_pretrained(folder, dtype=torch.float32, **parts)
+        pipeline = AutoPipelineForText2Image.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, **parts)
     except Exception as error:
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelUnavailable(f"model {name!r} can't be made from its configs: {line}") from error
     return _checked(pipeline, name)
+
+
+def fetch_weights(source: str | os.PathLike[str], pipeline: DiffusionPipeline) -> Checkpoint:
+    """The files with the weights of the networks that draw, each in its folder, downloaded as needed.
+
+    Args:
+        source: what `pipeline` was made from.
+        pipeline: tells which networks there are.
+
+    Raises:
+        ModelUnavailable: in one line: which model, why not, and what would help.
+    """
+    return Checkpoint(folder=fetch(source, parts=network_names(pipeline)), name=os.fspath(source))
 
 
 def _network_class(component: Any) -> type[torch.nn.Module] | None:
@@ -94,6 +95,8 @@ def _empty(kind: type[torch.nn.Module], folder: Path) -> torch.nn.Module:
             network = kind._from_config(kind.config_class.from_pretrained(folder), dtype=torch.float32)
         else:
             network = kind.from_config(kind.load_config(folder))
+    if isinstance(network, PreTrainedModel):
+        network.tie_weights()  # emptying untied them
     zeros: dict[int, torch.nn.Parameter] = {}  # tied parameters stay tied
     for module in network.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -117,6 +120,20 @@ def _checked(pipeline: DiffusionPipeline, name: str) -> DiffusionPipeline:
             "plain text-to-image model"
         )
     return pipeline
+
+
+def network_names(pipeline: DiffusionPipeline) -> list[str]:
+    """The names of the pipeline's components that draw."""
+    return [*text_encoder_names(pipeline), denoiser_name(pipeline), "vae"]
+
+
+def text_encoder_names(pipeline: DiffusionPipeline) -> list[str]:
+    """The names of the pipeline's components that read the prompt."""
+    return [
+        name
+        for name, component in pipeline.components.items()
+        if name.startswith("text_encoder") and component is not None
+    ]
 
 
 def denoiser_name(pipeline: DiffusionPipeline) -> str:

@@ -20,7 +20,8 @@ import torch
 from diffusers import DiffusionPipeline
 from torch.utils import _pytree as torch_pytree
 
-from hfjax_app.images.checkpoint import denoiser_name
+from hfjax_app.images.checkpoint import denoiser_name, text_encoder_names
+from hfjax_app.runtime.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import Programs, argument_bytes
 from hfjax_app.runtime.weights import weights_for
@@ -50,22 +51,30 @@ class PromptReader:
     """A pipeline's text encoders on the device, and its own way from prompts to the denoiser's arguments.
 
     Args:
-        pipeline: loaded, its weights on the CPU; it stays usable as it is.
+        pipeline: on the CPU; it stays usable as it is.
         programs: where programs are compiled; each text encoder's at its first prompt.
         dtype: of the text encoders' weights.
+        checkpoint: the files of the weights; None: they are the pipeline's own.
     """
 
-    def __init__(self, pipeline: DiffusionPipeline, programs: Programs, dtype: Any = jnp.float32):
+    def __init__(
+        self,
+        pipeline: DiffusionPipeline,
+        programs: Programs,
+        dtype: Any = jnp.float32,
+        checkpoint: Checkpoint | None = None,
+    ):
         self._pipeline = copy.copy(pipeline)
         self._pipeline.set_progress_bar_config(disable=True)
         self._pipeline.scheduler = copy.deepcopy(pipeline.scheduler)
         self._encoders: dict[str, CompiledForward] = {}
-        for name, component in pipeline.components.items():
-            if name.startswith("text_encoder") and component is not None:
-                self._encoders[name] = CompiledForward(
-                    name.replace("text_encoder", "encode_prompt"), component, programs, dtype
-                )
-                setattr(self._pipeline, name, _with_forward(component, self._encoders[name]))
+        for name in text_encoder_names(pipeline):
+            encoder = getattr(pipeline, name)
+            weights = weights_for(programs, encoder, dtype, checkpoint=checkpoint and checkpoint.part(name))
+            self._encoders[name] = CompiledForward(
+                name.replace("text_encoder", "encode_prompt"), encoder, weights, programs
+            )
+            setattr(self._pipeline, name, _with_forward(encoder, self._encoders[name]))
         self._denoiser = denoiser_name(pipeline)
         network = getattr(pipeline, self._denoiser)
         self._signature = inspect.signature(network.forward)
@@ -147,14 +156,14 @@ class CompiledForward:
 
     Args:
         name: of the programs.
-        module: its weights on the CPU; not changed.
+        module: on the CPU; not changed.
+        weights: its own on the device, or for planned programs their shapes. It computes in their dtype; results are
+            float32.
         programs: where they are compiled.
-        dtype: of its weights on the device, and of what it computes; results are float32.
     """
 
-    def __init__(self, name: str, module: torch.nn.Module, programs: Programs, dtype: Any):
-        self._name, self._module, self._programs = name, module, programs
-        self._weights = weights_for(programs, module, dtype)
+    def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
+        self._name, self._module, self._weights, self._programs = name, module, weights, programs
         self._compiled: dict[Any, tuple[Any, list[Any]]] = {}
         self.longest = 0  # tokens of the longest sequence that it was given
 

@@ -21,7 +21,7 @@ from torchax.ops import mappings
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
-from hfjax_app.images.checkpoint import Recommended, read, recommended, revision_of
+from hfjax_app.images.checkpoint import Recommended, fetch_weights, read_empty, recommended, revision_of
 from hfjax_app.images.conditioning import Told
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.recipe import Recipe, current_versions, digest
@@ -40,6 +40,7 @@ from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.images.turns import Line, Turns
 from hfjax_app.runtime.calls import Calls
+from hfjax_app.runtime.hub import Checkpoint
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.runtime.weights import DTYPES, default_dtype
@@ -56,7 +57,8 @@ class ImageGenerator:
     so first.
 
     Args:
-        pipeline: a loaded torch pipeline with its weights on the CPU; it stays usable as it is.
+        pipeline: a torch pipeline on the CPU; it stays usable as it is.
+        checkpoint: the files of its weights; None: they are the pipeline's own.
         advice: what its model card recommends.
         name: the checkpoint's, for recipes.
         revision: what exactly the checkpoint is, for recipes.
@@ -80,6 +82,7 @@ class ImageGenerator:
         self,
         pipeline: DiffusionPipeline,
         *,
+        checkpoint: Checkpoint | None = None,
         advice: Recommended | None = None,
         name: str | None = None,
         revision: str | None = None,
@@ -94,6 +97,7 @@ class ImageGenerator:
             on_report,
             alone=self.recommended.guidance_scale <= 1,
             dtype=mappings.t2j_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
+            checkpoint=checkpoint,
         )
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = Turns()
@@ -125,9 +129,10 @@ class ImageGenerator:
             ModelUnavailable: in one line: which model, why not, and what would help.
         """
         prepare()
-        pipeline = read(source)
+        pipeline = read_empty(source)
         return cls(
             pipeline,
+            checkpoint=fetch_weights(source, pipeline),
             advice=recommended(source),
             name=Path(source).name if Path(source).is_dir() else os.fspath(source),
             revision=revision_of(source),

@@ -25,7 +25,8 @@ from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
-from hfjax_app.runtime.kernels import as_torch, kernels_of, stored
+from hfjax_app.runtime.hub import Checkpoint
+from hfjax_app.runtime.kernels import as_torch, kernels_of
 from hfjax_app.runtime.mesh import pair_mesh, replicated, split
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
@@ -42,15 +43,16 @@ class DiffusionPrograms:
     """The networks of a pipeline on the device, and their programs.
 
     Args:
-        pipeline: as `checkpoint.read` makes it; it stays usable as it is.
+        pipeline: on the CPU; it stays usable as it is.
         on_report: called with each program's report.
         alone: whether to prepare for guidance of 1 and less with a program of its own, half as expensive.
         programs: where to compile; None: for the first two devices of this process, or the only one.
         dtype: of the networks' weights and of what they compute; latents, guidance, noise and the schedulers' sums are
             float32. As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
+        checkpoint: the files of the weights, see `checkpoint.fetch_weights`; None: they are the pipeline's own.
 
     Raises:
-        ModelUnavailable: the pipeline's scheduler can't run in a compiled program.
+        ModelUnavailable: the pipeline's scheduler can't run in a compiled program, or its files can't be read.
 
     Attributes:
         size: (width, height) of the pictures that the checkpoint was made for, in pixels.
@@ -71,20 +73,34 @@ class DiffusionPrograms:
         alone: bool = False,
         programs: Programs | None = None,
         dtype: Any = jnp.float32,
+        checkpoint: Checkpoint | None = None,
     ):
         self.samplers = Samplers(pipeline.scheduler)
         self._programs = Programs(on_report, pair_mesh()) if programs is None else programs
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
-        self.reader = PromptReader(pipeline, self._programs, dtype)
-        self.network = getattr(pipeline, denoiser_name(pipeline))
+        self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
+        denoiser = denoiser_name(pipeline)
+        self.network = getattr(pipeline, denoiser)
         self.vae = pipeline.vae
         self.dtype = jnp.dtype(dtype)
         overflows = self.dtype == jnp.float16 and self.vae.config.force_upcast
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
         self.kernels = kernels_of(self.network, self._programs)
         self.vae_kernels = kernels_of(self.vae, self._programs)
-        self.weights = stored(weights_for(self._programs, self.network, self.dtype), self.kernels)
-        vae_weights = stored(weights_for(self._programs, self.vae, self.vae_dtype), self.vae_kernels)
+        self.weights = weights_for(
+            self._programs,
+            self.network,
+            self.dtype,
+            checkpoint=checkpoint and checkpoint.part(denoiser),
+            kernels=self.kernels,
+        )
+        vae_weights = weights_for(
+            self._programs,
+            self.vae,
+            self.vae_dtype,
+            checkpoint=checkpoint and checkpoint.part("vae"),
+            kernels=self.vae_kernels,
+        )
         decoding = ("decoder.", "post_quant_conv.")
         self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
         self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}

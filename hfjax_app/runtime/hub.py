@@ -7,7 +7,9 @@ Only data is fetched: configs, tokenizers and safetensors, never code and never 
 import errno
 import json
 import os
-from collections.abc import Callable
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,15 +29,33 @@ from hfjax_app.errors import ModelUnavailable
 
 T = TypeVar("T")
 
-# What a transformers checkpoint consists of; a repository may also hold other formats of the same weights, many times
-# as large. In these patterns `*` also stands for `/`.
+# What a checkpoint consists of; a repository may also hold other formats of the same weights, many times as large. In
+# these patterns `*` also stands for `/`.
 _CONFIG_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
-_WEIGHT_FILES = ("model.safetensors", "model-*.safetensors")
+_STEMS = ("model", "diffusion_pytorch_model")  # of the names of weight files: transformers' and diffusers'
+_HALF = ".fp16"  # in the names of files with rounded weights, for which one looks where there are no others
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}
 
 
-def fetch(source: str | os.PathLike[str], *, weights: bool = True) -> Path:
-    """The folder with a transformers checkpoint's files: the folder given, or the hub's snapshot, downloaded as needed.
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A model's files on this machine.
+
+    Attributes:
+        folder: where they are, as `fetch` returns it.
+        name: what the user called the model, for messages.
+    """
+
+    folder: Path
+    name: str
+
+    def part(self, name: str) -> "Checkpoint":
+        """One of several models, each in a folder of its own."""
+        return Checkpoint(folder=self.folder / name, name=f"{self.name}/{name}")
+
+
+def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequence[str] = ("",)) -> Path:
+    """The folder with a checkpoint's files: the folder given, or the hub's snapshot, downloaded as needed.
 
     Downloads show their progress; what is in the hub's cache is not loaded again, and without a network (or with
     HF_HUB_OFFLINE) the cache alone is used.
@@ -43,6 +63,7 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True) -> Path:
     Args:
         source: a local folder, or a hub id: "owner/name" or "owner/name@revision" (a branch, tag or commit).
         weights: False fetches the config and the tokenizer only.
+        parts: the folders whose weights are fetched, "" being the repository's own.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
@@ -51,11 +72,21 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True) -> Path:
     if Path(name).exists():
         return Path(name)
     repository, _, revision = name.partition("@")
-    patterns = [*_CONFIG_FILES, *(_WEIGHT_FILES if weights else ())]
+
+    def download(patterns: Sequence[str]) -> Path:
+        pin = revision or None
+        return Path(snapshot_download(repository, revision=pin, allow_patterns=patterns, etag_timeout=10))
+
+    def files(parts: Sequence[str], *endings: str) -> list[str]:
+        return [posixpath.join(part, stem + ending) for part in parts for stem in _STEMS for ending in endings]
+
     try:
-        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=patterns, etag_timeout=10))
+        folder = download([*_CONFIG_FILES, *(files(parts, ".safetensors", "-*.safetensors") if weights else ())])
+        if weights and (bare := [part for part in parts if not any((folder / part).glob("*.safetensors"))]):
+            download(files(bare, f"{_HALF}*.safetensors"))
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
+    return folder
 
 
 def is_gated(source: str | os.PathLike[str]) -> bool | None:
@@ -73,7 +104,7 @@ def is_gated(source: str | os.PathLike[str]) -> bool | None:
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The safetensors files of a checkpoint folder: one, or those that its index names.
+    """The safetensors files of a checkpoint folder: one, or those that its index names; float16 where there's no more.
 
     Args:
         folder: as `fetch` returns it.
@@ -82,11 +113,17 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     Raises:
         ModelUnavailable: there are none, or not all that the index names.
     """
-    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    if single.exists():
-        return [single]
-    if not index.exists():
-        raise ModelUnavailable(_no_weights(name, folder))
+    for variant in ("", _HALF):
+        for stem in _STEMS:
+            if (single := folder / f"{stem}{variant}.safetensors").exists():
+                return [single]
+            if (index := folder / f"{stem}.safetensors.index{variant}.json").exists():
+                return _indexed(index, folder, name)
+    raise ModelUnavailable(_no_weights(name, folder))
+
+
+def _indexed(index: Path, folder: Path, name: str) -> list[Path]:
+    """The files that an index names."""
     try:
         names = sorted({str(file) for file in json.loads(index.read_text())["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -121,11 +158,6 @@ def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **op
         return from_pretrained(repository, **pin, **_reach(repository), **options)
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
-
-
-def load_model(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
-    """`load` for weights: safetensors files only, and no code from the checkpoint is ever run."""
-    return load(from_pretrained, source, use_safetensors=True, **options)
 
 
 def explain(name: str, error: Exception) -> str:

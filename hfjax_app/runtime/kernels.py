@@ -14,9 +14,11 @@ import torch
 
 from hfjax_app.runtime.programs import Programs
 
+ORDER = (2, 3, 1, 0)  # of torch's axes
+
 
 def kernels_of(module: torch.nn.Module, programs: Programs) -> frozenset[str]:
-    """The names of the weights that `stored` rearranges: none where the programs are not for a CPU."""
+    """The names of the weights that are rearranged: none where the programs are not for a CPU."""
     device = jax.local_devices()[0] if programs.mesh is None else programs.mesh.devices.flat[0]
     if device.platform != "cpu":
         return frozenset()
@@ -28,9 +30,8 @@ def stored(weights: dict[str, Any], kernels: Collection[str]) -> dict[str, Any]:
 
     def rearranged(weight: Any) -> Any:
         if isinstance(weight, jax.ShapeDtypeStruct):
-            outputs, inputs, height, width = weight.shape
-            return weight.update(shape=(height, width, inputs, outputs))
-        return jax.device_put(np.ascontiguousarray(np.asarray(weight).transpose(2, 3, 1, 0)), weight.sharding)
+            return weight.update(shape=tuple(weight.shape[axis] for axis in ORDER))
+        return jax.device_put(np.ascontiguousarray(np.asarray(weight).transpose(ORDER)), weight.sharding)
 
     return {name: rearranged(weight) if name in kernels else weight for name, weight in weights.items()}
 

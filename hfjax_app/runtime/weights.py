@@ -1,13 +1,13 @@
-"""Checkpoints of transformers -> JAX arrays: each tensor is read from its file straight to where it belongs.
+"""Checkpoints of transformers and diffusers -> JAX arrays: each tensor is read from its file straight to its place.
 
 The model is built without memory for its parameters. Its files are opened one after the other, and what a device holds
 of a tensor is all that is read for it, so the host never holds more than about one file. Renamed, split and merged
-tensors (old names, experts) follow transformers' own conversion table. Does not download: `hub.py` does.
+tensors (old names, experts) follow the library's own rules. Does not download: `hub.py` does.
 """
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -28,7 +28,8 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import quantization
-from hfjax_app.runtime.hub import explain, fetch, weight_files
+from hfjax_app.runtime.hub import Checkpoint, explain, fetch, weight_files
+from hfjax_app.runtime.kernels import ORDER, stored
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.programs import Programs
@@ -83,29 +84,36 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
 
 
 def read(
-    model: PreTrainedModel,
-    source: str | os.PathLike[str],
+    model: torch.nn.Module,
+    source: str | os.PathLike[str] | Checkpoint,
     *,
+    dtype: torch.dtype | None = None,
     placement: Placement = on_one_device,
     quantize: bool = False,
+    kernels: Collection[str] = (),
 ) -> Weights:
     """A checkpoint's weights and the model's buffers as JAX arrays, by their torch names, tied weights once.
 
     Shows a progress bar on a terminal: bytes and seconds.
 
     Args:
-        model: from `empty_model`, whose dtypes the arrays get.
-        source: a folder or a hub id.
+        model: of transformers (from `empty_model`) or of diffusers; its weights are not looked at.
+        source: a folder or a hub id, or the files themselves.
+        dtype: of the floating-point parameters; None: the model's, as of everything else.
         placement: where each tensor goes; of a tensor that is split over devices, each part is read for its device.
         quantize: int8 for the weights of linear layers, see `quantization.py`.
+        kernels: the names of those to store in another order of axes, see `kernels.py`.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
-    name = os.fspath(source)
+    if not isinstance(source, Checkpoint):
+        source = Checkpoint(folder=fetch(source), name=os.fspath(source))
+    name = source.name
+    quantized = quantization.names(model) if quantize else frozenset()
     try:
-        with closing(_Files(weight_files(fetch(source), name))) as files:
-            return _read(model, name, files, placement, quantization.names(model) if quantize else frozenset())
+        with closing(_Files(weight_files(source.folder, name))) as files:
+            return _read(model, name, files, _dtypes(model, dtype), placement, quantized, kernels)
     except ModelUnavailable:
         raise
     except Exception as error:
@@ -113,10 +121,15 @@ def read(
 
 
 def shapes(
-    model: PreTrainedModel, *, placement: Placement = on_one_device, quantize: bool = False
+    model: torch.nn.Module,
+    *,
+    dtype: torch.dtype | None = None,
+    placement: Placement = on_one_device,
+    quantize: bool = False,
 ) -> dict[str, jax.ShapeDtypeStruct]:
     """What `read` would return, as shapes with their dtypes and shardings: enough to compile, without a checkpoint."""
     named = dict(model.named_parameters()) | dict(model.named_buffers())
+    dtypes = _dtypes(model, dtype)
     quantized = quantization.names(model) if quantize else frozenset()
     found: dict[str, jax.ShapeDtypeStruct] = {}
 
@@ -125,28 +138,41 @@ def shapes(
 
     for name, tensor in named.items():
         shape = tuple(tensor.shape)
-        add(name, shape, jnp.int8 if name in quantized else mappings.t2j_dtype(tensor.dtype))
+        add(name, shape, jnp.int8 if name in quantized else mappings.t2j_dtype(dtypes[name]))
         if name in quantized:
             add(quantization.scale_name(name), shape[:1], jnp.float32)
     return found
 
 
 def weights_for(
-    programs: Programs, module: torch.nn.Module, dtype: Any = None
+    programs: Programs,
+    module: torch.nn.Module,
+    dtype: Any = None,
+    *,
+    checkpoint: Checkpoint | None = None,
+    kernels: Collection[str] = (),
 ) -> Weights | dict[str, jax.ShapeDtypeStruct]:
-    """A module's own weights, all of them on each of the programs' devices; for planned programs their shapes.
+    """A module's weights, all of them on each of the programs' devices; for planned programs their shapes.
 
     Args:
         programs: that they are for.
-        module: its weights on the CPU.
-        dtype: where given, floating-point parameters (not buffers) are cast to it.
+        module: its weights on the CPU, if it has any.
+        dtype: JAX's; where given, floating-point parameters (not buffers) are cast to it.
+        checkpoint: the files of the weights; None: they are the module's own.
+        kernels: the names of those to store in another order of axes, see `kernels.py`.
+
+    Raises:
+        ModelUnavailable: from a checkpoint, as `read` does.
     """
-    if not programs.planned:
-        weights = weights_of(module, dtype)
-        return weights if programs.mesh is None else jax.device_put(weights, replicated(programs.mesh))
-    found = shapes(module, placement=lambda name, shape: replicated(programs.mesh))
-    cast = [name for name, p in module.named_parameters() if dtype is not None and p.is_floating_point()]
-    return found | {name: found[name].update(dtype=jnp.dtype(dtype)) for name in cast}
+    mesh = programs.mesh
+    torch_dtype = None if dtype is None else mappings.j2t_dtype(jnp.dtype(dtype))
+    placement = on_one_device if mesh is None else lambda name, shape: replicated(mesh)
+    if programs.planned:
+        return stored(shapes(module, dtype=torch_dtype, placement=placement), kernels)
+    if checkpoint is not None:
+        return read(module, checkpoint, dtype=torch_dtype, placement=placement, kernels=kernels)
+    weights = weights_of(module, dtype)
+    return stored(weights if mesh is None else jax.device_put(weights, replicated(mesh)), kernels)
 
 
 @dataclass(kw_only=True)
@@ -183,16 +209,32 @@ class _Files:
             self._open.pop(path).__exit__(None, None, None)
 
 
+def _dtypes(model: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.dtype]:
+    """Of each parameter's and each buffer's array."""
+    found = {name: tensor.dtype for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    cast = [name for name, parameter in model.named_parameters() if dtype is not None and parameter.is_floating_point()]
+    return found | dict.fromkeys(cast, dtype)
+
+
 def _read(
-    model: PreTrainedModel, name: str, files: _Files, placement: Placement, quantized: Collection[str]
+    model: torch.nn.Module,
+    name: str,
+    files: _Files,
+    dtypes: dict[str, torch.dtype],
+    placement: Placement,
+    quantized: Collection[str],
+    kernels: Collection[str],
 ) -> Weights:
-    parameters = dict(model.named_parameters())
-    expected = parameters | {key: buffer for key, buffer in model.named_buffers() if key in model.state_dict()}
+    parameters, saved = dict(model.named_parameters()), model.state_dict()
+    expected = parameters | {key: buffer for key, buffer in model.named_buffers() if key in saved}
     targets = _targets(model, files.file_of)
     weights: Weights = {}
 
+    def size(target: str) -> int:
+        return expected[target].numel() * dtypes[target].itemsize
+
     def put(target: str, tensor: Any) -> None:
-        shape, dtype = tuple(expected[target].shape), expected[target].dtype
+        shape, dtype = tuple(expected[target].shape), dtypes[target]
         found = tuple(tensor.shape if isinstance(tensor, torch.Tensor) else tensor.get_shape())
         if found != shape:
             raise ModelUnavailable(f"model {name!r}: {target} is {list(found)}, and its config says {list(shape)}")
@@ -202,14 +244,18 @@ def _read(
             scale_name = quantization.scale_name(target)
             weights[scale_name] = _placed(scale, placement(scale_name, scale.shape))
         else:
+            if target in kernels:
+                tensor = tensor[:].permute(ORDER)
+                shape = tuple(tensor.shape)
             weights[target] = jax.make_array_from_callback(
                 shape, placement(target, shape), lambda index: _numpy(tensor[index], dtype)
             )
         weights[target].block_until_ready()  # before the next is read: the host holds one tensor at a time
-        bar.update(expected[target].nbytes)
+        bar.update(size(target))
 
-    total = sum(tensor.nbytes for tensor in expected.values())
-    with tqdm(total=total, desc="weights", unit="B", unit_scale=True, disable=None) as bar:
+    total = sum(map(size, expected))
+    label = f"weights of {Path(name).name}"
+    with tqdm(total=total, desc=label, unit="B", unit_scale=True, disable=None) as bar:
         for first, target in sorted(targets.items(), key=lambda item: str(files.file_of[item[1].sources[0][0]])):
             files.keep(key for key, _ in target.sources)
             if target.converter is None:
@@ -227,29 +273,46 @@ def _read(
     return weights
 
 
-def _targets(model: PreTrainedModel, keys: Iterable[str]) -> dict[str, _Target]:
-    """What each tensor of a checkpoint is in the model, by transformers' own rules; unknown tensors are left out."""
+def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
+    """What each tensor of a checkpoint is in the model; unknown tensors are left out."""
+    named = _named_by_transformers if isinstance(model, PreTrainedModel) else _named_by_diffusers
+    # A tied weight has several names, and named_parameters() lists the first.
+    first_name = {id(parameter): name for name, parameter in model.named_parameters()}
+    canonical = {name: first_name[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
+    targets: dict[str, _Target] = {}
+    for key, name, converter, pattern in named(model, sorted(keys, key=_natural)):
+        first = canonical.get(name, name)
+        if converter is None and first in targets:
+            continue  # the second copy of a tied weight
+        targets.setdefault(first, _Target(converter=converter)).sources.append((key, pattern))
+    return targets
+
+
+# A checkpoint's key, its name in the model, and where it is one of several sources the converter and its pattern.
+_Named = Iterator[tuple[str, str, WeightConverter | None, str | None]]
+
+
+def _named_by_transformers(model: PreTrainedModel, keys: Iterable[str]) -> _Named:
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     of_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
     known = model.state_dict()
-    # A tied weight has several names, and named_parameters() lists the first.
-    first_name = {id(parameter): key for key, parameter in model.named_parameters()}
-    canonical = {key: first_name[id(parameter)] for key, parameter in model.named_parameters(remove_duplicate=False)}
-    targets: dict[str, _Target] = {}
-    for key in sorted(keys, key=_natural):
+    for key in keys:
         renamed, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, known)
-        if renamed not in known:
-            if key not in known:
-                continue
-            renamed, pattern = key, None
-        if pattern is None and canonical.get(renamed, renamed) in targets and renamed in canonical:
-            continue  # the second copy of a tied weight
-        converter = None if pattern is None else of_pattern[pattern]
-        target = targets.setdefault(canonical.get(renamed, renamed), _Target(converter=converter))
-        target.sources.append((key, pattern))
-    return targets
+        if renamed in known:
+            yield key, renamed, None if pattern is None else of_pattern[pattern], pattern
+        elif key in known:
+            yield key, key, None, None
+
+
+def _named_by_diffusers(model: torch.nn.Module, keys: Iterable[str]) -> _Named:
+    names = {key: key for key in keys}
+    model._fix_state_dict_keys_on_load(names)  # what `from_pretrained` calls; it moves values to new keys
+    known = model.state_dict()
+    for name, key in names.items():
+        if name in known:
+            yield key, name, None, None
 
 
 def _converted(model: PreTrainedModel, first: str, target: _Target, files: _Files) -> dict[str, torch.Tensor]:
@@ -273,7 +336,7 @@ def _placed(values: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
 
 def _numpy(tensor: torch.Tensor, dtype: torch.dtype) -> np.ndarray:
     """A copy in memory of its own: on CPU jax may keep it as the array, and the file can change any time."""
-    tensor = tensor.to(dtype, copy=True).contiguous()
+    tensor = tensor.to(dtype, copy=True, memory_format=torch.contiguous_format)
     if dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
     return tensor.numpy()

@@ -101,8 +101,7 @@ def vae(latent_size: int = 16, **options: Any) -> AutoencoderKL:
         up_block_types=("UpDecoderBlock2D",) * 2,
         layers_per_block=1,
         norm_num_groups=8,
-        mid_block_add_attention=False,
-        **({"latent_channels": 4, "scaling_factor": 0.7} | options),
+        **({"latent_channels": 4, "scaling_factor": 0.7, "mid_block_add_attention": False} | options),
     )
 
 
@@ -248,4 +247,7 @@ def amplified(module: torch.nn.Module) -> torch.nn.Module:
 
 def finished(pipeline: Any) -> Any:
     pipeline.set_progress_bar_config(disable=True)
+    for part in pipeline.components.values():
+        if isinstance(part, torch.nn.Module):
+            part.eval()  # as `from_pretrained` leaves it: without dropout
     return pipeline

@@ -1,12 +1,156 @@
-"""What a model card recommends, and what tells one checkpoint from another."""
+"""Pipelines read from their files, what a model card recommends, and what tells one checkpoint from another."""
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import torch
+from diffusers import AutoPipelineForText2Image, DiffusionPipeline, StableDiffusionPipeline
+from safetensors.torch import load_file, save_file
 
-from hfjax_app.images.checkpoint import Recommended, recommended, revision_of
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images.checkpoint import Recommended, fetch_weights, network_names, read_empty, recommended, revision_of
+from hfjax_app.runtime.hub import Checkpoint
+from hfjax_app.runtime.kernels import kernels_of
+from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.weights import weights_for
+
+from .pipelines import CLASSES, vae
 
 CARD = "---\ninference:\n  parameters:\n    {}\n---\n# A model\n"
+WEIGHTS = "diffusion_pytorch_model.safetensors"
+
+
+def weights(pipeline: DiffusionPipeline, files: Checkpoint | None) -> dict[str, Weights]:
+    """Each network's weights as the app has them on a CPU."""
+    programs, made = Programs(), {}
+    for name in network_names(pipeline):
+        network = getattr(pipeline, name)
+        options = {"kernels": kernels_of(network, programs), "checkpoint": files and files.part(name)}
+        made[name] = weights_for(programs, network, jnp.float32, **options)
+    return made
+
+
+def read(folder: Path) -> dict[str, Weights]:
+    pipeline = read_empty(folder)
+    return weights(pipeline, fetch_weights(folder, pipeline))
+
+
+def held(pipeline: DiffusionPipeline) -> dict[str, Weights]:
+    """What torch has loaded whole."""
+    return weights(pipeline, None)
+
+
+def assert_equal(got: dict[str, Weights], want: dict[str, Weights]) -> None:
+    assert got.keys() == want.keys()
+    for network, arrays in want.items():
+        assert got[network].keys() == arrays.keys()
+        for name, weight in arrays.items():
+            assert got[network][name].dtype == weight.dtype, f"{network} {name}"
+            np.testing.assert_array_equal(got[network][name], weight, err_msg=f"{network} {name}")
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_read_is_what_from_pretrained_holds(name: str, tmp_path: Path) -> None:
+    """In several files: parameters, buffers inside and outside of the checkpoint, tied weights once."""
+    CLASSES[name]().save_pretrained(tmp_path, max_shard_size="60KB")
+    assert len(list(tmp_path.rglob("*-of-*.safetensors"))) > 3
+    assert_equal(read(tmp_path), held(AutoPipelineForText2Image.from_pretrained(tmp_path, dtype=torch.float32)))
+
+
+def test_attention_blocks_with_their_old_names(pipeline: StableDiffusionPipeline, tmp_path: Path) -> None:
+    """The autoencoders of Stable Diffusion 1 and 2 were saved before diffusers renamed these layers."""
+    old = StableDiffusionPipeline(
+        **pipeline.components | {"vae": vae(mid_block_add_attention=True)}, requires_safety_checker=False
+    )
+    old.save_pretrained(tmp_path)
+    file = tmp_path / "vae" / WEIGHTS
+    names = {"to_q": "query", "to_k": "key", "to_v": "value", "to_out.0": "proj_attn"}
+
+    def before(key: str) -> str:
+        return next((key.replace(new, name) for new, name in names.items() if new in key), key)
+
+    renamed = {before(key): tensor for key, tensor in load_file(file).items()}
+    assert "decoder.mid_block.attentions.0.proj_attn.bias" in renamed
+    save_file(renamed, file, {"format": "pt"})
+    assert_equal(read(tmp_path), held(old))
+
+
+def test_float16_files_where_there_are_no_others(make_pipeline: Callable[..., Any], tmp_path: Path) -> None:
+    made = make_pipeline().to(torch.float16)
+    made.save_pretrained(tmp_path, variant="fp16", max_shard_size="60KB")
+    assert_equal(read(tmp_path), held(made.to(torch.float32)))
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(ModelUnavailable) as caught:
+        read(folder)
+    assert "\n" not in str(caught.value)
+    assert str(folder / "unet") in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_checkpoint_without_some_weights(pipeline: StableDiffusionPipeline, tmp_path: Path) -> None:
+    pipeline.save_pretrained(tmp_path)
+    file = tmp_path / "unet" / WEIGHTS
+    whole = load_file(file)
+    save_file({key: tensor for key, tensor in whole.items() if key != "conv_in.bias"}, file, {"format": "pt"})
+    assert "is no trained UNet2DConditionModel: its checkpoint lacks conv_in.bias" in refusal(tmp_path)
+    save_file(whole | {"conv_in.bias": torch.zeros(3)}, file, {"format": "pt"})
+    assert "conv_in.bias is [3], and its config says [16]" in refusal(tmp_path)
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from hfjax_app.runtime.process import prepare
+prepare()
+import jax.numpy as jnp
+from hfjax_app.images.checkpoint import fetch_weights, read_empty
+from hfjax_app.runtime.kernels import kernels_of
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.weights import weights_for
+
+def status(field):
+    line = next(line for line in open("/proc/self/status") if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+def read(folder):
+    pipeline = read_empty(folder)
+    files = fetch_weights(folder, pipeline).part("unet")
+    kernels = kernels_of(pipeline.unet, Programs())
+    assert len(kernels) > 10
+    return weights_for(Programs(), pipeline.unet, jnp.bfloat16, checkpoint=files, kernels=kernels)
+
+read(sys.argv[1])
+Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+before = status("VmRSS")
+weights = read(sys.argv[2])
+print(status("VmHWM") - before - sum(weight.nbytes for weight in weights.values()))
+"""
+
+
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peak memory is read from Linux's /proc")
+def test_the_host_holds_little_more_than_one_file(
+    folder: Path, make_pipeline: Callable[..., StableDiffusionPipeline], tmp_path: Path
+) -> None:
+    """Of a whole UNet in its pipeline, beyond the arrays themselves, with kernels as XLA on CPU takes them."""
+    large = make_pipeline(block_out_channels=(192, 384))
+    large.save_pretrained(tmp_path, max_shard_size="20MB")
+    sizes = [path.stat().st_size for path in (tmp_path / "unet").glob("*.safetensors")]
+    assert len(sizes) >= 4
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", PEAK, str(folder), str(tmp_path)]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) <= 1.3 * max(sizes)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Every class of pipeline against itself in torch, on random weights: the latents, within 1e-3."""
+"""Every class of pipeline, read from its files, against itself in torch: the latents, within 1e-3."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,16 @@ import torch
 from diffusers import DiffusionPipeline
 
 from hfjax_app.images import ImageGenerator, noise
-from hfjax_app.images.checkpoint import Recommended
 from hfjax_app.images.schedule import GivenNoise
 
 from .pipelines import CLASSES
 
 SEED = 7
+CARD = """---
+inference:
+  parameters: {{num_inference_steps: {steps}, guidance_scale: {guidance_scale}}}
+---
+"""
 # What the models of each kind are drawn with, and what `generate` makes of it.
 USUAL = {"SD-Turbo": {"steps": 1, "guidance_scale": 0.0}, "SDXL-Turbo": {"steps": 2, "guidance_scale": 0.0}}
 
@@ -35,11 +40,12 @@ def torch_latents(pipeline: DiffusionPipeline, shape: tuple[int, ...], prompt: s
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_latents_equal_torch(name: str) -> None:
+def test_latents_equal_torch(name: str, tmp_path: Path) -> None:
     pipeline = CLASSES[name]()
     options = USUAL.get(name, {"steps": 3, "guidance_scale": 3.0})
-    advice = Recommended(**options)
-    generator = ImageGenerator(pipeline, advice=advice)
+    pipeline.save_pretrained(tmp_path)
+    (tmp_path / "README.md").write_text(CARD.format(**options))
+    generator = ImageGenerator.from_pretrained(tmp_path)
     [picture] = list(generator.generate("red dot", seed=SEED, **options))[-1].pictures
     want = torch_latents(pipeline, generator.latent_shape, "red dot", **options)
     assert picture.latents.shape == want.shape == generator.latent_shape

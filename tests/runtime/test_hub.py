@@ -4,6 +4,7 @@ The hub is played by a server on this machine, asked by a process of its own, be
 """
 
 import errno
+import hashlib
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from hfjax_app.runtime.hub import explain, fetch, weight_files
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers as the hub does for what can't be had, with the headers that huggingface_hub reads, and with metadata."""
+    """Answers as the hub does for what can't be had, with the headers that are read; metadata; files."""
 
     ANSWERS = {  # noqa: RUF012
         "/somebody/missing": (401, "RepoNotFound", "Repository not found"),
@@ -33,6 +34,20 @@ class Hub(BaseHTTPRequestHandler):
 
     METADATA = {"/somebody/licensed": "manual", "/somebody/open": False}  # noqa: RUF012
 
+    PIPELINE = (
+        "model_index.json",
+        "unet/config.json",
+        "unet/diffusion_pytorch_model.safetensors",
+        "unet/diffusion_pytorch_model.fp16.safetensors",
+        "unet/diffusion_pytorch_model.bin",
+        "text_encoder/model-00001-of-00002.safetensors",
+        "text_encoder/model-00002-of-00002.safetensors",
+        "text_encoder/model.fp16-00001-of-00001.safetensors",
+        "vae/diffusion_pytorch_model.fp16.safetensors",
+        "safety_checker/model.safetensors",
+        "sd.safetensors",
+    )
+
     def do_GET(self) -> None:
         path = self.path.removeprefix("/api/models")
         if path in self.METADATA:
@@ -42,6 +57,9 @@ class Hub(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+            return
+        if path.startswith("/somebody/pipeline/"):
+            self.send_pipeline(path.removeprefix("/somebody/pipeline/"))
             return
         status, code, message = next(
             (a for start, a in self.ANSWERS.items() if path.startswith(start)), (404, None, "")
@@ -54,6 +72,19 @@ class Hub(BaseHTTPRequestHandler):
         self.end_headers()
 
     do_HEAD = do_GET
+
+    def send_pipeline(self, path: str) -> None:
+        """A repository whose files all hold "{}"."""
+        answers: dict[str, Any] = {"revision": {"id": "somebody/pipeline", "sha": "a" * 40}, "resolve": {}}
+        answers["tree"] = [{"type": "file", "path": file, "size": 2, "oid": "b" * 40} for file in self.PIPELINE]
+        body = json.dumps(answers[path.partition("/")[0]]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", hashlib.sha1(path.encode()).hexdigest())
+        self.send_header("X-Repo-Commit", "a" * 40)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         pass
@@ -74,6 +105,10 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.hub import fetch, is_gated
 messages = {}
 for name in sys.argv[1:]:
+    if name.startswith("parts?"):
+        folder = fetch(name[6:], parts=("unet", "text_encoder", "vae"))
+        messages[name] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
+        continue
     if name.startswith("gated?"):
         messages[name] = is_gated(name[6:])
         continue
@@ -88,7 +123,7 @@ print(json.dumps(messages))
 def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, Any]:
     """What somebody is told who wants these models from a hub at `endpoint`, with an empty cache and no token.
 
-    "gated?NAME" asks whether the model of this name is gated.
+    "gated?NAME" asks whether the model of this name is gated; "parts?NAME" lists what three networks download.
     """
     environment = {
         **os.environ,
@@ -105,7 +140,7 @@ def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, A
     assert result.returncode == 0, result.stderr
     messages = json.loads(result.stdout)
     for name, message in messages.items():
-        if name.startswith("gated?"):
+        if "?" in name:
             continue
         assert "\n" not in message
         assert repr(name) in message
@@ -127,6 +162,19 @@ def test_what_the_hub_refuses(hub: str, tmp_path: Path) -> None:
 def test_whether_a_model_is_gated(hub: str, tmp_path: Path) -> None:
     names = [f"gated?somebody/{name}" for name in ("licensed", "open", "gated", "missing")]
     assert list(ask(hub, tmp_path, *names, f"gated?{tmp_path}").values()) == [True, False, True, None, False]
+
+
+def test_of_a_pipeline_only_the_weights_that_are_read_are_downloaded(hub: str, tmp_path: Path) -> None:
+    """Not the same weights in other formats, not other networks; float16 where there is nothing else."""
+    [files] = ask(hub, tmp_path, "parts?somebody/pipeline").values()
+    assert files == [
+        "model_index.json",
+        "text_encoder/model-00001-of-00002.safetensors",
+        "text_encoder/model-00002-of-00002.safetensors",
+        "unet/config.json",
+        "unet/diffusion_pytorch_model.safetensors",
+        "vae/diffusion_pytorch_model.fp16.safetensors",
+    ]
 
 
 def test_no_network(tmp_path: Path) -> None:
@@ -168,6 +216,21 @@ def test_weight_files_of_a_folder(tmp_path: Path) -> None:
     for file in ("model-1.safetensors", "model-2.safetensors", "consolidated.safetensors"):
         (tmp_path / file).touch()
     assert [path.name for path in weight_files(tmp_path, "m")] == ["model-1.safetensors", "model-2.safetensors"]
+
+
+def test_weight_files_of_diffusers(tmp_path: Path) -> None:
+    """Rounded weights only where there are no others, as one file or several."""
+    half, whole = "diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.safetensors"
+    for names in ([half], [half, whole]):
+        (tmp_path / names[-1]).touch()
+        assert [path.name for path in weight_files(tmp_path, "m")] == names[-1:]
+    (tmp_path / half).unlink()
+    (tmp_path / whole).unlink()
+    shard = "diffusion_pytorch_model.fp16-00001-of-00001.safetensors"
+    index = tmp_path / "diffusion_pytorch_model.safetensors.index.fp16.json"
+    index.write_text(json.dumps({"weight_map": {"a": shard}}))
+    (tmp_path / shard).touch()
+    assert [path.name for path in weight_files(tmp_path, "m")] == [shard]
 
 
 def test_a_download_that_was_cut_short(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_no_kernel_is_rearranged_in_a_program(in_order: bool) -> None:
     )
     kernels = kernels_of(network, Programs()) if in_order else frozenset()
     assert kernels == ({"0.weight", "2.weight"} if in_order else set())
-    weights = stored(weights_for(Programs(), network), kernels)
+    weights = weights_for(Programs(), network, kernels=kernels)
     planned = stored(shapes(network), kernels)
     assert {name: array.shape for name, array in weights.items()} == {name: s.shape for name, s in planned.items()}
     image = np.random.default_rng(0).standard_normal((2, 3, 9, 8)).astype(np.float32)
