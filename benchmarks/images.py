@@ -14,6 +14,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ prepare()  # before jax and torch start
 import torch  # noqa: E402
 from diffusers import (  # noqa: E402
     AutoencoderKL,
+    AutoPipelineForText2Image,
     DDIMScheduler,
     DiffusionPipeline,
     StableDiffusionPipeline,
@@ -36,7 +38,6 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer  # noqa: E
 from benchmarks.hardware import let_torch_compile  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 from hfjax_app.images import ImageGenerator  # noqa: E402
-from hfjax_app.images.checkpoint import read  # noqa: E402
 
 STEPS = 20
 GUIDANCE = 4.0
@@ -136,7 +137,10 @@ def main() -> None:
     parser.add_argument("--against", choices=CONTENDERS[1:], action="append", help="only this one (default: both)")
     arguments = parser.parse_args()
     let_torch_compile()
-    made = {"embedded": lambda: read(resolve("images")), "reduced": reduced_stable_diffusion}
+    made = {
+        "embedded": lambda: AutoPipelineForText2Image.from_pretrained(resolve("images")),
+        "reduced": reduced_stable_diffusion,
+    }
     names = [OURS, *(arguments.against or CONTENDERS[1:])]
     results = []
     for pipeline in [arguments.pipeline] if arguments.pipeline else made:
