@@ -14,7 +14,6 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np

@@ -60,7 +60,7 @@ class DiffusionPrograms:
         reader: prompts -> what the denoiser is told.
         dtype: of the denoiser's and the text encoders' weights.
         vae_dtype: of the autoencoder's.
-        kernels: the denoiser's weights whose axes are in another order than torch's, see `runtime/kernels.py`.
+        kernels: the denoiser's weights that are not kept as torch has them, see `runtime/kernels.py`.
         vae_kernels: the autoencoder's.
         everywhere: the place of what is no network's own axis: on both devices of a pair; None without a mesh.
     """
@@ -85,7 +85,7 @@ class DiffusionPrograms:
         self.dtype = jnp.dtype(dtype)
         overflows = self.dtype == jnp.float16 and self.vae.config.force_upcast
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
-        self.kernels = kernels_of(self.network, self._programs)
+        self.kernels = kernels_of(self.network, self._programs, transform=self.dtype == jnp.float32)
         self.vae_kernels = kernels_of(self.vae, self._programs)
         self.weights = weights_for(
             self._programs,

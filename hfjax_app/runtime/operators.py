@@ -6,15 +6,20 @@ Each is a plain JAX function with the signature of its aten operator.
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 from torchax import interop
+from torchax.ops import jaten, ops_registry
 from torchax.tensor import Environment
 
+from hfjax_app.runtime import winograd
 from hfjax_app.runtime.linear import linear
 
+assert jaten  # its import fills the registry
+_upstream_convolution = ops_registry.all_aten_ops[torch.ops.aten.convolution].func
 _MASKED = -1e30  # finite: a query that may look nowhere averages everything instead of becoming NaN
 _MOST_SCORES = 1 << 20  # numbers that are still in a CPU's cache when the softmax comes back to them
 
@@ -48,6 +53,24 @@ def upsample_nearest2d(
     rows = jnp.arange(new_height, dtype=jnp.int32) * height // new_height
     columns = jnp.arange(new_width, dtype=jnp.int32) * width // new_width
     return image[:, :, rows][:, :, :, columns]
+
+
+def convolution(
+    image: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Sequence[int], *rest: Any
+) -> jax.Array:
+    """Upstream's, but for kernels that `kernels.py` keeps transformed, which have three axes where a kernel has four.
+
+    Args:
+        image: [batch, inputs, height, width], or what else torch convolves.
+        weight: [outputs, inputs, height, width], or [16, inputs, outputs].
+        bias: [outputs] or None.
+        stride: 1 where the kernel is transformed.
+        rest: padding (1 there), dilation, transposed, output padding, groups.
+    """
+    if not image.ndim == weight.ndim + 1 == 4:
+        return _upstream_convolution(image, weight, bias, stride, *rest)
+    out = winograd.convolution(image, weight)
+    return out if bias is None else out + bias[:, None, None]
 
 
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
@@ -181,7 +204,8 @@ def scaled_dot_product_attention(
 def _each_head(attention: Callable[..., jax.Array], query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
     """One head's scores after the other's, each in the place of the last: all of them would not fit a cache."""
     heads = jax.tree.map(lambda array: array.reshape(-1, *array.shape[-2:]), (query, key, value))
-    out = jax.lax.map(lambda head: attention(*head), heads)
+    # unrolled, because between two iterations a CPU's other cores have nothing to do
+    _, out = jax.lax.scan(lambda _, head: (None, attention(*head)), None, heads, unroll=4)
     return out.reshape(*query.shape[:-1], -1)
 
 
@@ -247,6 +271,7 @@ def install(environment: Environment) -> None:
     lowering = interop.torch_view(upsample_nearest2d)
     for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):
         environment.override_op_definition(overload, lowering)
+    environment.override_op_definition(torch.ops.aten.convolution.default, interop.torch_view(convolution))
     environment.override_op_definition(torch.ops.aten.gelu.default, interop.torch_view(gelu))
     environment.override_op_definition(torch.ops.aten.native_group_norm.default, interop.torch_view(group_norm))
     environment.override_op_definition(torch.ops.aten.native_layer_norm.default, interop.torch_view(layer_norm))

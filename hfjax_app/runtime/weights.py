@@ -12,6 +12,7 @@ from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import quantization
 from hfjax_app.runtime.hub import Checkpoint, explain, fetch, weight_files
-from hfjax_app.runtime.kernels import ORDER, stored
+from hfjax_app.runtime.kernels import Kernels, kept, stored
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.programs import Programs
@@ -90,7 +91,7 @@ def read(
     dtype: torch.dtype | None = None,
     placement: Placement = on_one_device,
     quantize: bool = False,
-    kernels: Collection[str] = (),
+    kernels: Kernels = MappingProxyType({}),
 ) -> Weights:
     """A checkpoint's weights and the model's buffers as JAX arrays, by their torch names, tied weights once.
 
@@ -102,7 +103,7 @@ def read(
         dtype: of the floating-point parameters; None: the model's, as of everything else.
         placement: where each tensor goes; of a tensor that is split over devices, each part is read for its device.
         quantize: int8 for the weights of linear layers, see `quantization.py`.
-        kernels: the names of those to store in another order of axes, see `kernels.py`.
+        kernels: those that are not kept as torch has them, see `kernels.py`.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
@@ -150,7 +151,7 @@ def weights_for(
     dtype: Any = None,
     *,
     checkpoint: Checkpoint | None = None,
-    kernels: Collection[str] = (),
+    kernels: Kernels = MappingProxyType({}),
 ) -> Weights | dict[str, jax.ShapeDtypeStruct]:
     """A module's weights, all of them on each of the programs' devices; for planned programs their shapes.
 
@@ -159,7 +160,7 @@ def weights_for(
         module: its weights on the CPU, if it has any.
         dtype: JAX's; where given, floating-point parameters (not buffers) are cast to it.
         checkpoint: the files of the weights; None: they are the module's own.
-        kernels: the names of those to store in another order of axes, see `kernels.py`.
+        kernels: those that are not kept as torch has them, see `kernels.py`.
 
     Raises:
         ModelUnavailable: from a checkpoint, as `read` does.
@@ -171,8 +172,8 @@ def weights_for(
         return stored(shapes(module, dtype=torch_dtype, placement=placement), kernels)
     if checkpoint is not None:
         return read(module, checkpoint, dtype=torch_dtype, placement=placement, kernels=kernels)
-    weights = weights_of(module, dtype)
-    return stored(weights if mesh is None else jax.device_put(weights, replicated(mesh)), kernels)
+    weights = stored(weights_of(module, dtype), kernels)
+    return weights if mesh is None else jax.device_put(weights, replicated(mesh))
 
 
 @dataclass(kw_only=True)
@@ -223,7 +224,7 @@ def _read(
     dtypes: dict[str, torch.dtype],
     placement: Placement,
     quantized: Collection[str],
-    kernels: Collection[str],
+    kernels: Kernels,
 ) -> Weights:
     parameters, saved = dict(model.named_parameters()), model.state_dict()
     expected = parameters | {key: buffer for key, buffer in model.named_buffers() if key in saved}
@@ -245,7 +246,7 @@ def _read(
             weights[scale_name] = _placed(scale, placement(scale_name, scale.shape))
         else:
             if target in kernels:
-                tensor = tensor[:].permute(ORDER)
+                tensor = kept(tensor[:], transformed=kernels[target])
                 shape = tuple(tensor.shape)
             weights[target] = jax.make_array_from_callback(
                 shape, placement(target, shape), lambda index: _numpy(tensor[index], dtype)
