@@ -9,7 +9,7 @@ from typing import Any
 
 from hfjax_app.chat.slots import Slots
 
-HURRIED_CHUNK = 4  # decode steps a call while somebody waits
+HURRIED_CHUNK = 4  # decode steps a call while somebody waits, shared out among those whose prompts are being read
 
 
 @dataclass(kw_only=True, eq=False)
@@ -143,7 +143,8 @@ class Scheduler:
     def next_decode(self, most: int | None = None, draft: int = 0) -> DecodeStep | None:
         """More tokens for those that may have some left to make. Call `decoded` when it has been dispatched.
 
-        While somebody waits for a slot or is prefilled, steps are few, so that their turn comes soon.
+        While somebody waits for a slot or is prefilled, steps are few, so that their turn comes soon; and fewer where
+        several are prefilled, all of whom wait for each step, and who go on together the sooner.
 
         Args:
             most: steps at most; None: decode_chunk.
@@ -154,7 +155,7 @@ class Scheduler:
             return None
         limit = self.decode_chunk if most is None else min(most, self.decode_chunk)
         if self.waiting or self._prefilling:
-            limit = min(limit, HURRIED_CHUNK)
+            limit = min(limit, max(1, HURRIED_CHUNK // max(1, len(self._prefilling))))
         left = max(r.max_tokens - r.promised for r in requests)
         steps = min(limit, left)
         tokens = min(steps * (1 + draft), self.decode_chunk, left)

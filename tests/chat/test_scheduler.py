@@ -107,6 +107,19 @@ def test_decode_steps_are_few_while_somebody_waits_or_is_prefilled() -> None:
     assert scheduler.next_decode().steps == HURRIED_CHUNK
 
 
+def test_the_more_are_prefilled_the_fewer_steps_are_made_in_between() -> None:
+    """Eight come at once: the first ones do not run ahead in calls that are as long as everyone's together."""
+    scheduler = scheduler_of(8)
+    for _ in range(8):
+        scheduler.submit(Request(prompt=(1, 2, 3), max_tokens=50))
+    scheduler.admit()
+    steps = []
+    while step := scheduler.next_prefill():
+        scheduler.prefilled(step)
+        steps.append(scheduler.next_decode().steps)
+    assert steps == [1, 1, 1, 1, 1, 2, 4, 8]
+
+
 def test_nothing_is_dispatched_for_those_who_were_promised_all() -> None:
     """Their last tokens are on the way; the slot is theirs until these were read."""
     scheduler = scheduler_of(1)
