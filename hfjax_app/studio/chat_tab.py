@@ -19,7 +19,10 @@ from hfjax_app.studio.status import Gate, model_name
 from hfjax_app.studio.transcript import Message, note, position, read, with_fact
 
 CONCURRENCY = 24  # answers and waiting lines of all visitors; Gradio itself runs at most 40 events at a time
-REDRAW_S = 0.05  # a browser that redraws more often than this falls behind fast models
+# Between two redraws of a page, times the pages that are being answered: drawing takes its time from whoever else is
+# served. A browser that redraws more often than this falls behind fast models; a closed one is noticed at a redraw.
+REDRAW_S = 0.05
+LEAST_OFTEN_S = 0.4
 EXAMPLES = [
     "What is JAX?",
     "My name is Ada. What can you do?",
@@ -39,6 +42,7 @@ class ChatTab:
 
     def __init__(self, backend: Backend, context: int):
         self._backend = backend
+        self._answering = 0  # pages; only touched on the event loop
         self.gate = Gate(backend)
         name = model_name(backend.model)
         with self.gate.panel:
@@ -167,14 +171,20 @@ class ChatTab:
         drawn_at = 0.0
         *before_seed, seed, min_p, repetition_penalty = options
         said = [message.said() for message in messages]
-        async with aclosing(self._replies(said, *before_seed, _seed(seed), min_p, repetition_penalty)) as replies:
-            box = gr.Textbox("", submit_btn=False, stop_btn=True)
-            async for reply in replies:
-                if reply.finish_reason is None and time.monotonic() < drawn_at + REDRAW_S:
-                    continue
-                answer = Message(role="assistant", text=reply.text, note=note(reply))
-                yield [_shown([*messages, answer]), box]
-                box, drawn_at = gr.skip(), time.monotonic()
+        replies = self._replies(said, *before_seed, _seed(seed), min_p, repetition_penalty)
+        self._answering += 1
+        try:
+            async with aclosing(replies):
+                box = gr.Textbox("", submit_btn=False, stop_btn=True)
+                async for reply in replies:
+                    pause = min(self._answering * REDRAW_S, LEAST_OFTEN_S)
+                    if reply.finish_reason is None and time.monotonic() < drawn_at + pause:
+                        continue
+                    answer = Message(role="assistant", text=reply.text, note=note(reply))
+                    yield [_shown([*messages, answer]), box]
+                    box, drawn_at = gr.skip(), time.monotonic()
+        finally:
+            self._answering -= 1
 
     @streamed
     async def chat(
