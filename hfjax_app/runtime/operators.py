@@ -215,8 +215,7 @@ def _attention(
     wide = jnp.promote_types(query.dtype, jnp.float32)
     scores = jnp.einsum("...qd,...kd->...qk", query * scale, key, preferred_element_type=wide)
     if mask is not None:
-        masked = jnp.where(mask, scores, _MASKED) if mask.dtype == bool else scores + mask
-        scores = jnp.maximum(masked, _MASKED)
+        scores = jnp.where(mask, scores, _MASKED) if mask.dtype == bool else jnp.maximum(scores + mask, _MASKED)
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     out = jnp.einsum("...qk,...kd->...qd", weights.astype(value.dtype), value, preferred_element_type=wide)
     return (out / weights.sum(-1, keepdims=True)).astype(query.dtype)

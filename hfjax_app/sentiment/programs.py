@@ -12,7 +12,6 @@ import torch
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.sentiment import attention
 from hfjax_app.sentiment.encoding import Encoder
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.turns import Turns
@@ -78,7 +77,7 @@ class ClassifierPrograms:
         rows = {length: tokens // length for length in encoder.lengths}
         self.batch = {length: count if count >= FEWEST_ROWS else 1 for length, count in rows.items()}
         self.of_shape: dict[tuple[int, int], jax.stages.Compiled] = {}
-        with attention.used_by(model), _narrow_integers():
+        with _narrow_integers():
             for length, batch in self.batch.items():
                 for count in sorted({1, batch}):
                     ids = np.zeros((count, length), np.int32)

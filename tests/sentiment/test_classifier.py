@@ -118,7 +118,7 @@ def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.M
 
 
 def test_the_model_is_left_as_it_was(folder: Path) -> None:
-    """Its attention is ours only while it is traced: afterwards torch still runs it, and to the same numbers."""
+    """It is traced and not changed: afterwards torch still runs it, and to the same numbers."""
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     before = model.config._attn_implementation
     classifier = SentimentClassifier(model, AutoTokenizer.from_pretrained(folder), explains=False)
