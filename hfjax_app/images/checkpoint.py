@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard, try_to_load_from_cache
 from transformers import PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.hub import Checkpoint, fetch
+from hfjax_app.runtime.hub import Checkpoint, explain, fetch
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5
@@ -52,6 +52,9 @@ def read_empty(source: str | os.PathLike[str]) -> DiffusionPipeline:
     folder = fetch(source, weights=False)
     try:
         config = AutoPipelineForText2Image.load_config(folder)
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+    try:
         parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
         for key, value in config.items():
             kind = _network_class(value) if key not in parts else None
