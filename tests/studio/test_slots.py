@@ -11,12 +11,17 @@ from .conftest import Studio
 from .test_chat_tab import Visit, answers, box, notes, questions
 
 
-def begin(page: Page, text: str = "Tell me a story.") -> None:
-    """Ask for an answer that takes long, and wait until some of it is there."""
+def prepare(page: Page) -> None:
+    """Let answers take long."""
     if not page.locator("#system-prompt").is_visible():
         page.locator("#chat-settings").get_by_text("Settings").click()
         page.locator("#max-tokens input[type=number]").fill("900")
         page.locator("#max-tokens input[type=number]").blur()
+
+
+def begin(page: Page, text: str = "Tell me a story.") -> None:
+    """Ask for an answer that takes long, and wait until some of it is there."""
+    prepare(page)
     box(page).fill(text)
     box(page).press("Enter")
     expect(notes(page).last).to_contain_text(re.compile(r"\d tokens"), timeout=30_000)
@@ -110,17 +115,20 @@ def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
 def test_two_visitors_stream_at_the_same_time_and_the_third_waits_in_line(slow_studio: Studio, visit: Visit) -> None:
     """The server has two slots. Both answers grow while both run; the third sees its place until one stops."""
     first, second, third = visit(slow_studio), visit(slow_studio), visit(slow_studio)
+    for page in (first, second):  # before answers take their time from the browser, which shares the processor
+        prepare(page)
+    box(third).fill("Hello!")
     begin(first)
     begin(second)
     before = tokens(first), tokens(second)
     slow_studio.wait_busy(2)
+    box(third).press("Enter")
+    expect(notes(third)).to_have_text("place 1 in line", timeout=15_000)
     deadline = time.monotonic() + 30
     while tokens(first) <= before[0] or tokens(second) <= before[1]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     slow_studio.wait_busy(2)
-    box(third).fill("Hello!")
-    box(third).press("Enter")
     expect(notes(third)).to_have_text("place 1 in line")
     stop(first)
     expect(notes(third)).to_contain_text("first token", timeout=10_000)
