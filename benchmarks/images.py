@@ -137,7 +137,7 @@ def main() -> None:
     arguments = parser.parse_args()
     let_torch_compile()
     made = {
-        "embedded": lambda: AutoPipelineForText2Image.from_pretrained(resolve("images")),
+        "embedded": lambda: AutoPipelineForText2Image.from_pretrained(resolve("images"), dtype=torch.float32),
         "reduced": reduced_stable_diffusion,
     }
     names = [OURS, *(arguments.against or CONTENDERS[1:])]
