@@ -4,6 +4,7 @@ Chat comes first, because its visitors wait for nothing else. A backend that fai
 """
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,13 +22,15 @@ OnReport = Callable[[ProgramReport], None]
 class Backend:
     """One tab's model: its state, the programs compiled so far, and, once ready, the thing itself.
 
-    state is "waiting" (for the backends before it), "loading", "compiling", "ready" or "failed".
+    state is "waiting" (for the backends before it), "loading", "compiling", "ready" or "failed"; `seconds` is how long
+    getting ready took.
     """
 
     name: str
     model: str
     make: Callable[[OnReport], Any]
     state: str = "waiting"
+    seconds: float = 0.0
     reports: list[ProgramReport] = field(default_factory=list)
     error: str | None = None
     _instance: Any = None
@@ -57,15 +60,16 @@ class Backend:
                 source = "from the cache" if last.cached else "compiled"
                 return f"{len(self.reports)} programs ready; {last.name} {source} in {last.seconds:.1f} s"
             case "ready":
-                return f"ready; {len(self.reports)} programs in {sum(r.seconds for r in self.reports):.1f} s"
+                return f"ready; {len(self.reports)} programs in {self.seconds:.1f} s"
             case _:
                 return f"failed: {self.error}"
 
     def warm_up(self) -> None:
         """Load and compile. Never raises: a failure becomes the state."""
-        self.state = "loading"
+        self.state, started = "loading", time.monotonic()
         try:
             self._instance = self.make(self._reported)
+            self.seconds = time.monotonic() - started
             self.state = "ready"
         except HfjaxError as error:
             self.error, self.state = str(error), "failed"

@@ -35,7 +35,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime import quantization
 from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Weights, weights_of
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program, Programs
 
 # Tokens that a speculative round drafts, see prompt_lookup.py.
 DRAFT_TOKENS = 7
@@ -94,10 +94,10 @@ class ModelRunner:
             int8=quantization.is_quantized(self.weights),
         )
         self._row_tiers, self._slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
-        self._prefill: dict[tuple[int, int], jax.stages.Compiled] = {}
-        self._copy: dict[int, jax.stages.Compiled] = {}
-        self._decode: dict[tuple[int, int], jax.stages.Compiled] = {}
-        self._speculate: dict[int, jax.stages.Compiled] = {}
+        self._prefill: dict[tuple[int, int], Program] = {}
+        self._copy: dict[int, Program] = {}
+        self._decode: dict[tuple[int, int], Program] = {}
+        self._speculate: dict[int, Program] = {}
         # A ring can lose as many rows as a prefill chunk has; a state, none. One request is one slot's program.
         possible = speculation and 1 in self._slot_tiers and not self.decoder.is_recurrent
         self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: there are no drafts
@@ -105,7 +105,8 @@ class ModelRunner:
     def compile(self, programs: Programs) -> None:
         """Compile the programs of every tier and run each once; afterwards the runner never compiles."""
         self.reset()
-        self._compile(programs, self._cache, self._state)
+        with programs.together():
+            self._compile(programs, self._cache, self._state)
         self.clear(0)
         one = sampler_state(SamplingParams(temperature=0.0), 0)
         for rows in self._row_tiers:
@@ -120,7 +121,8 @@ class ModelRunner:
 
     def plan(self, programs: Programs) -> None:
         """Compile the programs of every tier from shapes alone, for devices that need not be here."""
-        self._compile(programs, self.cache_shape, self._free_slots())
+        with programs.together():
+            self._compile(programs, self.cache_shape, self._free_slots())
 
     def _compile(self, programs: Programs, cache: KVCache, state: DecodeState) -> None:
         one = sampler_state(SamplingParams(temperature=0.0), 0)

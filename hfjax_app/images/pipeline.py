@@ -9,8 +9,7 @@ size is another set of programs.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -188,24 +187,6 @@ class DiffusionPrograms:
             return self._sized[size]
 
 
-@contextmanager
-def _compile_seconds() -> Iterator[list[float]]:
-    """Collects how long the block takes, and how long it would have taken on top of that without the cache."""
-    seconds: list[float] = []
-    started, thread = time.perf_counter(), threading.get_ident()
-
-    def listen(event: str, duration: float, **_: Any) -> None:
-        if event == "/jax/compilation_cache/compile_time_saved_sec" and threading.get_ident() == thread:
-            seconds.append(duration)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield seconds
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-        seconds.append(time.perf_counter() - started)
-
-
 class SizedPrograms:
     """The programs for pictures of one size.
 
@@ -243,7 +224,8 @@ class SizedPrograms:
             "step": jax.ShapeDtypeStruct((), jnp.int32),
         }
         self._denoise = {}
-        with _compile_seconds() as seconds:
+        started, before = time.perf_counter(), len(programs.reports)
+        with programs.together():
             for guidance in (2.0, 1.0) if alone else (2.0,):
                 told = parts.reader.read(_NEUTRAL, "", guidance, size)
                 self._denoise[told.rows] = programs.compile(
@@ -273,7 +255,8 @@ class SizedPrograms:
                 latents,
                 shardings=parts.everywhere,
             )
-        self.compile_seconds = sum(seconds)
+        saved = sum(report.saved for report in programs.reports[before:])
+        self.compile_seconds = time.perf_counter() - started + saved
 
     def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Told:
         """What the denoiser is told of the prompts; a guidance scale of 1 and less is none."""

@@ -1,14 +1,16 @@
 """Programs compiled ahead of time, with a ledger of what each one cost.
 
 A program is compiled once from shapes, before anyone is served; calling it with any other shape is an error, never a
-silent recompilation. Does not know what the programs compute.
+silent recompilation. Tracing is Python and compiling is not, so where there are many, one is compiled while the next is
+traced. Does not know what the programs compute.
 """
 
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from hfjax_app.runtime.mesh import replicated
 class ProgramReport:
     """One line of the ledger: a program's name, seconds to trace and compile, and whether the cache had it.
 
+    Where it had, `saved` is how many seconds longer compiling took when it was put there.
+
     The compiler's own figures, in bytes on each device, 0 where it gives none: `arguments` of the program, `temporary`
     memory while it runs, and `in_place`, those of its results that take the place of a donated argument. `constant`,
     bytes of its largest constant, and `all_reduces`, how many it has written down, are read off its text, for planned
@@ -34,6 +38,7 @@ class ProgramReport:
     name: str
     seconds: float
     cached: bool
+    saved: float = 0.0
     arguments: int = 0
     temporary: int = 0
     in_place: int = 0
@@ -45,46 +50,50 @@ class ProgramTooLarge(ModelUnavailable):
     """A planned program that the compiler refuses, because its devices have too little memory for it."""
 
 
-def argument_bytes(program: jax.stages.Compiled) -> int:
+class Program:
+    """A compiled program, otherwise what jax.stages.Compiled is; while it is still being compiled, using it waits.
+
+    Any thread may call it, also on several devices. Each device computes what it is given in the order in which it is
+    given it, and waits inside of a program for the others. Were two threads to give two devices two programs in
+    different orders, both would wait for ever.
+    """
+
+    _handing_out = threading.Lock()  # the devices are the process's, and so is their order
+
+    def __init__(self, compiled: Future[jax.stages.Compiled], mesh: jax.sharding.Mesh | None):
+        self._compiled = compiled
+        alone = mesh is None or mesh.size == 1
+        self._order: AbstractContextManager[Any] = nullcontext() if alone else self._handing_out
+
+    def __call__(self, *args: Any) -> Any:
+        program = self._compiled.result()
+        with self._order:
+            return program(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled.result(), name)
+
+
+def argument_bytes(program: Program) -> int:
     """Of a program's arguments on each device, by the compiler's figures."""
     return getattr(program.memory_analysis(), "argument_size_in_bytes", 0)
 
 
 @contextmanager
-def _cache_hits() -> Iterator[list[str]]:
-    """Collects the persistent cache's hits of this thread while the block runs."""
-    hits: list[str] = []
+def _cache_hits() -> Iterator[list[float]]:
+    """Collects, for each hit of the persistent cache in this thread while the block runs, the seconds it saved."""
+    saved: list[float] = []
     thread = threading.get_ident()
 
-    def listen(event: str, **_: Any) -> None:
-        if event == "/jax/compilation_cache/cache_hits" and threading.get_ident() == thread:
-            hits.append(event)
+    def listen(event: str, duration: float, **_: Any) -> None:
+        if event == "/jax/compilation_cache/compile_time_saved_sec" and threading.get_ident() == thread:
+            saved.append(duration)
 
-    jax.monitoring.register_event_listener(listen)
+    jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        yield hits
+        yield saved
     finally:
-        jax.monitoring.unregister_event_listener(listen)
-
-
-class _Ordered:
-    """A program of several devices that any thread may call; otherwise what jax.stages.Compiled is.
-
-    Each device computes what it is given in the order in which it is given it, and waits inside of a program for the
-    others. Were two threads to give two devices two programs in different orders, both would wait for ever.
-    """
-
-    _handing_out = threading.Lock()  # the devices are the process's, and so is their order
-
-    def __init__(self, program: jax.stages.Compiled):
-        self._program = program
-
-    def __call__(self, *args: Any) -> Any:
-        with self._handing_out:
-            return self._program(*args)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._program, name)
+        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 class Programs:
@@ -106,6 +115,26 @@ class Programs:
         self.mesh, self.planned = mesh, planned
         self.reports: list[ProgramReport] = []
         self._on_report = on_report
+        self._compiler: ThreadPoolExecutor | None = None
+        self._pending: list[Future[jax.stages.Compiled]] = []
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Inside, `compile` returns once a program is traced, and another thread compiles them one by one, in order.
+
+        At the end of the block all are ready.
+
+        Raises:
+            Exception: at the end of the block, what the first one that could not be compiled raised.
+        """
+        with ThreadPoolExecutor(1, "compile") as self._compiler:
+            try:
+                yield
+                for compiled in self._pending:
+                    compiled.result()
+            finally:
+                self._compiler.shutdown(cancel_futures=True)
+                self._compiler, self._pending = None, []
 
     def compile(
         self,
@@ -114,7 +143,7 @@ class Programs:
         *args: Any,
         donate: tuple[int, ...] = (),
         shardings: Any = None,
-    ) -> jax.stages.Compiled:
+    ) -> Program:
         """Compile `function` for the shapes and dtypes of `args`.
 
         Args:
@@ -126,7 +155,7 @@ class Programs:
                 the sharding they came with: left to choose another one, the compiler copies instead of reusing them.
 
         Returns:
-            The compiled program. It refuses arguments of other shapes with a TypeError.
+            The program. It refuses arguments of other shapes with a TypeError.
 
         Raises:
             ProgramTooLarge: of a planned program, what the compiler says.
@@ -141,10 +170,23 @@ class Programs:
         if self.mesh is not None:
             args = jax.tree.map(self._placed, args)
             options["out_shardings"] = shardings
-        with _cache_hits() as hits, warnings.catch_warnings():
+        with warnings.catch_warnings():
             # torch code asks for int64 where jax has int32; positions and ids fit
             warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
             lowered = jax.jit(program, **options).lower(*args)
+        traced = time.perf_counter() - started
+        if self._compiler is not None:
+            compiled = self._compiler.submit(self._finish, name, lowered, traced)
+            self._pending.append(compiled)
+        else:
+            compiled = Future()
+            compiled.set_result(self._finish(name, lowered, traced))
+        return Program(compiled, self.mesh)
+
+    def _finish(self, name: str, lowered: jax.stages.Lowered, traced: float) -> jax.stages.Compiled:
+        """Compile what has been traced in `traced` seconds, and report it."""
+        started = time.perf_counter()
+        with _cache_hits() as hits:
             try:
                 compiled = lowered.compile()
             except jax.errors.JaxRuntimeError as error:
@@ -158,8 +200,9 @@ class Programs:
         text = compiled.as_text() if self.planned else ""
         report = ProgramReport(
             name=name,
-            seconds=time.perf_counter() - started,
+            seconds=traced + time.perf_counter() - started,
             cached=bool(hits),
+            saved=sum(hits),
             arguments=getattr(memory, "argument_size_in_bytes", 0),
             temporary=getattr(memory, "temp_size_in_bytes", 0),
             in_place=getattr(memory, "alias_size_in_bytes", 0),
@@ -168,7 +211,7 @@ class Programs:
         )
         self.reports.append(report)
         self._on_report(report)
-        return compiled if self.mesh is None or self.mesh.size == 1 else _Ordered(compiled)
+        return compiled
 
     def _placed(self, arg: Any) -> Any:
         """An argument's shape with its place on the mesh: its own, or for what comes from the host, everywhere."""

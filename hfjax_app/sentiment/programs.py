@@ -1,17 +1,13 @@
 """A classifier's compiled programs: from token ids of one padded shape to probabilities. Does not judge texts."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.module import Weights, pure_function
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.sentiment.encoding import Encoder
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.turns import Turns
@@ -76,8 +72,8 @@ class ClassifierPrograms:
         tokens = CPU_TOKENS if on_cpu else DEVICE_TOKENS
         rows = {length: tokens // length for length in encoder.lengths}
         self.batch = {length: count if count >= FEWEST_ROWS else 1 for length, count in rows.items()}
-        self.of_shape: dict[tuple[int, int], jax.stages.Compiled] = {}
-        with _narrow_integers():
+        self.of_shape: dict[tuple[int, int], Program] = {}
+        with programs.together():
             for length, batch in self.batch.items():
                 for count in sorted({1, batch}):
                     ids = np.zeros((count, length), np.int32)
@@ -85,11 +81,3 @@ class ClassifierPrograms:
                         f"classify_{count}x{length}", function, weights, ids, np.ones_like(ids)
                     )
             self.explainer = Explainer(model, encoder, weights, turns, programs) if explains else None
-
-
-@contextmanager
-def _narrow_integers() -> Iterator[None]:
-    """Positions that an architecture makes int64 are int32 here, and JAX would warn each time."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
-        yield

@@ -70,6 +70,40 @@ def test_an_error_in_the_function_is_raised_and_not_reported() -> None:
     assert programs.reports == []
 
 
+def test_programs_compiled_together_are_all_ready_at_the_end_and_reported_in_order() -> None:
+    prepare()
+    programs = Programs()
+    with programs.together():
+        made = [programs.compile(f"plus_{n}", lambda x, n=n: x + n, X) for n in range(4)]
+        np.testing.assert_array_equal(made[2](X), X + 2)  # one that is wanted at once is waited for
+    assert [report.name for report in programs.reports] == [f"plus_{n}" for n in range(4)]
+    for n, program in enumerate(made):
+        np.testing.assert_array_equal(program(X), X + n)
+    programs.compile("alone", lambda x: -x, X)
+    assert programs.reports[-1].name == "alone"
+
+
+def test_of_programs_compiled_together_one_that_fails_is_told_at_the_end() -> None:
+    prepare()
+    programs = Programs()
+    unknown = jax.ffi.ffi_call("no_such_target", jax.ShapeDtypeStruct(X.shape, X.dtype))
+
+    def compile_three() -> None:
+        with programs.together():
+            programs.compile("good", lambda x: x + 0.5, X)
+            programs.compile("bad", unknown, X)
+            programs.compile("late", lambda x: x + 1.5, X)
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_target"):
+        compile_three()
+    assert programs.reports[0].name == "good"
+    assert "bad" not in [report.name for report in programs.reports]
+    with pytest.raises(ZeroDivisionError), programs.together():
+        programs.compile("broken", lambda x: x * (1 // 0), X)
+    program = programs.compile("afterwards", lambda x: x * 3, X)
+    np.testing.assert_array_equal(program(X), X * 3)
+
+
 def test_the_name_is_in_the_cache() -> None:
     """Profiles and the cache folder are readable: entries carry the program's name."""
     prepare()

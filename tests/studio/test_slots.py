@@ -15,8 +15,10 @@ def prepare(page: Page) -> None:
     """Let answers take long."""
     if not page.locator("#system-prompt").is_visible():
         page.locator("#chat-settings").get_by_text("Settings").click()
-        page.locator("#max-tokens input[type=number]").fill("900")
-        page.locator("#max-tokens input[type=number]").blur()
+        number, slider = (page.locator(f"#max-tokens input[type={kind}]") for kind in ("number", "range"))
+        number.fill("900")
+        number.blur()
+        expect(slider).to_have_value("900")  # both show the value that is sent
 
 
 def begin(page: Page, text: str = "Tell me a story.") -> None:
