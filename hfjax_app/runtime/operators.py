@@ -12,13 +12,12 @@ import jax
 import jax.numpy as jnp
 import torch
 from torchax import interop
-from torchax.ops import jaten, ops_registry
+from torchax.ops import jaten, ops_registry  # noqa: F401  (importing jaten fills the registry)
 from torchax.tensor import Environment
 
 from hfjax_app.runtime import winograd
 from hfjax_app.runtime.linear import linear
 
-assert jaten  # its import fills the registry
 _upstream_convolution = ops_registry.all_aten_ops[torch.ops.aten.convolution].func
 _MASKED = -1e30  # finite: a query that may look nowhere averages everything instead of becoming NaN
 _MOST_SCORES = 1 << 20  # numbers that are still in a CPU's cache when the softmax comes back to them
