@@ -3,6 +3,7 @@
 import html
 import math
 import secrets
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
@@ -22,6 +23,7 @@ from hfjax_app.studio.stepping import stepped
 
 GALLERY_LIMIT = 24
 SESSION_S = 4 * 3600
+REDRAW_S = 0.1  # at least, from one preview on a page to the next
 RANDOM_SEEDS = 2**32  # short enough to read and to pass through a browser's numbers
 VISITORS = 32  # requests that are taken at the same time; the backend serves a few, the others wait in its line
 EXAMPLES = [
@@ -236,7 +238,7 @@ class ImagesTab:
                         moment.notice,
                     ]
                     yield sheet, note(" · ".join(filter(None, facts))), moment
-                else:
+                elif sheet is not None:
                     yield sheet, _progress(moment), None
 
     def _saved(self, picture: Any) -> str:
@@ -246,11 +248,18 @@ class ImagesTab:
 
 
 def _with_sheets(moments: Iterator[Any]) -> Iterator[tuple[Any, Image.Image | None]]:
-    """Each moment with its contact sheet, made in the thread that draws: previews take a turn on the device."""
+    """Each moment with its contact sheet, made in the thread that draws: previews take a turn on the device.
+
+    Steps that come soon after one that is shown get none: to draw each of a fast model takes longer than to make it.
+    """
+    shown_at = -math.inf
     with closing(moments):
         for moment in moments:
-            previews = getattr(moment, "previews", None)
+            soon = not getattr(moment, "is_last", True) and time.monotonic() < shown_at + REDRAW_S
+            previews = None if soon else getattr(moment, "previews", None)
             yield moment, None if previews is None else contact_sheet(previews)
+            if not soon:
+                shown_at = time.monotonic()
 
 
 def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:
