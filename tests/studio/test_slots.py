@@ -16,9 +16,13 @@ def prepare(page: Page) -> None:
     if not page.locator("#system-prompt").is_visible():
         page.locator("#chat-settings").get_by_text("Settings").click()
         number, slider = (page.locator(f"#max-tokens input[type={kind}]") for kind in ("number", "range"))
-        number.fill("900")
-        number.blur()
-        expect(slider).to_have_value("900")  # both show the value that is sent
+        for _ in range(10):  # Gradio forgets what is filled in while it still builds the page
+            number.fill("900")
+            number.blur()
+            page.wait_for_timeout(300)
+            if slider.input_value() == "900":  # both show the value that is sent
+                break
+        expect(slider).to_have_value("900")
 
 
 def begin(page: Page, text: str = "Tell me a story.") -> None:
