@@ -1,4 +1,5 @@
-"""Settings -> ready backends. The only place that picks models; one thread warms them up, one after the other.
+"""Settings -> ready backends. The only place that picks models; they are loaded and traced one after the other, each
+while those before it are compiled.
 
 Chat comes first, because its visitors wait for nothing else. A backend that fails says why; the others go on.
 """
@@ -11,6 +12,7 @@ from typing import Any
 
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.runtime import loading
 from hfjax_app.runtime.process import keep_compiled, prepare
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.settings import Settings
@@ -64,9 +66,18 @@ class Backend:
             case _:
                 return f"failed: {self.error}"
 
-    def warm_up(self) -> None:
-        """Load and compile. Never raises: a failure becomes the state."""
-        self.state, started = "loading", time.monotonic()
+    def warm_up(self, on_turn: Callable[[], None] = lambda: None) -> None:
+        """Load and compile, when it is this thread's turn. Never raises: a failure becomes the state.
+
+        Args:
+            on_turn: called when the turn has come.
+        """
+        with loading.turn():
+            self.state, started = "loading", time.monotonic()
+            on_turn()
+            self._make(started)
+
+    def _make(self, started: float) -> None:
         try:
             self._instance = self.make(self._reported)
             self.seconds = time.monotonic() - started
@@ -134,9 +145,16 @@ class Backends:
     def _warm_up(self) -> None:
         prepare(self.settings.cache_dir)
         self._check_budget()
+        threads = []
         for backend in self.all:
             if backend.state != "failed":
-                backend.warm_up()
+                has_turn = threading.Event()
+                name = f"warm-up-{backend.name}"
+                threads.append(threading.Thread(target=backend.warm_up, args=(has_turn.set,), name=name, daemon=True))
+                threads[-1].start()
+                has_turn.wait()  # the next one gets in line behind it
+        for thread in threads:
+            thread.join()
         keep_compiled()
 
     def _check_budget(self) -> None:
@@ -174,11 +192,11 @@ class Backends:
             quantize=self.settings.quantize,
             speculation=self.settings.speculation,
         )
-        engine.start(on_report)
         try:
-            zero_shot = ZeroShot(engine, on_report)
+            zero_shot = ZeroShot(engine)
         except ModelUnavailable:  # conversations work all the same, and whoever asks for labels is told
             zero_shot = None
+        engine.start(on_report, *([zero_shot.compile] if zero_shot else []))
         return ChatAssistant(engine, zero_shot)
 
     def _make_sentiment(self, on_report: OnReport) -> Any:

@@ -127,15 +127,21 @@ class ChatEngine:
         engine.runner.weights = read(model, source, placement=placement, quantize=int8)
         return engine
 
-    def start(self, on_report: Callable[[ProgramReport], None] = lambda report: None) -> "ChatEngine":
-        """Compile the programs (reported one by one) and start the engine's thread.
+    def start(
+        self, on_report: Callable[[ProgramReport], None] = lambda report: None, *others: Callable[[Programs], None]
+    ) -> "ChatEngine":
+        """Compile the programs and start the engine's thread.
+
+        Args:
+            on_report: called with each program's report.
+            others: compile more programs on this engine's weights along with its own, such as `ZeroShot.compile`.
 
         Raises:
             EngineStopped: the engine ran before; make a new one.
         """
         if self._worker.started:
             raise EngineStopped("this engine was started before; make a new one")
-        self.runner.compile(Programs(on_report, self.runner.mesh))
+        self.runner.compile(Programs(on_report, self.runner.mesh), *others)
         self._worker.start()
         return self
 

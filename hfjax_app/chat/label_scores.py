@@ -44,11 +44,6 @@ class LabelScores:
             raise ModelUnavailable("this chat model keeps a recurrent state and can't judge labels")
 
     def compile(self, programs: Programs) -> None:
-        """Compile the program and run it once."""
-        self.plan(programs)
-        self([0], [[0]])
-
-    def plan(self, programs: Programs) -> None:
         """Compile the program, from shapes alone."""
         self._program = programs.compile("chat_score", self._score, self._weights, *self._padded([0], [[0]]))
 

@@ -3,7 +3,7 @@
 Handles token ids and device arrays only. Which slot does what is the scheduler's business; text is conversation.py's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import islice
 
@@ -102,11 +102,18 @@ class ModelRunner:
         possible = speculation and 1 in self._slot_tiers and not self.decoder.is_recurrent
         self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: there are no drafts
 
-    def compile(self, programs: Programs) -> None:
-        """Compile the programs of every tier and run each once; afterwards the runner never compiles."""
+    def compile(self, programs: Programs, *others: Callable[[Programs], None]) -> None:
+        """Compile the programs of every tier and run each once; afterwards the runner never compiles.
+
+        Args:
+            programs: where to compile.
+            others: compile more programs, along with these.
+        """
         self.reset()
         with programs.together():
             self._compile(programs, self._cache, self._state)
+            for other in others:
+                other(programs)
         self.clear(0)
         one = sampler_state(SamplingParams(temperature=0.0), 0)
         for rows in self._row_tiers:

@@ -93,7 +93,7 @@ class ChatPlanner:
         try:
             runner.plan(programs)
             if scores := self._label_scores(runner):
-                scores.plan(programs)
+                scores.compile(programs)
         except ProgramTooLarge as error:
             too_large = str(error)
         need = self.need(len(devices))

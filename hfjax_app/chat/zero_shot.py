@@ -6,7 +6,6 @@ Use", arXiv:2102.09690). Does not compute: `label_scores.py` does, beside runnin
 """
 
 import threading
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -15,7 +14,7 @@ from hfjax_app.chat.conversation import ChatFormat
 from hfjax_app.chat.engine import ChatEngine
 from hfjax_app.chat.label_scores import LABEL_TOKENS, MAX_LABELS, LabelScores
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.text import checked_text
 
 MAX_CHARACTERS = 10_000
@@ -29,13 +28,12 @@ class ZeroShot:
 
     Args:
         engine: a chat engine with a tokenizer; it may serve meanwhile.
-        on_report: called with the program's report.
 
     Raises:
         ModelUnavailable: the engine has no tokenizer, or the model has recurrent layers.
     """
 
-    def __init__(self, engine: ChatEngine, on_report: Callable[[ProgramReport], None] = lambda report: None):
+    def __init__(self, engine: ChatEngine):
         if engine.tokenizer is None:
             raise ModelUnavailable("this chat model has no tokenizer")
         self._format = ChatFormat(engine.tokenizer)
@@ -43,7 +41,10 @@ class ZeroShot:
         self.prompt_tokens = self._label_scores.prompt_tokens
         self._turn = threading.Lock()
         self._of_no_text = lru_cache(maxsize=64)(lambda labels: self._scores("", labels))
-        self._label_scores.compile(Programs(on_report, engine.runner.mesh))
+
+    def compile(self, programs: Programs) -> None:
+        """Compile the program; before that, nothing can be classified."""
+        self._label_scores.compile(programs)
 
     def classify(self, text: str, labels: list[str]) -> dict[str, float]:
         """The probability of each label, in the order given.

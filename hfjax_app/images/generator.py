@@ -23,6 +23,7 @@ from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
 from hfjax_app.images.checkpoint import Recommended, fetch_weights, read_empty, recommended, revision_of
 from hfjax_app.images.conditioning import Told
+from hfjax_app.images.line import Line
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.recipe import Recipe, current_versions, digest
 from hfjax_app.images.request import (
@@ -38,11 +39,11 @@ from hfjax_app.images.request import (
 from hfjax_app.images.run import Run
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
-from hfjax_app.images.turns import Line, Turns
 from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.hub import Checkpoint
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.turns import Turns
 from hfjax_app.runtime.weights import DTYPES, default_dtype
 
 # Requests that take turns; the others wait in line. More would only make every one of them slower.

@@ -24,6 +24,7 @@ from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
+from hfjax_app.runtime import loading
 from hfjax_app.runtime.hub import Checkpoint
 from hfjax_app.runtime.kernels import as_torch, kernels_of
 from hfjax_app.runtime.mesh import pair_mesh, replicated, split
@@ -176,7 +177,7 @@ class DiffusionPrograms:
         """
         if found := self._sized.get(size):
             return found
-        with self._compiling:
+        with self._compiling, loading.turn():
             if size not in self._sized:
                 self._sized[size] = SizedPrograms(self, self._programs, size, alone=self._alone)
                 if keep:

@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +19,11 @@ import jax
 import numpy as np
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import compile_cache, compiled_text
+from hfjax_app.runtime import compile_cache, compiled_text, loading
 from hfjax_app.runtime.mesh import replicated
+
+# One for all models, so that those that were asked for first are ready first.
+_compiler = ThreadPoolExecutor(1, "compile")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,26 +118,29 @@ class Programs:
         self.mesh, self.planned = mesh, planned
         self.reports: list[ProgramReport] = []
         self._on_report = on_report
-        self._compiler: ThreadPoolExecutor | None = None
-        self._pending: list[Future[jax.stages.Compiled]] = []
+        self._together: list[Future[jax.stages.Compiled]] | None = None
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Inside, `compile` returns once a program is traced, and another thread compiles them one by one, in order.
 
-        At the end of the block all are ready.
+        At the end of the block all are ready. While they are waited for, another model may be loaded and traced
+        (`loading.turn`); its programs are compiled after these.
 
         Raises:
             Exception: at the end of the block, what the first one that could not be compiled raised.
         """
-        with ThreadPoolExecutor(1, "compile") as self._compiler:
-            try:
-                yield
-                for compiled in self._pending:
+        self._together = pending = []
+        try:
+            yield
+            with loading.others_first():
+                for compiled in pending:
                     compiled.result()
-            finally:
-                self._compiler.shutdown(cancel_futures=True)
-                self._compiler, self._pending = None, []
+        finally:
+            self._together = None
+            for compiled in pending:
+                compiled.cancel()
+            wait(pending)
 
     def compile(
         self,
@@ -175,9 +181,9 @@ class Programs:
             warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
             lowered = jax.jit(program, **options).lower(*args)
         traced = time.perf_counter() - started
-        if self._compiler is not None:
-            compiled = self._compiler.submit(self._finish, name, lowered, traced)
-            self._pending.append(compiled)
+        if self._together is not None:
+            compiled = _compiler.submit(self._finish, name, lowered, traced)
+            self._together.append(compiled)
         else:
             compiled = Future()
             compiled.set_result(self._finish(name, lowered, traced))

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import RequestRejected
+from hfjax_app.runtime.programs import Programs
 
 LABELS = ["refund request", "praise", "bug report", "<end_of_turn>"]
 TEXT = "The model of the turn is end it."
@@ -22,7 +23,9 @@ def judge(
     model_of: Callable[[str], PreTrainedModel],
 ) -> tuple[ZeroShot, ChatEngine, PreTrainedModel]:
     engine = engine_of(request.param)
-    return ZeroShot(engine), engine, model_of(request.param)
+    zero_shot = ZeroShot(engine)
+    zero_shot.compile(Programs())
+    return zero_shot, engine, model_of(request.param)
 
 
 def torch_sum(model: PreTrainedModel, prompt: list[int], label: list[int]) -> float:

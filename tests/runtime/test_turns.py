@@ -1,9 +1,9 @@
-"""Two users alternate, and a line moves up."""
+"""A lock that is handed over in the order of arrival."""
 
 import threading
 import time
 
-from hfjax_app.images.turns import Line, Turns
+from hfjax_app.runtime.turns import Turns
 
 
 def test_users_alternate() -> None:
@@ -36,18 +36,3 @@ def test_an_error_inside_hands_the_turn_on() -> None:
             pass
     with turns:
         pass
-
-
-def test_a_line_moves_up() -> None:
-    """Two are served; the third and the fourth know their places, and the fourth moves up when the third gives up."""
-    line = Line(2)
-    first, second, third, fourth = (line.join() for _ in range(4))
-    assert list(line.wait(first, 0.01)) == list(line.wait(second, 0.01)) == []
-    waiting = line.wait(fourth, 0.01)
-    assert next(waiting) == 2
-    assert next(line.wait(third, 0.01)) == 1
-    line.leave(third)
-    assert next(waiting) == 1
-    assert next(waiting) == 1, "said again, so that one who has gone can be told apart"
-    line.leave(first)
-    assert list(waiting) == []
