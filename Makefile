@@ -36,7 +36,7 @@ test: MARKED := not slow and not tpu
 test-all: MARKED := not tpu
 test-all: export CHURN_SECONDS = 120
 test test-all: lint chromium
-	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadfile --ignore tests/studio
+	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/studio
 	@$(PY) -m pytest -m "$(MARKED)" tests/studio
 
 # libtpu compiles for TPUs that are not here, on any x86-64 Linux; minutes for each model.

@@ -13,6 +13,8 @@ from hfjax_app.images.schedule import GivenNoise
 
 from .pipelines import CLASSES
 
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+
 SEED = 7
 CARD = """---
 inference:

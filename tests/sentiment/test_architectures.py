@@ -19,6 +19,8 @@ from hfjax_app.sentiment import SentimentClassifier
 
 from .conftest import CLS, PAD, SEP, WORDS, word_tokenizer
 
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+
 LIMIT = 32
 BASE = {
     "vocab_size": 64,
