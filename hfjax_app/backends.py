@@ -14,7 +14,7 @@ from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.runtime import loading
 from hfjax_app.runtime.process import keep_compiled, prepare
-from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.programs import CompilerCount, ProgramReport
 from hfjax_app.settings import Settings
 
 OnReport = Callable[[ProgramReport], None]
@@ -105,10 +105,13 @@ class Backends:
 
     Args:
         settings: which models, how many slots, where the compile cache is.
+
+    Attributes:
+        compiler: counts what it is asked for from `start` on.
     """
 
     def __init__(self, settings: Settings):
-        self.settings = settings
+        self.settings, self.compiler = settings, CompilerCount()
         self.chat = Backend("chat", settings.chat_model, self._make_chat)
         self.sentiment = Backend("sentiment", settings.sentiment_model, self._make_sentiment)
         self.images = Backend("images", settings.image_model, self._make_images)
@@ -120,6 +123,7 @@ class Backends:
 
     def start(self) -> "Backends":
         """Begin to warm up in the background."""
+        self.compiler.start()
         self._thread.start()
         return self
 

@@ -49,6 +49,32 @@ class ProgramReport:
     all_reduces: int = 0
 
 
+class CompilerCount:
+    """What jax asks its compiler for in this process after `start`, in any thread, and how much of it its cache has."""
+
+    _COMPILED, _HIT = "/jax/core/compile/backend_compile_duration", "/jax/compilation_cache/cache_hits"
+
+    def __init__(self) -> None:
+        self._events: list[str] = []  # several threads append; a sum would lose some
+
+    def start(self) -> None:
+        jax.monitoring.register_event_duration_secs_listener(self._listen)
+        jax.monitoring.register_event_listener(self._listen)
+
+    @property
+    def compilations(self) -> int:
+        """Also those that the cache had."""
+        return self._events.count(self._COMPILED)
+
+    @property
+    def from_cache(self) -> int:
+        return self._events.count(self._HIT)
+
+    def _listen(self, event: str, *_: Any, **__: Any) -> None:
+        if event in (self._COMPILED, self._HIT):
+            self._events.append(event)
+
+
 class ProgramTooLarge(ModelUnavailable):
     """A planned program that the compiler refuses, because its devices have too little memory for it."""
 

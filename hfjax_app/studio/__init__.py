@@ -1,6 +1,5 @@
 """The studio: the Gradio app. With app.py, the only place that imports gradio."""
 
-from hfjax_app.studio.blocks import build_studio
-from hfjax_app.studio.server import launch
+from hfjax_app.studio.launch import launch
 
-__all__ = ["build_studio", "launch"]
+__all__ = ["launch"]

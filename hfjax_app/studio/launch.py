@@ -1,0 +1,63 @@
+"""A clean start and end of the web server. Gradio is imported only when the models have begun to warm up."""
+
+import errno
+import gc
+import importlib
+import os
+import signal
+import socket
+
+import uvicorn
+
+from hfjax_app.backends import Backends
+from hfjax_app.errors import HfjaxError
+from hfjax_app.settings import Settings
+
+LAST_WORDS_S = 2  # what open connections get to end in
+
+
+def launch(backends: Backends, settings: Settings) -> None:
+    """Serve the studio until SIGTERM or Ctrl-C. Takes the port first, then begins to warm up.
+
+    Args:
+        backends: not started yet.
+        settings: host and port.
+
+    Raises:
+        HfjaxError: the port is taken, or the address is not one of this machine.
+    """
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    with _listen(settings.host, settings.port) as listener:
+        for name in ("chat", "sentiment", "images"):  # before there are two threads that import the same modules
+            importlib.import_module(f"hfjax_app.{name}")
+        # uvicorn hands a signal on when it is done; SIGTERM would then kill us before the backends have stopped
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        backends.start()
+        try:
+            _serve(backends, settings, listener)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            backends.stop()
+    if not backends.wait(0):
+        os._exit(0)  # a compiler's threads can't be stopped, and abort the process when Python ends under them
+    gc.freeze()  # or Python would walk all objects of torch and jax before it ends, for seconds
+
+
+def _serve(backends: Backends, settings: Settings, listener: socket.socket) -> None:
+    from hfjax_app.studio.server import studio_app  # Gradio: seconds, in which the first model is loaded
+
+    app = studio_app(backends)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    print(f"hfjax studio is at http://{host}:{settings.port}", flush=True)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_WORDS_S, forwarded_allow_ips="*")
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise HfjaxError(f"port {port} is taken; choose another with --port or HFJAX_PORT") from None
+        raise HfjaxError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
