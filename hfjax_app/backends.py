@@ -56,11 +56,12 @@ class Backend:
             case "waiting":
                 return "waiting for its turn"
             case "loading":
-                return f"loading {self.model}"
+                return f"loading and tracing {self.model}"
             case "compiling":
                 last = self.reports[-1]
                 source = "from the cache" if last.cached else "compiled"
-                return f"{len(self.reports)} programs ready; {last.name} {source} in {last.seconds:.1f} s"
+                count = "1 program" if len(self.reports) == 1 else f"{len(self.reports)} programs"
+                return f"{count} ready; {last.name} {source} in {last.seconds:.1f} s"
             case "ready":
                 return f"ready; {len(self.reports)} programs in {self.seconds:.1f} s"
             case _:
