@@ -9,7 +9,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
 # pip would make the bytecode of all 16,000 modules, which takes longer than to unpack them. Python makes that of the
-# quarter that is imported, and keeps it if it may.
+# third that is imported, and keeps it if it may.
 export PYTHONDONTWRITEBYTECODE :=
 RUFF := $(VENV)/bin/ruff
 
@@ -77,7 +77,8 @@ $(VENV)/.installed: requirements.txt | $(VENV)/.created
 	@echo "installing requirements.txt into $(VENV) (minutes, the first time)"
 	@$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep -m 1 '^torch==' requirements.txt))
 	@$(PIP) -r requirements.txt || $(build_failed)
-	@$(PY) -c "import gradio" & TRANSFORMERS_VERBOSITY=error $(PY) -c "import hfjax_app.chat, hfjax_app.images, hfjax_app.sentiment"; wait
+	@$(PY) -c "import gradio" & \
+	  TRANSFORMERS_VERBOSITY=error $(PY) -c "import hfjax_app.chat, hfjax_app.images, hfjax_app.sentiment"; wait
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed

@@ -76,17 +76,14 @@ class Backend:
         with loading.turn():
             self.state, started = "loading", time.monotonic()
             on_turn()
-            self._make(started)
-
-    def _make(self, started: float) -> None:
-        try:
-            self._instance = self.make(self._reported)
-            self.seconds = time.monotonic() - started
-            self.state = "ready"
-        except HfjaxError as error:
-            self.error, self.state = str(error), "failed"
-        except Exception as error:  # a bug of ours or a library's: the other backends must still come up
-            self.error, self.state = f"{type(error).__name__}: {error}", "failed"
+            try:
+                self._instance = self.make(self._reported)
+                self.seconds = time.monotonic() - started
+                self.state = "ready"
+            except HfjaxError as error:
+                self.error, self.state = str(error), "failed"
+            except Exception as error:  # a bug of ours or a library's: the other backends must still come up
+                self.error, self.state = f"{type(error).__name__}: {error}", "failed"
 
     def refuse(self, reason: str) -> None:
         """Fail without loading anything."""
@@ -201,7 +198,10 @@ class Backends:
             zero_shot = ZeroShot(engine)
         except ModelUnavailable:  # conversations work all the same, and whoever asks for labels is told
             zero_shot = None
-        engine.start(on_report, *([zero_shot.compile] if zero_shot else []))
+            engine.start(on_report)
+        else:
+            engine.start(on_report, zero_shot.compile)
+            zero_shot.run_once()
         return ChatAssistant(engine, zero_shot)
 
     def _make_sentiment(self, on_report: OnReport) -> Any:

@@ -46,6 +46,11 @@ class ZeroShot:
         """Compile the program; before that, nothing can be classified."""
         self._label_scores.compile(programs)
 
+    def run_once(self) -> None:
+        """Take the time of a compiled program's first run, so that no visitor waits for it."""
+        with self._turn:
+            self._label_scores([0], [[0]])
+
     def classify(self, text: str, labels: list[str]) -> dict[str, float]:
         """The probability of each label, in the order given.
 

@@ -1,5 +1,5 @@
 """The studio: the Gradio app. With app.py, the only place that imports gradio."""
 
-from hfjax_app.studio.launch import launch
+from hfjax_app.studio.server import launch
 
 __all__ = ["launch"]

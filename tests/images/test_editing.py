@@ -12,7 +12,9 @@ from PIL import Image, ImageDraw
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
+from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.images.schedule import GivenNoise
+from hfjax_app.runtime.programs import Programs
 
 SEED = 11
 OPTIONS = {"steps": 6, "guidance_scale": 2.0}
@@ -107,6 +109,16 @@ def test_another_size_compiles_once_and_says_so(generator: ImageGenerator, compi
         steps = list(generator.generate("blue", image=drawing(), **options))
     assert len(steps) == 1, "of two steps at a strength of 0.8 one is left"
     assert seen == []
+
+
+def test_another_size_is_said_to_take_what_the_first_one_s_programs_took(make_pipeline: Callable) -> None:
+    """And no more: while models warm up, programs also wait for the compiler."""
+    programs = Programs()
+    made = DiffusionPrograms(make_pipeline(), programs=programs)
+    own = [report for report in programs.reports if report.name in ("denoise", "decode_latents", "encode_picture")]
+    assert len(own) == 3
+    assert made.compile_seconds((48, 32)) == pytest.approx(sum(report.seconds + report.saved for report in own))
+    assert made.compile_seconds(made.size) == 0
 
 
 def test_one_who_cancels_does_not_wait_for_a_compilation(generator: ImageGenerator, compilations: Callable) -> None:

@@ -34,6 +34,16 @@ def test_the_status_line_names_device_and_models(studio: Studio, visit: Callable
         expect(page.locator(control)).to_be_visible()
 
 
+@pytest.mark.parametrize("state", ["waiting", "loading", "compiling", "failed"])
+def test_the_status_line_is_a_line_in_every_state(state: str, studio: Studio, visit: Callable[..., Page]) -> None:
+    """A chip's state is a class, which other parts of the page may style too."""
+    page = visit(studio)
+    chip = page.locator("#status-line .chip.ready").first
+    height = chip.bounding_box()["height"]
+    chip.evaluate("(chip, state) => { chip.className = `chip ${state}`; }", state)
+    assert page.locator(f"#status-line .chip.{state}").bounding_box()["height"] == height
+
+
 def test_polling_ends_when_all_is_settled(studio: Studio, visit: Callable[..., Page]) -> None:
     page = visit(studio)
     expect(page.locator("#status-line .chip.ready")).to_have_count(3)

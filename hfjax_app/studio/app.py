@@ -1,0 +1,97 @@
+"""The web app: the studio's page, /health, and limits on what clients send."""
+
+from dataclasses import asdict
+from typing import Any
+
+import gradio as gr
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hfjax_app.backends import Backends
+from hfjax_app.studio.blocks import build_studio
+from hfjax_app.studio.theme import CSS, HEAD, theme
+
+MAX_BODY = 16 << 20  # bytes of one request: a picture of the largest size as text, and a little more
+MAX_UPLOAD = "10mb"  # of a file; the backends look closer
+
+
+def studio_app(backends: Backends) -> FastAPI:
+    """The studio as an ASGI app with its page at / and the state of the backends at /health."""
+    app = FastAPI(openapi_url=None)
+    app.add_middleware(BodyLimit, limit=MAX_BODY)
+
+    @app.get("/health")
+    def health() -> JSONResponse:
+        state = _health(backends)
+        return JSONResponse(state, status_code=200 if state["status"] == "ready" else 503)
+
+    return gr.mount_gradio_app(
+        app,
+        build_studio(backends),
+        path="/",
+        theme=theme(),
+        css_paths=[CSS],
+        head=HEAD,
+        show_error=False,
+        max_file_size=MAX_UPLOAD,
+        footer_links=["api", "settings"],
+        run_history=False,
+        ssr_mode=False,
+        mcp_server=False,
+        pwa=False,
+        enable_monitoring=False,
+    )
+
+
+def _health(backends: Backends) -> dict[str, Any]:
+    states = [backend.state for backend in backends.all]
+    chat = backends.chat
+    return {
+        "status": "failed" if "failed" in states else "ready" if set(states) == {"ready"} else "warming up",
+        "device": backends.device(),
+        "backends": {
+            backend.name: {
+                "model": backend.model,
+                "state": backend.state,
+                "programs": len(backend.reports),
+                "progress": backend.progress,
+                "error": backend.error,
+            }
+            for backend in backends.all
+        },
+        "chat_engine": asdict(chat.get().engine.stats()) if chat.state == "ready" else None,
+        "compilations": backends.compiler.compilations,
+        "from_cache": backends.compiler.from_cache,
+    }
+
+
+class BodyLimit:
+    """Refuses requests whose body is longer than `limit` bytes with 413, also when they don't say so beforehand."""
+
+    def __init__(self, app: ASGIApp, limit: int):
+        self._app, self._limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > self._limit:
+            await self._refuse(scope, receive, send)
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._limit:
+                return {"type": "http.disconnect"}
+            return message
+
+        await self._app(scope, counted, send)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = JSONResponse({"detail": f"a request may have at most {self._limit:,} bytes"}, status_code=413)
+        await response(scope, receive, send)
