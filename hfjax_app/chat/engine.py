@@ -13,7 +13,6 @@ import numpy as np
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from hfjax_app.chat import preflight
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import check_memory, need_of
 from hfjax_app.chat.sampling import SamplingParams, sampler_state
@@ -114,16 +113,15 @@ class ChatEngine:
         """
         prepare()
         model = empty_model(AutoModelForCausalLM, source, default_dtype() if dtype == "auto" else DTYPES[dtype])
-        preflight.check(model.config, context=context)
-        tokenizer = load(AutoTokenizer.from_pretrained, source)
         mesh = local_mesh()
         placement = on_one_device if mesh is None else TensorParallel(mesh, model)
         int8 = quantize == "int8"
         planned = shapes(model, placement=placement, quantize=int8)
-        # On shapes first: what can't run here is refused before anything is loaded.
-        engine = cls(model, tokenizer, weights=planned, mesh=mesh, slots=slots, context=context, **options)
+        # On shapes first: what can't run here is refused before more than its config is downloaded.
+        engine = cls(model, weights=planned, mesh=mesh, slots=slots, context=context, **options)
         need = need_of(engine.runner, model)
         check_memory(os.fspath(source), need, memory=device_memory(), slots=slots, context=context)
+        engine.tokenizer = load(AutoTokenizer.from_pretrained, source)
         engine.runner.weights = read(model, source, placement=placement, quantize=int8)
         return engine
 

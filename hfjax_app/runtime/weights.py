@@ -70,6 +70,9 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         config = AutoConfig.from_pretrained(folder)
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
+    if type(config) not in auto_class._model_mapping:
+        kind = auto_class.__name__
+        raise ModelUnavailable(f"model {name!r} is a {config.model_type}, which transformers has no {kind} for")
     if quantized := getattr(config, "quantization_config", None):
         method = quantized.get("quant_method") if isinstance(quantized, dict) else type(quantized).__name__
         raise ModelUnavailable(f"model {name!r} is quantised ({method}): take its unquantised original")

@@ -13,7 +13,7 @@ import pytest
 from hfjax_app.chat import ChatEngine, SamplingParams
 
 CLIENTS = 64
-SECONDS = float(os.environ.get("CHURN_SECONDS", "20"))  # `make test-all` takes two minutes
+SECONDS = float(os.environ.get("CHURN_SECONDS", "10"))  # `make test-all` takes two minutes
 LONGEST = 40
 
 

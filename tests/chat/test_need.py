@@ -15,14 +15,14 @@ MIB = 1 << 20
 
 
 def test_the_need_is_what_is_held(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """Gemma 3: two of six layers keep all 64 tokens; 2 heads of 16 numbers, keys and values, float32."""
+    """Gemma 3: one of three layers keeps all 64 tokens; 2 heads of 16 numbers, keys and values, float32."""
     model = model_of("gemma3")
     engine = ChatEngine(model, slots=3, context=64, prefill_chunk=16)
     engine.runner.reset()
     need = need_of(engine.runner, model)
     assert need.weights == sum(weight.nbytes for weight in engine.runner.weights.values())
     assert need.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(engine.runner._cache))
-    assert need.per_slot_token == 2 * 2 * 2 * 16 * 4
+    assert need.per_slot_token == 2 * 2 * 16 * 4
     assert need.read == need.weights - model.get_input_embeddings().weight.nbytes
 
 
