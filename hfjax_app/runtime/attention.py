@@ -54,8 +54,7 @@ def grouped_query_attention(
 
     def scores_of(key: jax.Array, mask: jax.Array) -> jax.Array:
         """float32 [batch, kv_heads, group, queries, rows]."""
-        # dot_general keeps this order of operands, in which no copy of keys and values is made; einsum turns it round
-        scores = jax.lax.dot_general(grouped, key, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+        scores = jax.lax.platform_dependent(grouped, key, cpu=_keys_first, default=_products)
         scores = scores.reshape(batch, kv_heads, -1, queries, key.shape[2]) * scaling
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
@@ -106,6 +105,20 @@ def grouped_query_attention(
         out = whole()
     out = out.reshape(batch, heads, queries, value.shape[-1])
     return out.swapaxes(1, 2).astype(query.dtype)
+
+
+def _products(left: jax.Array, right: jax.Array) -> jax.Array:
+    """float32 [batch, kv_heads, n, m]: the vectors of `left`, [batch, kv_heads, n, head_dim], by those of `right`.
+
+    dot_general keeps this order of operands, in which no copy of keys is made; einsum turns it round.
+    """
+    return jax.lax.dot_general(left, right, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
+
+
+def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
+    """XLA's CPU library rearranges the right operand as it goes, see linear.py: so here that is the few queries."""
+    scores = _products(key, jax.lax.optimization_barrier(grouped))
+    return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
 
 
 def first_rows(cache: torch.Tensor, slot: torch.Tensor, rows: int) -> torch.Tensor:
