@@ -54,7 +54,8 @@ def grouped_query_attention(
 
     def scores_of(key: jax.Array, mask: jax.Array) -> jax.Array:
         """float32 [batch, kv_heads, group, queries, rows]."""
-        scores = jax.lax.platform_dependent(grouped, key, cpu=_keys_first, default=_products)
+        on_cpu = _keys_first if queries == 1 else _products
+        scores = jax.lax.platform_dependent(grouped, key, cpu=on_cpu, default=_products)
         scores = scores.reshape(batch, kv_heads, -1, queries, key.shape[2]) * scaling
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
@@ -116,7 +117,10 @@ def _products(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
-    """XLA's CPU library rearranges the right operand as it goes, see linear.py: so here that is the few queries."""
+    """XLA's CPU library rearranges the right operand as it goes, see linear.py: so here that is one token's queries.
+
+    Those of several tokens have so many scores that XLA would copy them into order.
+    """
     scores = _products(key, jax.lax.optimization_barrier(grouped))
     return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
 
