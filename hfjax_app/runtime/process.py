@@ -1,6 +1,6 @@
 """What must be set before jax starts: the allocator (on CPU), the other hosts (of a TPU slice), the compile cache.
 
-Does not choose models or devices; `JAX_PLATFORMS` stays jax's own setting.
+Does not choose models; `JAX_PLATFORMS` stays jax's own setting. Only a libtpu without a TPU is kept from jax.
 """
 
 import atexit
@@ -37,6 +37,13 @@ def has_tpu() -> bool:
     """Whether this host has TPU chips and their library, decided without starting jax."""
     chips = [*Path("/dev").glob("accel*"), *Path("/dev").glob("vfio/[0-9]*")]
     return importlib.util.find_spec("libtpu") is not None and bool(chips)
+
+
+def _may_have_tpu() -> bool:
+    """Whether anything here is Google's: its TPUs are, whatever their files in /dev are called."""
+    return has_tpu() or any(
+        vendor.read_text().strip() == "0x1ae0" for vendor in Path("/sys/bus/pci/devices").glob("*/vendor")
+    )
 
 
 def keep_freed_memory() -> None:
@@ -85,6 +92,8 @@ def prepare(cache_folder: Path | None = None) -> None:
 
     if has_tpu() and not runs_on_cpu():
         hosts.join()
+    if not jax.config.jax_platforms and runs_on_cpu() and not _may_have_tpu():
+        jax.config.update("jax_platforms", "cpu")  # jax would try a libtpu that is installed for plans, which complains
     chosen = cache_folder or jax.config.jax_compilation_cache_dir or default_cache_folder()
     _use_cache_folder(Path(chosen))
 

@@ -1,5 +1,6 @@
 """What must be set before jax starts, tested by effect, each in a process of its own."""
 
+import importlib.util
 import json
 import os
 import shutil
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from hfjax_app.runtime import process
 
 PROGRAM = """
 import json, logging, sys
@@ -80,6 +83,14 @@ def run_program(folder: Path, prefix: tuple[str, ...] = ()) -> tuple[bool, str]:
     assert report["sums"] == [pytest.approx(101264.66, rel=1e-4)] * len(SPOILED)
     [cached] = set(report["cached"])
     return cached, result.stderr
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu") or process.has_tpu(), reason="needs libtpu and no TPU")
+def test_a_libtpu_without_a_tpu_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As after `make test`, which installs it for plans: jax alone tries it and prints its errors."""
+    monkeypatch.delenv("JAX_PLATFORMS")
+    _, stderr = run_program(tmp_path)
+    assert stderr == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is tuned only on Linux")
