@@ -52,7 +52,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module")
 def quick_compiler() -> Iterator[None]:
     """jax's own switch for tests: the same programs, from a compiler that takes a quarter less time and whose code is
-    slower. For the many small models of other architectures, which make a few tokens or one picture each.
+    slower. For the many small models that make a few tokens or one picture each.
     """
     import jax
 

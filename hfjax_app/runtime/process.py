@@ -39,11 +39,10 @@ def has_tpu() -> bool:
     return importlib.util.find_spec("libtpu") is not None and bool(chips)
 
 
-def _may_have_tpu() -> bool:
-    """Whether anything here is Google's: its TPUs are, whatever their files in /dev are called."""
-    return has_tpu() or any(
-        vendor.read_text().strip() == "0x1ae0" for vendor in Path("/sys/bus/pci/devices").glob("*/vendor")
-    )
+def _has_libtpu_only() -> bool:
+    """Whether libtpu is here, as for plans, and no PCI device of its maker, Google."""
+    vendors = (path.read_text().strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
+    return importlib.util.find_spec("libtpu") is not None and "0x1ae0" not in vendors
 
 
 def keep_freed_memory() -> None:
@@ -92,8 +91,8 @@ def prepare(cache_folder: Path | None = None) -> None:
 
     if has_tpu() and not runs_on_cpu():
         hosts.join()
-    if not jax.config.jax_platforms and runs_on_cpu() and not _may_have_tpu():
-        jax.config.update("jax_platforms", "cpu")  # jax would try a libtpu that is installed for plans, which complains
+    if not jax.config.jax_platforms and runs_on_cpu() and _has_libtpu_only():
+        jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
     chosen = cache_folder or jax.config.jax_compilation_cache_dir or default_cache_folder()
     _use_cache_folder(Path(chosen))
 

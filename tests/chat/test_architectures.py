@@ -15,8 +15,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.errors import ModelUnavailable
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
 SIZES = {"vocab_size": 128, "pad_token_id": 0, "eos_token_id": None, "bos_token_id": None}
 SIZES |= {"tie_word_embeddings": False}  # tied random weights only repeat the last token
 USUAL = SIZES | {
