@@ -77,9 +77,18 @@ class Explainer:
         self._programs, self._points = {}, {}
         for length in sorted({encoder.fitting(min(tokens, encoder.token_limit)) for tokens in _LENGTHS}):
             points = self._points[length] = max(_FEWEST_POINTS, _TOKENS // length)
-            row, path = np.zeros(length, np.int32), np.zeros(points, np.float32)
-            arguments = row, row, np.ones_like(row), path, path, np.zeros(self._labels, np.float32)
-            self._programs[length] = programs.compile(f"explain_{points}x{length}", function, weights, *arguments)
+            name = f"explain_{points}x{length}"
+            self._programs[length] = programs.compile(name, function, weights, *self._padding(length))
+
+    def run_once(self) -> None:
+        """Take the time of the compiled programs' first runs, half a second each, so that no visitor waits for them."""
+        for length, program in self._programs.items():
+            program(self._weights, *self._padding(length))
+
+    def _padding(self, length: int) -> tuple[np.ndarray, ...]:
+        """What a program takes besides the weights, of a text that says nothing."""
+        row, path = np.zeros(length, np.int32), np.zeros(self._points[length], np.float32)
+        return row, row, np.ones_like(row), path, path, np.zeros(self._labels, np.float32)
 
     def explain(self, text: str, target: int, label: str) -> Explanation:
         """What each word contributed to one label's logit.

@@ -81,3 +81,5 @@ class ClassifierPrograms:
                         f"classify_{count}x{length}", function, weights, ids, np.ones_like(ids)
                     )
             self.explainer = Explainer(model, encoder, weights, turns, programs) if explains else None
+        if self.explainer is not None and not programs.planned:
+            self.explainer.run_once()
