@@ -54,9 +54,11 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-bench
 	@$(PY) -m benchmarks.chat
 
+# Always built anew: a build uses this processor's instructions, and pip's cache may hold one of another's.
 bench-peers: benchmarks/requirements-peers.txt $(VENV)/.installed-bench
 	@echo "building llama.cpp (minutes; needs a C++ compiler)"
-	@CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PIP) --no-binary llama-cpp-python -r $< || $(build_failed)
+	@$(PY) -m pip uninstall --quiet --yes llama-cpp-python
+	@CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PIP) --no-cache-dir --no-binary llama-cpp-python -r $< || $(build_failed)
 
 train: $(VENV)/.installed-train
 	@$(PY) -m training.chat

@@ -34,6 +34,7 @@ from benchmarks.contenders import SHAPES, Contender, Engine, LlamaCpp, PlainPort
 from benchmarks.hardware import MemoryFloor, describe, let_torch_compile  # noqa: E402
 from hfjax_app.chat import ChatEngine  # noqa: E402
 from hfjax_app.chat.engine import SPECULATION  # noqa: E402
+from hfjax_app.chat.need import need_of  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
@@ -49,7 +50,9 @@ def prompts_of(users: int, length: int, seed: int) -> list[list[int]]:
 def engine_of(
     model: torch.nn.Module, name: str, *, slots: int, context: int, tiers: Sequence[int] | None = None
 ) -> Engine:
-    return _ready(name, lambda: ChatEngine(model, slots=slots, context=context, tiers=tiers, speculation="never"))
+    return _ready(
+        model, name, lambda: ChatEngine(model, slots=slots, context=context, tiers=tiers, speculation="never")
+    )
 
 
 def int8_engine_of(model: torch.nn.Module, name: str, *, slots: int, context: int, tiers: Sequence[int]) -> Engine:
@@ -58,13 +61,13 @@ def int8_engine_of(model: torch.nn.Module, name: str, *, slots: int, context: in
         model.save_pretrained(folder)
         AutoTokenizer.from_pretrained(resolve("chat-llama")).save_pretrained(folder)
         options = {"slots": slots, "context": context, "tiers": tiers, "speculation": "never"}
-        return _ready(name, lambda: ChatEngine.from_pretrained(folder, quantize="int8", **options))
+        return _ready(model, name, lambda: ChatEngine.from_pretrained(folder, quantize="int8", **options))
 
 
-def _ready(name: str, make: Callable[[], ChatEngine]) -> Engine:
+def _ready(model: torch.nn.Module, name: str, make: Callable[[], ChatEngine]) -> Engine:
     started = time.perf_counter()
     engine = make()
-    contender = Engine(name, engine, sum(array.nbytes for array in engine.runner.weights.values()))
+    contender = Engine(name, engine, need_of(engine.runner, model).read)
     print(f"{name}: ready after {time.perf_counter() - started:.0f} s", flush=True)
     return contender
 
@@ -157,7 +160,9 @@ def drafts(model: torch.nn.Module, new_tokens: int, rounds: int) -> dict[str, An
     """One user with drafts from the conversation, without, and as the engine decides: where a text repeats itself (a
     greedy answer of random weights soon does) and where it does not (tokens drawn at random)."""
     options = {"slots": 1, "context": CONTEXT}
-    engines = {mode: _ready(mode, partial(ChatEngine, model, speculation=mode, **options)) for mode in SPECULATION}
+    engines = {
+        mode: _ready(model, mode, partial(ChatEngine, model, speculation=mode, **options)) for mode in SPECULATION
+    }
     result: dict[str, Any] = {}
     texts = {"repeats itself": {}, "does not": {"temperature": 1.5, "seed": 1}}
     for text, sampling in texts.items():

@@ -1,7 +1,9 @@
 """What a chat model needs of each device, by arithmetic on shapes, and the refusal where a device hasn't got it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +52,7 @@ def need_of(runner: ModelRunner, model: PreTrainedModel) -> Need:
         weights=weights,
         cache=sum(map(_held, jax.tree.leaves(cache))),
         per_slot_token=sum(map(_held, growing)) // (runner.slots * runner.context),
-        read=weights - sum(_held(runner.weights[name]) for name in _only_looked_up(model)),
+        read=weights - sum(_held(runner.weights[name]) for name in _only_looked_up(model, runner.weights)),
     )
 
 
@@ -80,12 +82,11 @@ def check_memory(name: str, need: Need, *, memory: int | None, slots: int, conte
     )
 
 
-def _only_looked_up(model: PreTrainedModel) -> list[str]:
-    """The input embedding, unless the output layer is the same array."""
-    embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    if output is None or output.weight is embedding.weight:
-        return []
-    return [name for name, parameter in model.named_parameters() if parameter is embedding.weight]
+def _only_looked_up(model: PreTrainedModel, weights: Mapping[str, Any]) -> list[str]:
+    """The input embedding, unless the output layer reads the same array; int8 gives a tied one an array of its own."""
+    names = {module: f"{name}.weight" for name, module in model.named_modules()}
+    embedding, output = names[model.get_input_embeddings()], names.get(model.get_output_embeddings())
+    return [embedding] if {embedding, output} <= weights.keys() else []
 
 
 def _held(array: jax.ShapeDtypeStruct) -> int:

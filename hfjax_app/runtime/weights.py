@@ -7,7 +7,7 @@ tensors (old names, experts) follow the library's own rules. Does not download: 
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -114,10 +114,10 @@ def read(
     if not isinstance(source, Checkpoint):
         source = Checkpoint(folder=fetch(source), name=os.fspath(source))
     name = source.name
-    quantized = quantization.names(model) if quantize else frozenset()
+    int8 = quantization.sources(model) if quantize else {}
     try:
         with closing(_Files(weight_files(source.folder, name))) as files:
-            return _read(model, name, files, _dtypes(model, dtype), placement, quantized, kernels)
+            return _read(model, name, files, _dtypes(model, dtype), placement, int8, kernels)
     except ModelUnavailable:
         raise
     except Exception as error:
@@ -134,17 +134,19 @@ def shapes(
     """What `read` would return, as shapes with their dtypes and shardings: enough to compile, without a checkpoint."""
     named = dict(model.named_parameters()) | dict(model.named_buffers())
     dtypes = _dtypes(model, dtype)
-    quantized = quantization.names(model) if quantize else frozenset()
+    int8 = quantization.sources(model) if quantize else {}
     found: dict[str, jax.ShapeDtypeStruct] = {}
 
     def add(name: str, shape: tuple[int, ...], dtype: Any) -> None:
         found[name] = jax.ShapeDtypeStruct(shape, dtype, sharding=placement(name, shape))
 
     for name, tensor in named.items():
-        shape = tuple(tensor.shape)
-        add(name, shape, jnp.int8 if name in quantized else mappings.t2j_dtype(dtypes[name]))
-        if name in quantized:
-            add(quantization.scale_name(name), shape[:1], jnp.float32)
+        if name not in int8:
+            add(name, tuple(tensor.shape), mappings.t2j_dtype(dtypes[name]))
+    for name, source in int8.items():
+        shape = tuple(named[source].shape)
+        add(name, shape, jnp.int8)
+        add(quantization.scale_name(name), shape[:1], jnp.float32)
     return found
 
 
@@ -226,7 +228,7 @@ def _read(
     files: _Files,
     dtypes: dict[str, torch.dtype],
     placement: Placement,
-    quantized: Collection[str],
+    int8: Mapping[str, str],
     kernels: Kernels,
 ) -> Weights:
     parameters, saved = dict(model.named_parameters()), model.state_dict()
@@ -242,19 +244,21 @@ def _read(
         found = tuple(tensor.shape if isinstance(tensor, torch.Tensor) else tensor.get_shape())
         if found != shape:
             raise ModelUnavailable(f"model {name!r}: {target} is {list(found)}, and its config says {list(shape)}")
-        if target in quantized:
+        made: Weights = {}
+        if rounded := [key for key, source in int8.items() if source == target]:
             values, scale = quantization.quantize(tensor[:])
-            weights[target] = _placed(values, placement(target, shape))
-            scale_name = quantization.scale_name(target)
-            weights[scale_name] = _placed(scale, placement(scale_name, scale.shape))
-        else:
+            for key in rounded:
+                scale_name = quantization.scale_name(key)
+                made[key] = _placed(values, placement(key, shape))
+                made[scale_name] = _placed(scale, placement(scale_name, scale.shape))
+        if target not in int8:
             if target in kernels:
                 tensor = kept(tensor[:], transformed=kernels[target])
                 shape = tuple(tensor.shape)
-            weights[target] = jax.make_array_from_callback(
+            made[target] = jax.make_array_from_callback(
                 shape, placement(target, shape), lambda index: _numpy(tensor[index], dtype)
             )
-        weights[target].block_until_ready()  # before the next is read: the host holds one tensor at a time
+        weights.update(jax.block_until_ready(made))  # before the next is read: the host holds one tensor at a time
         bar.update(size(target))
 
     total = sum(map(size, expected))

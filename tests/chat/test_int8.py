@@ -17,7 +17,7 @@ def test_greedy_equals_generate_with_the_rounded_weights(
     model_of("gemma3").save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    for name in quantization.names(rounded):
+    for name in quantization.sources(rounded):
         weight = rounded.get_parameter(name)
         values, scale = quantization.quantize(weight.detach())
         weight.data = torch.from_numpy(values * scale[:, None])
@@ -33,6 +33,6 @@ def test_greedy_equals_generate_with_the_rounded_weights(
     weights = engine.runner.weights
     engine.stop()
     assert got == [w[0, len(p) :].tolist() for w, p in zip(want, prompts, strict=True)]
-    linears = [weights[name] for name in quantization.names(rounded)]
+    linears = [weights[name] for name in quantization.sources(rounded)]
     assert len(linears) == 3 * 7 + 1
     assert {weight.dtype.name for weight in linears} == {"int8"}

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import jax
 import pytest
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine
+from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import Need, check_memory, need_of
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.weights import shapes
 
 MIB = 1 << 20
 
@@ -24,6 +26,15 @@ def test_the_need_is_what_is_held(model_of: Callable[[str], PreTrainedModel]) ->
     assert need.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(engine.runner._cache))
     assert need.per_slot_token == 2 * 2 * 16 * 4
     assert need.read == need.weights - model.get_input_embeddings().weight.nbytes
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_tied_embedding_is_read_by_the_output_layer_unless_that_is_int8(int8: bool) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, tie_word_embeddings=True, **sizes))
+    runner = ModelRunner(model, weights=shapes(model, quantize=int8), slots=1, context=64, end_tokens=())
+    need = need_of(runner, model)
+    assert need.weights - need.read == (64 * 32 * 4 if int8 else 0)
 
 
 def test_what_fits_is_not_refused() -> None:

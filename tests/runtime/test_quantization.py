@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from hfjax_app.runtime.quantization import int8_dot, names, quantize
-from hfjax_app.runtime.weights import empty_model, read
+from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.quantization import adapt, int8_dot, quantize, sources
+from hfjax_app.runtime.weights import empty_model, read, shapes
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64}
 
@@ -59,19 +60,54 @@ def test_the_float_weights_are_never_in_memory(batch: int) -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_checkpoint_in_int8(tied: bool, tmp_path: Path) -> None:
-    """Linear layers only; embeddings, norms and an output layer tied to the embedding keep their dtype."""
+    """Linear layers, the output layer too, though it be tied to the embedding, which stays as it is beside it."""
     LlamaForCausalLM(LlamaConfig(tie_word_embeddings=tied, **SMALL)).save_pretrained(tmp_path)
     model = empty_model(AutoModelForCausalLM, tmp_path, torch.float32)
-    assert ("lm_head.weight" in names(model)) == (not tied)
     weights, plain = read(model, tmp_path, quantize=True), read(model, tmp_path)
     quantized = {name for name, value in weights.items() if value.dtype == jnp.int8}
-    assert quantized == names(model)
-    assert len(quantized) == 7 + (not tied)
+    assert "lm_head.weight" in quantized
+    assert len(quantized) == 8
+    assert ("lm_head.weight" in plain) == (not tied)
     for name in quantized:
         scale = weights[name.removesuffix("weight") + "scale"]
-        np.testing.assert_allclose(weights[name] * scale[:, None], plain[name], atol=0.51 * float(scale.max()))
+        whole = plain.get(name, plain["model.embed_tokens.weight"])
+        np.testing.assert_allclose(weights[name] * scale[:, None], whole, atol=0.51 * float(scale.max()))
     for name in plain.keys() - quantized:
         np.testing.assert_array_equal(weights[name], plain[name])
+    planned = {name: (shape.shape, shape.dtype) for name, shape in shapes(model, quantize=True).items()}
+    assert planned == {name: (value.shape, value.dtype) for name, value in weights.items()}
+
+
+def test_logits_of_a_tied_model_are_torch_s_with_the_rounded_weights(tmp_path: Path) -> None:
+    """The output layer's are rounded, the embedding's are not, though the checkpoint has them once."""
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **SMALL)).save_pretrained(tmp_path)
+    rounded = LlamaForCausalLM.from_pretrained(tmp_path)
+    for name in sources(rounded):
+        layer = rounded.get_submodule(name.removesuffix(".weight"))
+        values, scale = quantize(layer.weight.detach())
+        layer.weight = torch.nn.Parameter(torch.from_numpy(values * scale[:, None]))
+    assert not torch.equal(rounded.lm_head.weight, rounded.model.embed_tokens.weight)
+
+    model = empty_model(AutoModelForCausalLM, tmp_path)
+    weights = read(model, tmp_path, quantize=True)
+    adapt(model)
+    ids = torch.arange(20)[None]
+    function = pure_function(model, lambda model, ids: model(ids, use_cache=False).logits)
+    np.testing.assert_allclose(function(weights, jnp.asarray(ids.numpy())), rounded(ids).logits.detach(), atol=1e-5)
+
+
+def test_a_parameter_that_an_embedding_takes_later_is_left_alone() -> None:
+    """Its one name is the linear layer's."""
+
+    class OutputFirst(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head, self.other = torch.nn.Linear(4, 8, bias=False), torch.nn.Linear(4, 4)
+            self.embedding = torch.nn.Embedding(8, 4)
+            self.embedding.weight = self.head.weight
+
+    assert sources(OutputFirst()) == {"other.weight": "other.weight"}
 
 
 def test_few_slots_never_have_the_converted_weights_in_memory() -> None:
