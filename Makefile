@@ -31,13 +31,11 @@ help:
 run: $(VENV)/.installed
 	@trap : INT; $(PY) -m hfjax_app serve || test $$? -eq 130
 
-# Two workers for everything but the studio: there, servers and browsers have the machine to themselves.
 test: MARKED := not slow and not tpu
 test-all: MARKED := not tpu
 test-all: export CHURN_SECONDS = 120
 test test-all: lint chromium
-	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadfile --no-loadscope-reorder --ignore tests/studio
-	@$(PY) -m pytest -m "$(MARKED)" tests/studio
+	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadgroup --no-loadscope-reorder
 
 # libtpu compiles for TPUs that are not here, on any x86-64 Linux; minutes for each model.
 test-tpu: $(VENV)/.installed-dev
@@ -54,11 +52,13 @@ format: $(VENV)/.installed-dev
 bench: $(VENV)/.installed-bench
 	@$(PY) -m benchmarks.chat
 
-# Always built anew: a build uses this processor's instructions, and pip's cache may hold one of another's.
+# Always built anew: a build uses this processor's instructions, and pip's cache may hold one of another's. Without AMX,
+# whose code in llama.cpp ended in an illegal instruction on a virtual machine that has it.
+NO_AMX := $(if $(filter x86_64,$(shell uname -m)),-DCMAKE_C_FLAGS=-mno-amx-int8 -DCMAKE_CXX_FLAGS=-mno-amx-int8)
 bench-peers: benchmarks/requirements-peers.txt $(VENV)/.installed-bench
 	@echo "building llama.cpp (minutes; needs a C++ compiler)"
 	@$(PY) -m pip uninstall --quiet --yes llama-cpp-python
-	@CMAKE_ARGS="-DLLAVA_BUILD=OFF" $(PIP) --no-cache-dir --no-binary llama-cpp-python -r $< || $(build_failed)
+	@CMAKE_ARGS="-DLLAVA_BUILD=OFF $(NO_AMX)" $(PIP) --no-cache-dir --no-binary llama-cpp-python -r $< || $(build_failed)
 
 train: $(VENV)/.installed-train
 	@$(PY) -m training.chat

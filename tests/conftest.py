@@ -38,27 +38,47 @@ def _compilations() -> Iterator[list[str]]:
 
 
 # Two workers share the files. These take longest and come first, so that neither is left alone with one at the end.
-_LONGEST = ("planning/test_plan.py", "embedded/", "chat/")
+_LONGEST = ("studio/", "planning/test_plan.py", "embedded/", "chat/")
+_NICENESS = 10
 
 
+def _name(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).as_posix()
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        name = item.path.relative_to(Path(__file__).parent).as_posix()
-        return next((at for at, long in enumerate(_LONGEST) if name.startswith(long)), len(_LONGEST))
+    """A file's tests are one worker's, and so are all of studio/, which share their servers."""
+    for item in items:
+        name = _name(item)
+        item.add_marker(pytest.mark.xdist_group("studio" if name.startswith("studio/") else name))
+    items.sort(key=lambda item: next((at for at, long in enumerate(_LONGEST) if _name(item).startswith(long)), 9))
 
-    items.sort(key=place)
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What servers and browsers of studio/ need of the processor they get before the other worker's tests."""
+    if not _name(item).startswith("studio/"):
+        os.nice(max(0, _NICENESS - os.nice(0)))
 
 
-@pytest.fixture(scope="module")
-def quick_compiler() -> Iterator[None]:
+@contextmanager
+def quickly_compiled() -> Iterator[None]:
     """jax's own switch for tests: the same programs, from a compiler that takes a quarter less time and whose code is
-    slower. For the many small models that make a few tokens or one picture each.
+    slower. For the many small models that make a few tokens or one picture each, here and in subprocesses.
     """
     import jax
 
     jax.config.update("jax_disable_most_optimizations", True)
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
     yield
+    del os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"]
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def quick_compiler() -> Iterator[None]:
+    with quickly_compiled():
+        yield
 
 
 @pytest.fixture

@@ -24,6 +24,8 @@ from tests.chat.conftest import make_model, make_tokenizer
 from tests.images.pipelines import stable_diffusion as make_pipeline
 from tests.sentiment.test_classifier import save as save_classifier
 
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "hfjax_app"]
 

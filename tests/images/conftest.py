@@ -9,6 +9,7 @@ from diffusers import StableDiffusionPipeline
 
 from hfjax_app.images import ImageGenerator
 from hfjax_app.runtime.process import prepare
+from tests.conftest import quickly_compiled
 
 from .pipelines import stable_diffusion
 
@@ -18,6 +19,11 @@ def one_thread() -> None:
     """Networks this small only wait for each other's threads."""
     prepare()
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_quickly(quick_compiler: None) -> None:
+    """Here it is about what is computed, not how fast."""
 
 
 @pytest.fixture(scope="session")
@@ -41,4 +47,5 @@ def folder(pipeline: StableDiffusionPipeline, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def generator(folder: Path) -> ImageGenerator:
-    return ImageGenerator.from_pretrained(folder)
+    with quickly_compiled():  # made before a module's own fixtures
+        return ImageGenerator.from_pretrained(folder)

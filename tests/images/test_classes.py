@@ -13,8 +13,6 @@ from hfjax_app.images.schedule import GivenNoise
 
 from .pipelines import CLASSES
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
-
 SEED = 7
 CARD = """---
 inference:
