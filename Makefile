@@ -35,7 +35,7 @@ test: MARKED := not slow and not tpu
 test-all: MARKED := not tpu
 test-all: export CHURN_SECONDS = 120
 test test-all: lint chromium
-	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadgroup --no-loadscope-reorder
+	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadfile --no-loadscope-reorder
 
 # libtpu compiles for TPUs that are not here, on any x86-64 Linux; minutes for each model.
 test-tpu: $(VENV)/.installed-dev

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,13 +47,20 @@ def _name(item: pytest.Item) -> str:
     return item.path.relative_to(Path(__file__).parent).as_posix()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests are one worker's, and so are all of studio/, which share their servers."""
-    for item in items:
-        name = _name(item)
-        item.add_marker(pytest.mark.xdist_group("studio" if name.startswith("studio/") else name))
     items.sort(key=lambda item: next((at for at, long in enumerate(_LONGEST) if _name(item).startswith(long)), 9))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests are one worker's, and so are all of studio/, which share their servers."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "studio" if nodeid.startswith("tests/studio/") else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
