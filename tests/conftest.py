@@ -39,7 +39,7 @@ def _compilations() -> Iterator[list[str]]:
 
 
 # Two workers share the files. These take longest and come first, so that neither is left alone with one at the end.
-_LONGEST = ("studio/", "planning/test_plan.py", "embedded/", "chat/")
+_LONGEST = ("studio/", "planning/test_plan.py", "embedded/", "chat/", "test_commands.py", "test_backends.py", "images/")
 _NICENESS = 10
 
 
@@ -48,7 +48,10 @@ def _name(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: next((at for at, long in enumerate(_LONGEST) if _name(item).startswith(long)), 9))
+    def place(item: pytest.Item) -> int:
+        return next((at for at, long in enumerate(_LONGEST) if _name(item).startswith(long)), len(_LONGEST))
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(optionalhook=True)

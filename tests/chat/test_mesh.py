@@ -75,7 +75,7 @@ for argument in sys.argv[1:]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "wanted",
-    [["llama:none"], pytest.param(["gemma3:none", "qwen3:none", "llama:int8"], marks=pytest.mark.slow)],
+    [["llama:none"], pytest.param(["gemma3:none", "qwen3:none", "llama:int8", "gemma3:int8"], marks=pytest.mark.slow)],
     ids=["llama", "gemma3, qwen3, int8"],
 )
 def test_eight_devices_say_what_one_says(tmp_path: Path, wanted: list[str]) -> None:

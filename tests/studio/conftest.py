@@ -121,6 +121,7 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
         HFJAX_SLOTS="2",
         HFJAX_CONTEXT="1024",
         HFJAX_SPECULATION="never",
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # it shall be slow, but not its start
     )
     states = {"chat": "ready", "sentiment": "failed", "images": "failed"}
     studio.wait_until(
