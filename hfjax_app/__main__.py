@@ -118,10 +118,12 @@ def sentiment(arguments: argparse.Namespace) -> None:
     from hfjax_app.embedded import resolve
     from hfjax_app.runtime.process import prepare
     from hfjax_app.sentiment import SentimentClassifier
+    from hfjax_app.sentiment.classifier import checked_texts
 
+    texts = checked_texts(arguments.texts)
     prepare(settings.cache_dir)
     classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model), explains=False)
-    for text, scores in zip(arguments.texts, classifier.classify(arguments.texts), strict=True):
+    for text, scores in zip(texts, classifier.classify(texts), strict=True):
         line = {"text": text, "label": max(scores, key=scores.__getitem__), "scores": scores}
         print(json.dumps(line, ensure_ascii=False), flush=True)
 
@@ -133,8 +135,10 @@ def image(arguments: argparse.Namespace) -> None:
 
     from hfjax_app.embedded import resolve
     from hfjax_app.images import ImageGenerator
+    from hfjax_app.images.request import check_before_loading
     from hfjax_app.runtime.process import prepare
 
+    check_before_loading(arguments.prompt, **_given(arguments, "negative_prompt", "steps", "guidance_scale", "seed"))
     prepare(settings.cache_dir)
     generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype)
     names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")

@@ -224,9 +224,9 @@ def test_sentiment_prints_a_json_line_for_each_text(
         assert line["scores"][line["label"]] == max(line["scores"].values())
 
 
-def test_sentiment_refuses_text(classifier_folder: Path, refused: Callable[..., str]) -> None:
+def test_sentiment_refuses_text_before_a_model_is_loaded(refused: Callable[..., str]) -> None:
     for text, says in [("", "empty"), ("a" * 10_001, "at most 10,000"), ("a\0", "NUL"), ("\ud800", "surrogate")]:
-        assert says in refused("sentiment", "fine", text, "--model", classifier_folder)
+        assert says in refused("sentiment", "fine", text, "--model", "/no/such/model")
 
 
 # --- image
@@ -282,7 +282,22 @@ def test_image_refuses_an_out_before_a_model_is_loaded(
     ("arguments", "says"),
     [
         (["a circle", "--steps", "1000000000"], "steps = 1000000000"),
+        (["a circle", "--steps", "0"], "from 1 to 100"),
         (["a circle", "--guidance-scale", "nan", "--seed", "3"], "nan"),
+        (["a circle", "--seed", "-1"], "seed = -1"),
+        (["a circle", "--negative-prompt", "a\0"], "NUL"),
+        ([" "], "prompt is empty"),
+    ],
+)
+def test_image_refuses_before_a_model_is_loaded(
+    arguments: list[str], says: str, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    assert says in refused("image", *arguments, "--model", "/no/such/model", "--out", tmp_path / "out.png")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
         (["a circle", "--scheduler", "best"], "scheduler = 'best': must be one of DDIM"),
         (["a circle", "--width", "50"], "width = 50: must be a multiple of 8"),
     ],

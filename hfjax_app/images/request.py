@@ -96,6 +96,27 @@ def checked_seeds(seed: object, images: object) -> tuple[int, ...]:
     return tuple((first + i) % SEEDS for i in range(count))
 
 
+def check_before_loading(
+    prompt: object,
+    *,
+    negative_prompt: object = "",
+    steps: object = None,
+    guidance_scale: object = None,
+    seed: object = None,
+) -> None:
+    """Refuse what no model draws; sizes, schedulers and the most steps are each model's own. None is its default.
+
+    Raises:
+        RequestRejected: the value and the limit.
+    """
+    checked_prompts(prompt, negative_prompt)
+    checked_seeds(seed, 1)
+    if steps is not None:
+        whole_number("steps", steps, 1, MAX_STEPS)
+    if guidance_scale is not None:
+        real_number("guidance scale", guidance_scale, 0, MAX_GUIDANCE)
+
+
 def checked_picture(image: object, mask: object, size: tuple[int, int]) -> tuple[np.ndarray | None, np.ndarray | None]:
     """The picture to start from and the mask as arrays of the wanted size.
 

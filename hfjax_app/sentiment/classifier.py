@@ -35,6 +35,21 @@ MAX_TEXTS = 256
 _Batch = tuple[list[int], int, int]  # which texts, the rows of their program, its length
 
 
+def checked_texts(texts: object) -> list[str]:
+    """Texts that `classify` takes.
+
+    Raises:
+        RequestRejected: no list, too many texts, or one of them is none, empty or too long.
+    """
+    if not isinstance(texts, list):
+        raise RequestRejected(f"texts: must be a list of texts, not {type(texts).__name__}")
+    if len(texts) > MAX_TEXTS:
+        raise RequestRejected(f"{len(texts):,} texts: at most {MAX_TEXTS} a call")
+    for number, text in enumerate(texts, 1):
+        checked_text(text, "text" if len(texts) == 1 else f"text {number}", MAX_CHARACTERS)
+    return texts
+
+
 class SentimentClassifier:
     """Texts -> the probability of each label. Thread-safe: users take turns, one device call each, on a CPU two.
 
@@ -120,13 +135,7 @@ class SentimentClassifier:
             RequestRejected: the value and the limit; nothing was computed for any of the texts.
             ModelUnavailable: the model's scores of a text are no numbers.
         """
-        if not isinstance(texts, list):
-            raise RequestRejected(f"texts: must be a list of texts, not {type(texts).__name__}")
-        if len(texts) > MAX_TEXTS:
-            raise RequestRejected(f"{len(texts):,} texts: at most {MAX_TEXTS} a call")
-        for number, text in enumerate(texts, 1):
-            checked_text(text, "text" if len(texts) == 1 else f"text {number}", MAX_CHARACTERS)
-        verdicts = self.judge(texts, urgent=len(texts) == 1)
+        verdicts = self.judge(checked_texts(texts), urgent=len(texts) == 1)
         for verdict in verdicts:
             if isinstance(verdict, Exception):
                 raise verdict
