@@ -85,7 +85,7 @@ def check_memory(name: str, need: Need, *, memory: int | None, slots: int, conte
 def _only_looked_up(model: PreTrainedModel, weights: Mapping[str, Any]) -> list[str]:
     """The input embedding, unless the output layer reads the same array; int8 gives a tied one an array of its own."""
     names = {module: f"{name}.weight" for name, module in model.named_modules()}
-    embedding, output = names[model.get_input_embeddings()], names.get(model.get_output_embeddings())
+    embedding, output = names.get(model.get_input_embeddings()), names.get(model.get_output_embeddings())
     return [embedding] if {embedding, output} <= weights.keys() else []
 
 
