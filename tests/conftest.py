@@ -79,11 +79,14 @@ def quickly_compiled() -> Iterator[None]:
     """
     import jax
 
-    jax.config.update("jax_disable_most_optimizations", True)
-    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-    yield
-    del os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"]
-    jax.config.update("jax_disable_most_optimizations", False)
+    before = jax.config.read("jax_disable_most_optimizations")  # one may be inside another
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        jax.config.update("jax_disable_most_optimizations", True)
+        try:
+            yield
+        finally:
+            jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="module")

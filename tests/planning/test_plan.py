@@ -93,7 +93,7 @@ def check(folder: Path, name: str, topology: str, layers: int, slots: int, conte
 
 @needs_libtpu
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("name", "topology", "slots"), [("gemma-3-1b", "v5e:1x1", 2), ("llama-3.1-8b", "v5e:2x2", 1)])
+@pytest.mark.parametrize(("name", "topology", "slots"), [("gemma-3-1b", "v5e:1x1", 1), ("llama-3.1-8b", "v5e:2x2", 2)])
 def test_two_layers_compile_for_a_tpu(name: str, topology: str, slots: int, tmp_path: Path) -> None:
     check(tmp_path, name, topology, layers=2, slots=slots, context=256)
 
