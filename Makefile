@@ -80,7 +80,7 @@ $(VENV)/.installed: requirements.txt | $(VENV)/.created
 	@$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep -m 1 '^torch==' requirements.txt))
 	@$(PIP) -r requirements.txt || $(build_failed)
 	@$(PY) -c "import gradio" & \
-	  TRANSFORMERS_VERBOSITY=error $(PY) -c "import hfjax_app.chat, hfjax_app.images, hfjax_app.sentiment"; wait
+	  TRANSFORMERS_VERBOSITY=error $(PY) -c "import hfjax_app.chat.engine, hfjax_app.images.generator, hfjax_app.sentiment.classifier"; wait
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""The commands: serve, chat, sentiment, image, plan. Each loads only what it needs, after its arguments are read.
+"""The commands: serve, chat, sentiment, image, plan. Each imports what computes after its arguments are checked.
 
 Results go to stdout, everything else to stderr. An error is one line, with exit status 2 when the request was wrong and
 1 when something else was.
@@ -77,16 +77,18 @@ def chat(arguments: argparse.Namespace) -> None:
 
 
 async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
-    from hfjax_app.chat import ChatAssistant, ChatEngine, SamplingParams
+    from hfjax_app.chat import SamplingParams
     from hfjax_app.chat.conversation import MAX_CHARACTERS
-    from hfjax_app.embedded import resolve
-    from hfjax_app.runtime.process import prepare
     from hfjax_app.text import checked_text
 
     checked_text(arguments.text, "message", MAX_CHARACTERS)
     options = _given(arguments, "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
     defaults = {"max_tokens": min(SamplingParams().max_tokens, settings.context)}
     params = SamplingParams(**{**defaults, **options})
+
+    from hfjax_app.chat import ChatAssistant, ChatEngine
+    from hfjax_app.embedded import resolve
+    from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
     engine = ChatEngine.from_pretrained(
@@ -115,12 +117,14 @@ async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
 
 def sentiment(arguments: argparse.Namespace) -> None:
     settings = load_settings(sentiment_model=arguments.model)
+    from hfjax_app.sentiment.request import checked_texts
+
+    texts = checked_texts(arguments.texts)
+
     from hfjax_app.embedded import resolve
     from hfjax_app.runtime.process import prepare
     from hfjax_app.sentiment import SentimentClassifier
-    from hfjax_app.sentiment.classifier import checked_texts
 
-    texts = checked_texts(arguments.texts)
     prepare(settings.cache_dir)
     classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model), explains=False)
     for text, scores in zip(texts, classifier.classify(texts), strict=True):
@@ -131,14 +135,16 @@ def sentiment(arguments: argparse.Namespace) -> None:
 def image(arguments: argparse.Namespace) -> None:
     settings = load_settings(image_model=arguments.model)
     out = _checked_out(arguments.out)
+    from hfjax_app.images.request import check_before_loading
+
+    check_before_loading(arguments.prompt, **_given(arguments, "negative_prompt", "steps", "guidance_scale", "seed"))
+
     from tqdm import tqdm
 
     from hfjax_app.embedded import resolve
     from hfjax_app.images import ImageGenerator
-    from hfjax_app.images.request import check_before_loading
     from hfjax_app.runtime.process import prepare
 
-    check_before_loading(arguments.prompt, **_given(arguments, "negative_prompt", "steps", "guidance_scale", "seed"))
     prepare(settings.cache_dir)
     generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype)
     names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")

@@ -118,6 +118,18 @@ def test_help_loads_no_model_library() -> None:
     assert result.stdout.endswith("\n[]\n")
 
 
+def test_a_refusal_imports_nothing_that_computes(tmp_path: Path) -> None:
+    """Which takes seconds; refused is what the command's own arguments say."""
+    requests = [["chat", ""], ["sentiment", ""], ["image", "", "--out", str(tmp_path / "x.png")]]
+    script = (
+        "import sys\nfrom hfjax_app.__main__ import main\n"
+        f"print([main(request) for request in {requests!r}])\n"
+        "print({'jax', 'torch', 'transformers', 'diffusers'} & {*sys.modules})"
+    )
+    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout == "[2, 2, 2]\nset()\n"
+
+
 def test_no_command_and_an_unknown_one(refused: Callable[..., str]) -> None:
     assert "COMMAND" in refused()
     assert "invalid choice" in refused("paint")

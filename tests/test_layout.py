@@ -19,10 +19,10 @@ ALLOWED = {
     "runtime": {"errors"},
     "embedded": set(),
     "planning": {"errors", "runtime", "embedded", *BACKENDS},
-    **{backend: {"errors", "text", "runtime", "__version__"} for backend in BACKENDS},
+    **{backend: {"errors", "text", "public", "runtime", "__version__"} for backend in BACKENDS},
     "studio": {"errors", "settings", "text", "backends", "embedded", "runtime", *BACKENDS},
 }
-LEAVES = {"errors": set(), "settings": {"errors"}, "text": {"errors"}, "console": {"errors"}}
+LEAVES = {"errors": set(), "settings": {"errors"}, "text": {"errors"}, "console": {"errors"}, "public": set()}
 # Third parties and the packages that may import them.
 CONFINED = {
     "gradio": {"studio"},

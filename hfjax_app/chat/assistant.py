@@ -15,7 +15,7 @@ from hfjax_app.chat.conversation import (
     checked_stop,
 )
 from hfjax_app.chat.engine import ChatEngine
-from hfjax_app.chat.sampling import SamplingParams
+from hfjax_app.chat.params import SamplingParams
 from hfjax_app.chat.stream import Progress
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable

@@ -91,7 +91,8 @@ class Decoder:
             parameters = inspect.signature(self._model.forward).parameters
             self._cache_option = "past_key_values" if "past_key_values" in parameters else "cache_params"
             self._options = {name for name in ("position_ids", "logits_to_keep") if name in parameters}
-            self._forward_torch = pure_function(self._model, self._call)
+            # Programs for other numbers of slots run the same forward: jax keeps its trace, most of Python's work.
+            self._forward_torch = jax.jit(pure_function(self._model, self._call), static_argnums=7, inline=True)
             self._trace(chunk)
         except Exception as error:
             why = why_untraceable(error)
@@ -217,7 +218,8 @@ class Decoder:
         place: tuple[jax.Array, int] | None = None,
     ) -> tuple[jax.Array, KVCache]:
         """One call of the model: logits [k, vocabulary] after the tokens at the indices `after` [k], and the cache."""
-        logits, new = self._forward_torch(weights, tokens, cache, position, valid, after, place)
+        slot, rows = (None, None) if place is None else place
+        logits, new = self._forward_torch(weights, tokens, cache, position, valid, after, slot, rows)
         return logits, keep_states(valid > 0, new, cache)
 
     def _write_in_pieces(
@@ -255,12 +257,13 @@ class Decoder:
         position: torch.Tensor,
         valid: torch.Tensor,
         keep: torch.Tensor,
-        place: tuple[torch.Tensor, int] | None = None,
+        slot: torch.Tensor | None = None,
+        rows: int | None = None,
     ) -> Any:
         """The model's own forward on one slot; logits of the tokens at the indices `keep`, and the leaves."""
         length = Length(position, low=0, high=self.context - 1)
-        where = None if place is None else Place(slot=place[0], rows=place[1])
-        cache = slot_view(self.specs, leaves, length, valid, where)
+        place = None if slot is None else Place(slot=slot, rows=rows)
+        cache = slot_view(self.specs, leaves, length, valid, place)
         positions = torch.arange(tokens.shape[0], device=tokens.device, dtype=torch.int32) + position
         options = {"position_ids": positions[None], "logits_to_keep": keep}
         options = {name: value for name, value in options.items() if name in self._options}

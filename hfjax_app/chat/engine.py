@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import check_memory, need_of
-from hfjax_app.chat.sampling import SamplingParams, sampler_state
+from hfjax_app.chat.params import SamplingParams
+from hfjax_app.chat.sampling import sampler_state
 from hfjax_app.chat.scheduler import Request
 from hfjax_app.chat.stats import EngineStats
 from hfjax_app.chat.stream import Progress, Ticket, TokenStream

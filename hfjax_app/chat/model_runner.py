@@ -18,8 +18,9 @@ from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, DecodeState, Made
 from hfjax_app.chat.decoder import Decoder
 from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.logprobs import logprobs_of
+from hfjax_app.chat.params import MAX_LOGPROBS, SamplingParams
 from hfjax_app.chat.penalties import occurrences
-from hfjax_app.chat.sampling import MAX_LOGPROBS, SamplerState, SamplingParams, sample, sampler_state
+from hfjax_app.chat.sampling import SamplerState, sample, sampler_state
 from hfjax_app.chat.tiers import (
     Written,
     covering,
@@ -264,7 +265,7 @@ class ModelRunner:
         Returns:
             decode_chunk steps, those that were not run empty; and the column of each of `slots`.
         """
-        count = covering(self._slot_tiers, len(slots))
+        count = self.width(len(slots))
         if count == self.slots:
             which, columns = np.arange(count, dtype=np.int32), slots
             active = np.isin(which, slots)
@@ -296,6 +297,10 @@ class ModelRunner:
     def tier(self, rows: int) -> int:
         """The rows of the programs that run for so many."""
         return covering(self._row_tiers, rows)
+
+    def width(self, slots: int) -> int:
+        """The slots of the program that decodes so many."""
+        return covering(self._slot_tiers, slots)
 
     def _is_end(self, token: jax.Array) -> jax.Array:
         if not self.end_tokens:

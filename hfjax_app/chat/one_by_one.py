@@ -9,8 +9,9 @@ import jax.numpy as jnp
 from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, DecodeState, Made, nothing_made, sound
 from hfjax_app.chat.kv_cache import KVCache
 from hfjax_app.chat.logprobs import logprobs_of
+from hfjax_app.chat.params import MAX_LOGPROBS
 from hfjax_app.chat.penalties import occurrences
-from hfjax_app.chat.sampling import MAX_LOGPROBS, sample
+from hfjax_app.chat.sampling import sample
 
 # Tokens int32 [slots, 1], the slots' cache, positions, how many are real -> logits [slots, vocabulary], the cache.
 Forward = Callable[[jax.Array, KVCache, jax.Array, jax.Array], tuple[jax.Array, KVCache]]

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from hfjax_app.chat.decode_state import NOT_A_NUMBER, DecodeState, Drafts, Made, nothing_made, sound
 from hfjax_app.chat.kv_cache import KVCache
 from hfjax_app.chat.logprobs import logprobs_of
+from hfjax_app.chat.params import MAX_LOGPROBS
 from hfjax_app.chat.penalties import occurrences
-from hfjax_app.chat.sampling import MAX_LOGPROBS, sample
+from hfjax_app.chat.sampling import sample
 from hfjax_app.chat.speculation import NGRAMS
 
 # Tokens int32 [n], one slot's cache, position, how many are real -> logits [n, vocabulary], the cache.

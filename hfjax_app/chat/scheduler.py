@@ -92,6 +92,11 @@ class Scheduler:
         return sum(request is not None for request in self.running)
 
     @property
+    def decoding(self) -> tuple[Request, ...]:
+        """Those whose prompt is in the cache and who may have tokens left to make."""
+        return tuple(r for r in self.running if r is not None and 0 < r.promised < r.max_tokens)
+
+    @property
     def idle(self) -> bool:
         return not self.waiting and not self.busy
 
@@ -150,7 +155,7 @@ class Scheduler:
             most: steps at most; None: decode_chunk.
             draft: tokens that a step may make besides its one.
         """
-        requests = tuple(r for r in self.running if r is not None and 0 < r.promised < r.max_tokens)
+        requests = self.decoding
         if not requests:
             return None
         limit = self.decode_chunk if most is None else min(most, self.decode_chunk)

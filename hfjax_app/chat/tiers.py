@@ -71,9 +71,7 @@ def take(cache: KVCache, rows: int, slots: jax.Array) -> KVCache:
     def one(slot: jax.Array) -> KVCache:
         return [{name: part(name, leaf, slot) for name, leaf in layer.items()} for layer in cache]
 
-    if slots.shape[0] == 1:
-        return jax.tree.map(lambda leaf: leaf[None], one(slots[0]))
-    return jax.lax.map(one, slots)
+    return jax.vmap(one)(slots)
 
 
 class Written(NamedTuple):

@@ -5,7 +5,7 @@ Checking what comes from outside is engine.py's, deciding whose turn it is sched
 
 import threading
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +26,8 @@ from hfjax_app.errors import EngineStopped, RequestRejected
 
 QUEUE_LIMIT = 256
 MAX_FAILURES = 3  # in a row, with nothing that went well in between: then the engine gives up
+
+_Kind = tuple[int, bool]  # of a decode call: for how many slots, and whether it drafts
 
 
 @dataclass(kw_only=True, eq=False)
@@ -70,7 +72,7 @@ class Worker:
         self.alive = False
         self._changed = threading.Condition()  # guards scheduler and alive; never held while the device computes
         self._calls: deque[_Call] = deque()  # dispatched, in the device's order; only the thread touches it
-        self._pace, self._draft_pace = Pace(runner.decode_chunk), Pace(runner.decode_chunk)
+        self._paces: defaultdict[_Kind, Pace] = defaultdict(lambda: Pace(runner.decode_chunk))
         self._speculation, self._always_drafts = Speculation(), always_drafts
         self._read_at = 0.0  # when the newest call that was read had ended, at the latest
         self._failures = 0
@@ -169,9 +171,10 @@ class Worker:
         if prefill is not None:
             self._attempt(self._prefill, prefill, [prefill.request])
         with self._changed:
-            decode = self.scheduler.next_decode(self._pace.steps)
+            width = self.runner.width(len(self.scheduler.decoding))
+            decode = self.scheduler.next_decode(self._paces[width, False].steps)
             if decode is not None and self._drafts(decode):
-                decode = self.scheduler.next_decode(self._draft_pace.steps, self.runner.draft)
+                decode = self.scheduler.next_decode(self._paces[width, True].steps, self.runner.draft)
         if decode is not None:
             self._attempt(self._decode, decode, list(decode.requests))
         dispatched = prefill is not None or decode is not None
@@ -266,7 +269,7 @@ class Worker:
     def _observe(self, step: DecodeStep, made: int, drafts: Drafts | None, seconds: float) -> None:
         """What a decode call took, for the next ones."""
         steps, drafted = (made, 0) if drafts is None else (drafts.rounds, drafts.drafted_rounds)
-        (self._pace if drafts is None else self._draft_pace).observe(steps, seconds)
+        self._paces[self.runner.width(len(step.requests)), drafts is not None].observe(steps, seconds)
         if len(step.requests) == 1:
             self._speculation.observe(self.runner.tier(step.rows), steps=steps, drafted=drafted, seconds=seconds)
 

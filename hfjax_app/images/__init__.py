@@ -1,7 +1,14 @@
 """Images: a diffusers pipeline as warm programs, one dispatch for each denoising step of a picture."""
 
-from hfjax_app.images.generator import ImageGenerator
-from hfjax_app.images.replay import Verdict, replay
-from hfjax_app.images.steps import ImageStep, Picture, Waiting
+from hfjax_app.public import on_demand
 
 __all__ = ["ImageGenerator", "ImageStep", "Picture", "Verdict", "Waiting", "replay"]
+
+__getattr__ = on_demand(
+    __name__,
+    {
+        "generator": ("ImageGenerator",),
+        "steps": ("ImageStep", "Picture", "Waiting"),
+        "verification": ("Verdict", "replay"),
+    },
+)

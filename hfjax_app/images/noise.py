@@ -8,8 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SEEDS = 2**64
-
 
 def first_noise(seed: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """What a run starts from, and what an encoded picture's spread is sampled with: float32, unit normal."""

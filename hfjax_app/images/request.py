@@ -7,12 +7,12 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.noise import SEEDS
 from hfjax_app.text import checked_text
 
 MAX_CHARACTERS = 1_000
 MAX_STEPS = 100
 MAX_GUIDANCE = 20.0
+SEEDS = 2**64
 MAX_SEED = SEEDS - 1
 MAX_IMAGES = 4
 

@@ -25,29 +25,12 @@ from hfjax_app.sentiment.encoding import Encoded, Encoder
 from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
+from hfjax_app.sentiment.request import MAX_CHARACTERS, checked_texts
 from hfjax_app.sentiment.turns import Turns
 from hfjax_app.sentiment.verdict import Verdict
 from hfjax_app.text import checked_text
 
-MAX_CHARACTERS = 10_000
-MAX_TEXTS = 256
-
 _Batch = tuple[list[int], int, int]  # which texts, the rows of their program, its length
-
-
-def checked_texts(texts: object) -> list[str]:
-    """Texts that `classify` takes.
-
-    Raises:
-        RequestRejected: no list, too many texts, or one of them is none, empty or too long.
-    """
-    if not isinstance(texts, list):
-        raise RequestRejected(f"texts: must be a list of texts, not {type(texts).__name__}")
-    if len(texts) > MAX_TEXTS:
-        raise RequestRejected(f"{len(texts):,} texts: at most {MAX_TEXTS} a call")
-    for number, text in enumerate(texts, 1):
-        checked_text(text, "text" if len(texts) == 1 else f"text {number}", MAX_CHARACTERS)
-    return texts
 
 
 class SentimentClassifier:

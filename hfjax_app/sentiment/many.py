@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from hfjax_app.errors import HfjaxError, RequestRejected
-from hfjax_app.sentiment.classifier import MAX_CHARACTERS, SentimentClassifier
+from hfjax_app.sentiment.classifier import SentimentClassifier
+from hfjax_app.sentiment.request import MAX_CHARACTERS
 from hfjax_app.sentiment.table import Cell
 from hfjax_app.sentiment.verdict import Verdict
 from hfjax_app.text import checked_text

@@ -22,7 +22,8 @@ jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv
 import numpy as np
 from transformers import AutoModelForCausalLM
 from hfjax_app.chat.model_runner import ModelRunner
-from hfjax_app.chat.sampling import SamplingParams, sampler_state
+from hfjax_app.chat.params import SamplingParams
+from hfjax_app.chat.sampling import sampler_state
 from hfjax_app.runtime.mesh import TensorParallel, local_mesh, mesh_of
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import Programs

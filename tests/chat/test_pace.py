@@ -1,8 +1,10 @@
 """Steps of a decode call from the time that they take."""
 
+import math
+
 import pytest
 
-from hfjax_app.chat.pace import CALL_S, FIRST_STEPS, Pace
+from hfjax_app.chat.pace import CALL_S, FIRST_STEPS, LONGEST_CALL_S, Pace
 
 
 def test_fast_models_take_many_steps_a_call_and_slow_ones_few() -> None:
@@ -29,6 +31,17 @@ def test_what_a_call_costs_by_itself_is_not_taken_for_its_steps(call_s: float, s
     for _ in range(100):
         taken.append(pace.steps)
         pace.observe(taken[-1], call_s + step_s * taken[-1])
-    best = int((CALL_S - call_s) / step_s)
+    fits = int((CALL_S - call_s) / step_s)
+    worth = math.ceil(9 * call_s / step_s)  # a tenth of the call's time is its own
+    best = min(16, max(fits, min(worth, int((LONGEST_CALL_S - call_s) / step_s))))
     assert min(taken[20:]) >= best - 1
     assert max(taken[20:]) <= best + 1
+
+
+def test_an_own_cost_is_remembered_while_calls_are_alike() -> None:
+    """Eight users of a 135M model on a slow machine: only one step fits the usual time, and a second half of it would
+    be the call's own cost."""
+    call_s, step_s, pace = 0.05, 0.08, Pace(16)
+    for steps in (1, 2, 1, 4, *[1] * 100):
+        pace.observe(steps, call_s + step_s * steps)
+    assert pace.steps == int((LONGEST_CALL_S - call_s) / step_s) == 4

@@ -1,0 +1,22 @@
+"""Texts that a classifier takes, checked before anything is computed."""
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.text import checked_text
+
+MAX_CHARACTERS = 10_000
+MAX_TEXTS = 256
+
+
+def checked_texts(texts: object) -> list[str]:
+    """Texts that `classify` takes.
+
+    Raises:
+        RequestRejected: no list, too many texts, or one of them is none, empty or too long.
+    """
+    if not isinstance(texts, list):
+        raise RequestRejected(f"texts: must be a list of texts, not {type(texts).__name__}")
+    if len(texts) > MAX_TEXTS:
+        raise RequestRejected(f"{len(texts):,} texts: at most {MAX_TEXTS} a call")
+    for number, text in enumerate(texts, 1):
+        checked_text(text, "text" if len(texts) == 1 else f"text {number}", MAX_CHARACTERS)
+    return texts
