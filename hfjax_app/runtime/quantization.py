@@ -3,11 +3,9 @@
 One scale per output channel, the largest magnitude of its row over 127, so that nothing is clipped. Embeddings, norms,
 biases and everything that is no plain linear layer keep their dtype. An output layer tied to the embedding is a linear
 layer too: it gets int8 weights of its own beside the embedding, of which a step then reads a row a token and not the
-whole, usually the largest weight of all. Activations are not quantised. Does not read checkpoints: `weights.py` does,
+whole, usually the largest weight of all. Activations lose nothing to it. Does not read checkpoints: `weights.py` does,
 and quantises each tensor as it comes.
 """
-
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +15,9 @@ from torchax import interop
 
 from hfjax_app.runtime.module import Weights
 
-# Of a weight on its way through int8, as float32: few enough to stay in a CPU's cache, enough rows for a fast dot.
-_BLOCK_BYTES = 4 << 20
-_SMALL_BLOCK_BYTES = 256 << 10  # measured: blocks of 0.5 to 8 MiB take a third longer
-_ONE_BY_ONE, _FEW_ROWS = 4, 16
+_BLOCK_BYTES = 4 << 20  # of a weight that is being quantised, as float32
+_DIGITS, _BASE = 3, 254
+_MOST_INPUTS = (2**31 - 1) // 127**2  # more might overflow the integer products
 
 
 class Int8Linear(torch.nn.Module):
@@ -89,9 +86,8 @@ def quantize(weight: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
     """x @ (weight * scale).T without the float weights ever being in memory.
 
-    int8 is exact in bfloat16, so the scale is applied to the result. TPU and GPU convert inside the dot; so does XLA on
-    CPU for one row of `x`, but for more it would write the converted weights to memory first. There, a block of the
-    weight's rows at a time is read or converted.
+    int8 is exact in bfloat16, so the scale is applied to the result. TPU and GPU convert inside the dot. XLA on CPU
+    would convert ahead of it, or again for each row; there the products are integers.
 
     Args:
         x: [..., inputs], float.
@@ -101,7 +97,8 @@ def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
     Returns:
         [..., outputs], in the dtype of `x`.
     """
-    out = jax.lax.platform_dependent(x, weight, cpu=_dot_on_cpu, default=_dot)
+    on_cpu = _dot_on_cpu if weight.shape[1] <= _MOST_INPUTS else _dot
+    out = jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=_dot)
     return (out * scale).astype(x.dtype)
 
 
@@ -110,62 +107,34 @@ def _dot(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def _dot_on_cpu(x: jax.Array, weight: jax.Array) -> jax.Array:
-    flat = x.reshape(-1, x.shape[-1])
-    return _rows_together(flat, weight).reshape(*x.shape[:-1], weight.shape[0])
+    rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    return _rows_together(rows, weight).reshape(*x.shape[:-1], weight.shape[0])
 
 
 @jax.custom_batching.custom_vmap
-def _rows_together(flat: jax.Array, weight: jax.Array) -> jax.Array:
-    """[rows, inputs] by [outputs, inputs]; what is fastest depends on how many rows share one conversion.
+def _rows_together(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """[rows, inputs] by [outputs, inputs], as exact as in float32, from products of int8 alone.
 
-    One row takes its weights in two blocks or more, a loop: outside of one, XLA fuses what makes the row into the
-    product and computes it again for every output. That took four times as long.
+    Each row is written in `_DIGITS` digits of -127 ... 127 to the base 254, the first of which counts 127ths of the
+    row's largest magnitude: what is left over is less than 2^-23 of that. A digit is a row of an integer product, for
+    which CPUs have instructions, and the weights are read once for all of them, as int8. They are the left operand,
+    which XLA's library reads in place (linear.py).
     """
-    if flat.shape[0] == 1:
-        return _in_blocks(_dot, flat, weight, least=2)
-    if flat.shape[0] <= _ONE_BY_ONE:
-        return _in_blocks(_dots_one_by_one, flat, weight)
-    if flat.shape[0] <= _FEW_ROWS:
-        return _in_blocks(_dot_of_converted, flat, weight, bytes_=_SMALL_BLOCK_BYTES)
-    return _in_blocks(_dot, flat, weight)
+    unit = jnp.max(jnp.abs(rows), axis=1, keepdims=True) / 127
+    unit = jnp.where(unit == 0, 1, unit)  # NaN stays NaN, also in the result
+    digits, rest = [], rows / unit
+    for _ in range(_DIGITS):
+        digits.append(jnp.round(rest))
+        rest = (rest - digits[-1]) * _BASE
+    columns = jnp.concatenate(digits).astype(jnp.int8)
+    products = jax.lax.dot_general(weight, columns, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+    out = jnp.float32(0)
+    for product in reversed(jnp.split(products.T.astype(jnp.float32), _DIGITS)):
+        out = product + out / _BASE
+    return out * unit
 
 
 @_rows_together.def_vmap
-def _rows_of_a_batch(batch: int, batched: list[bool], flat: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
+def _rows_of_a_batch(batch: int, batched: list[bool], rows: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
     assert batched == [True, False], "weights are shared"
-    return _rows_together(flat.reshape(-1, flat.shape[-1]), weight).reshape(batch, flat.shape[1], -1), True
-
-
-def _dots_one_by_one(flat: jax.Array, weight: jax.Array) -> jax.Array:
-    """Each row reads int8, which takes less time than to convert once for all of so few.
-
-    The barrier makes the weights depend on the row, or XLA would convert them ahead of the loop.
-    """
-    return jax.lax.map(lambda row: _dot(*jax.lax.optimization_barrier((row[None], weight)))[0], flat)
-
-
-def _dot_of_converted(flat: jax.Array, weight: jax.Array) -> jax.Array:
-    """Converted once, and the left operand, which XLA's library reads in place (linear.py)."""
-    rows, converted = jax.lax.optimization_barrier((flat.T, weight.astype(flat.dtype)))
-    return jax.lax.optimization_barrier(jnp.matmul(converted, rows, preferred_element_type=jnp.float32)).T
-
-
-def _in_blocks(
-    dot: Callable[[jax.Array, jax.Array], jax.Array],
-    flat: jax.Array,
-    weight: jax.Array,
-    *,
-    least: int = 1,
-    bytes_: int = _BLOCK_BYTES,
-) -> jax.Array:
-    """The product over blocks of the weight's rows, `least` of them or more."""
-    rows, columns = weight.shape
-    step = max(1, min(rows // least, bytes_ // (columns * flat.dtype.itemsize)))
-    count = rows // step
-    blocks = jax.lax.map(
-        lambda block: dot(flat, jax.lax.dynamic_slice_in_dim(weight, block * step, step)), jnp.arange(count)
-    )
-    out = jnp.moveaxis(blocks, 0, 1).reshape(flat.shape[0], count * step)
-    if count * step < rows:
-        out = jnp.concatenate([out, dot(flat, weight[count * step :])], axis=1)
-    return out
+    return _rows_together(rows.reshape(-1, rows.shape[-1]), weight).reshape(batch, rows.shape[1], -1), True
