@@ -170,7 +170,7 @@ def image(arguments: argparse.Namespace) -> None:
 def plan(arguments: argparse.Namespace) -> None:
     names = [f"{kind}_model" for kind in _KINDS]
     settings = load_settings(
-        **{name: getattr(arguments, name) for name in (*names, "slots", "context", "quantize", "dtype", "image_sizes")}
+        **{name: getattr(arguments, name) for name in (*names, "slots", "context", "quantize", "dtype", "speculation", "image_sizes")}
     )
     chosen = {kind: name for kind, name in zip(_KINDS, names, strict=True) if name in settings.model_fields_set}
     models = {kind: getattr(settings, name) for kind, name in (chosen or {"chat": "chat_model"}).items()}
@@ -191,6 +191,7 @@ def plan(arguments: argparse.Namespace) -> None:
         context=settings.context,
         dtype=usual if settings.dtype == "auto" else settings.dtype,
         int8=settings.quantize == "int8",
+        speculation=settings.speculation != "never",
     )
     print(json.dumps(as_json(report)) if arguments.json else as_text(report), flush=True)
     if report.refusals:
@@ -315,7 +316,7 @@ def _parser() -> argparse.ArgumentParser:
         note = note if kind == "chat" else "; the same"
         sub.add_argument(f"--{kind}-model", metavar="M", help=f"{_MODEL}{note}")
     sub.add_argument("--topology", required=True, metavar="T", help=_TOPOLOGIES)
-    for name in ("slots", "context", "quantize", "dtype", "image_sizes"):
+    for name in ("slots", "context", "quantize", "dtype", "speculation", "image_sizes"):
         sub.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=Settings.model_fields[name].description)
     sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
     return parser

@@ -38,6 +38,7 @@ class ChatPlanner:
         slots, context: as ChatEngine takes them.
         dtype: "float32", "bfloat16" or "float16".
         int8: whether linear layers are to be quantised.
+        speculation: whether the app may draft, which takes programs of its own.
 
     Raises:
         ModelUnavailable: no such model, or its architecture can't run, and why.
@@ -47,8 +48,17 @@ class ChatPlanner:
         facts: from the config.
     """
 
-    def __init__(self, source: str | os.PathLike[str], *, slots: int, context: int, dtype: str, int8: bool):
-        self.slots, self.context, self.int8 = slots, context, int8
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        slots: int,
+        context: int,
+        dtype: str,
+        int8: bool,
+        speculation: bool = True,
+    ):
+        self.slots, self.context, self.int8, self.speculation = slots, context, int8, speculation
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
         self._needs: dict[int, Need] = {}
         self._tokenizer = load(AutoTokenizer.from_pretrained, source)
@@ -64,9 +74,14 @@ class ChatPlanner:
 
     def _runner(self, mesh: Any) -> ModelRunner:
         weights = shapes(self.model, placement=TensorParallel(mesh, self.model), quantize=self.int8)
-        ends = end_tokens(self.model)
         return ModelRunner(
-            self.model, weights=weights, mesh=mesh, slots=self.slots, context=self.context, end_tokens=ends
+            self.model,
+            weights=weights,
+            mesh=mesh,
+            slots=self.slots,
+            context=self.context,
+            end_tokens=end_tokens(self.model),
+            speculation=self.speculation,
         )
 
     @staticmethod

@@ -58,9 +58,11 @@ def plan(folder: Path, name: str, layers: int, *arguments: str) -> subprocess.Co
     return subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True)
 
 
-def check(folder: Path, name: str, topology: str, layers: int, slots: int, context: int) -> dict[str, Any]:
-    sizes = ("--slots", str(slots), "--context", str(context))
-    result = plan(folder, name, layers, "--topology", topology, *sizes)
+def check(
+    folder: Path, name: str, topology: str, layers: int, slots: int, context: int, speculation: str = "auto"
+) -> dict[str, Any]:
+    options = ("--slots", str(slots), "--context", str(context), "--speculation", speculation)
+    result = plan(folder, name, layers, "--topology", topology, *options)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     need, programs = found["chat"]["need"], found["chat"]["programs"]
@@ -69,6 +71,7 @@ def check(folder: Path, name: str, topology: str, layers: int, slots: int, conte
     assert found["fits"] is True
     assert {program["name"].partition("_")[0] for program in programs} == {"chat"}
     assert programs[-1]["name"] == "chat_score"
+    assert any(p["name"].startswith("chat_speculate") for p in programs) == (speculation != "never")
     for program in programs:
         of_slots = program["name"] != "chat_score"
         if of_slots:
@@ -93,9 +96,12 @@ def check(folder: Path, name: str, topology: str, layers: int, slots: int, conte
 
 @needs_libtpu
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(("name", "topology", "slots"), [("gemma-3-1b", "v5e:1x1", 1), ("llama-3.1-8b", "v5e:2x2", 2)])
-def test_two_layers_compile_for_a_tpu(name: str, topology: str, slots: int, tmp_path: Path) -> None:
-    check(tmp_path, name, topology, layers=2, slots=slots, context=256)
+@pytest.mark.parametrize(
+    ("name", "topology", "slots", "speculation"),
+    [("gemma-3-1b", "v5e:1x1", 1, "auto"), ("llama-3.1-8b", "v5e:2x2", 2, "never")],
+)
+def test_two_layers_compile_for_a_tpu(name: str, topology: str, slots: int, speculation: str, tmp_path: Path) -> None:
+    check(tmp_path, name, topology, layers=2, slots=slots, context=256, speculation=speculation)
 
 
 @needs_libtpu
