@@ -25,6 +25,7 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
 _TOPOLOGIES = "v5e:1x1, v5e:2x2, v5e:2x4, v6e:1x1, v6e:2x2, or cpu:N for N simulated devices"
 _KINDS = ("chat", "image", "sentiment")
+_PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "image_sizes")
 _MODEL = "an embedded model's name, a folder, or a hub id"
 
 
@@ -169,9 +170,7 @@ def image(arguments: argparse.Namespace) -> None:
 
 def plan(arguments: argparse.Namespace) -> None:
     names = [f"{kind}_model" for kind in _KINDS]
-    settings = load_settings(
-        **{name: getattr(arguments, name) for name in (*names, "slots", "context", "quantize", "dtype", "speculation", "image_sizes")}
-    )
+    settings = load_settings(**{name: getattr(arguments, name) for name in (*names, *_PLANNED)})
     chosen = {kind: name for kind, name in zip(_KINDS, names, strict=True) if name in settings.model_fields_set}
     models = {kind: getattr(settings, name) for kind, name in (chosen or {"chat": "chat_model"}).items()}
     from hfjax_app.planning.topology import parse, prepare_process
@@ -316,7 +315,7 @@ def _parser() -> argparse.ArgumentParser:
         note = note if kind == "chat" else "; the same"
         sub.add_argument(f"--{kind}-model", metavar="M", help=f"{_MODEL}{note}")
     sub.add_argument("--topology", required=True, metavar="T", help=_TOPOLOGIES)
-    for name in ("slots", "context", "quantize", "dtype", "speculation", "image_sizes"):
+    for name in _PLANNED:
         sub.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=Settings.model_fields[name].description)
     sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
     return parser
