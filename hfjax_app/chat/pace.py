@@ -23,7 +23,7 @@ class Pace:
     def __init__(self, most: int):
         self._most = most
         self._sums = (0.0, 0.0, 0.0, 0.0, 0.0)  # of 1, steps, seconds, steps ** 2, steps * seconds
-        self._call_s = 0.0
+        self._call_s: float | None = None  # not told yet
 
     def observe(self, steps: int, seconds: float) -> None:
         """A call of this many steps took so long."""
@@ -49,7 +49,9 @@ class Pace:
         weight, steps, seconds, *_ = self._sums
         if not weight:
             return min(FIRST_STEPS, self._most)
-        step_s = max(self._bounded((seconds - weight * self._call_s) / steps, seconds / steps), 1e-9)
-        fit, longest = (int((limit - self._call_s) / step_s) for limit in (CALL_S, LONGEST_CALL_S))
-        worth = math.ceil(self._call_s * (1 / OWN_SHARE - 1) / step_s)
+        call_s = self._call_s or 0.0
+        step_s = max(self._bounded((seconds - weight * call_s) / steps, seconds / steps), 1e-9)
+        fit, longest = (int((limit - call_s) / step_s) for limit in (CALL_S, LONGEST_CALL_S))
+        # Calls of one step would never tell what is the call's own.
+        worth = 2 if self._call_s is None else math.ceil(call_s * (1 / OWN_SHARE - 1) / step_s)
         return max(1, min(self._most, max(fit, min(worth, longest))))
