@@ -92,7 +92,8 @@ class Decoder:
             self._cache_option = "past_key_values" if "past_key_values" in parameters else "cache_params"
             self._options = {name for name in ("position_ids", "logits_to_keep") if name in parameters}
             # Programs for other numbers of slots run the same forward: jax keeps its trace, most of Python's work.
-            self._forward_torch = jax.jit(pure_function(self._model, self._call), static_argnums=7, inline=True)
+            forward = pure_function(self._model, self._call)
+            self._forward_torch = jax.jit(forward, static_argnums=7, inline=True)  # `rows` is a number
             self._trace(chunk)
         except Exception as error:
             why = why_untraceable(error)

@@ -87,7 +87,8 @@ def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
     """x @ (weight * scale).T without the float weights ever being in memory.
 
     int8 is exact in bfloat16, so the scale is applied to the result. TPU and GPU convert inside the dot. XLA on CPU
-    would convert ahead of it, or again for each row; there the products are integers.
+    would convert ahead of it, or again for each row; there the products are integers. Several CPU devices stand in for
+    chips and do what those do: a row that is split over devices would need a collective for its largest magnitude.
 
     Args:
         x: [..., inputs], float.
@@ -97,7 +98,8 @@ def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
     Returns:
         [..., outputs], in the dtype of `x`.
     """
-    on_cpu = _dot_on_cpu if weight.shape[1] <= _MOST_INPUTS else _dot
+    alone = jax.local_device_count() == 1
+    on_cpu = _dot_on_cpu if alone and weight.shape[1] <= _MOST_INPUTS else _dot
     out = jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=_dot)
     return (out * scale).astype(x.dtype)
 
