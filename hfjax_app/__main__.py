@@ -100,9 +100,11 @@ async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
         quantize=settings.quantize,
         speculation=settings.speculation,
     )
-    assistant = ChatAssistant(engine.start())
+    assistant = ChatAssistant(engine)
+    messages = [{"role": "user", "content": arguments.text}]
+    assistant.check(messages, params, system_prompt=arguments.system)
+    engine.start()
     try:
-        messages = [{"role": "user", "content": arguments.text}]
         shown = 0
         async for reply in assistant.reply(messages, params, system_prompt=arguments.system):
             print(reply.text[shown:], end="", flush=True)

@@ -1,6 +1,9 @@
 """The three backends on the embedded models: warm one by one, then serve without compiling anything."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,12 +28,38 @@ SENTENCES = [
 ]
 
 
+START = """
+from hfjax_app.backends import Backends
+from hfjax_app.settings import load_settings
+
+backends = Backends(load_settings()).start()
+assert backends.wait(timeout=300)
+print(backends.compiler.compilations, backends.compiler.from_cache)
+backends.stop()
+"""
+
+
 @pytest.fixture(scope="module")
 def backends() -> Iterator[Backends]:
     warm = Backends(load_settings()).start()
     assert warm.wait(timeout=300)
     yield warm
     warm.stop()
+
+
+def test_a_second_start_compiles_nothing(backends: Backends) -> None:
+    """All three backends, in another process than the first.
+
+    Gemma's programs were traced in another order wherever a set of strings had one, and every other start compiled
+    them again. Where no other process has filled the cache, such as the studio's server, `backends` was the first.
+    """
+    compilations, from_cache = backends.compiler.compilations, backends.compiler.from_cache
+    if from_cache < compilations:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        again = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True)
+        assert again.returncode == 0, again.stderr
+        compilations, from_cache = map(int, again.stdout.split()[-2:])
+    assert from_cache == compilations > 20
 
 
 def test_all_are_ready_and_every_program_is_in_the_ledger(backends: Backends) -> None:

@@ -139,8 +139,8 @@ def test_no_command_and_an_unknown_one(refused: Callable[..., str]) -> None:
 
 
 def test_chat_prints_the_answer_and_its_stats(chat_folder: Path, run: Callable[..., tuple[int, str, str]]) -> None:
-    arguments = ("chat", "Hello", "--model", chat_folder, "--max-tokens", 9, "--temperature", 0, "--stats")
-    status, out, err = run(*arguments)
+    options = ("--context", 256, "--max-tokens", 9, "--temperature", 0, "--stats")
+    status, out, err = run("chat", "Hello", "--model", chat_folder, *options)
     assert status == 0
     assert out.endswith("\n")
     assert out.strip()
@@ -153,7 +153,20 @@ def test_chat_prints_the_answer_and_its_stats(chat_folder: Path, run: Callable[.
 
 def test_a_seed_decides_the_answer(chat_folder: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     def answer(seed: int) -> str:
-        options = ("--max-tokens", 20, "--temperature", 2, "--top-p", 0.95, "--top-k", 50, "--min-p", 0.01)
+        options = (
+            "--context",
+            256,
+            "--max-tokens",
+            20,
+            "--temperature",
+            2,
+            "--top-p",
+            0.95,
+            "--top-k",
+            50,
+            "--min-p",
+            0.01,
+        )
         status, out, _ = run("chat", "Hello", "--model", chat_folder, "--seed", seed, *options)
         assert status == 0
         return out
@@ -204,9 +217,15 @@ def test_chat_refuses_text_before_a_model_is_loaded(text: str, says: str, refuse
     assert says in refused("chat", text, "--model", "/no/such/model")
 
 
-def test_chat_refuses_what_only_the_model_can_judge(chat_folder: Path, refused: Callable[..., str]) -> None:
-    assert "at most 128" in refused("chat", "Hi", "--model", chat_folder, "--context", 128, "--max-tokens", 10**9)
-    assert "tokens" in refused("chat", "word " * 3000, "--model", chat_folder, "--context", 128)
+def test_chat_refuses_what_only_the_model_can_judge(
+    chat_folder: Path, refused: Callable[..., str], compilations: Callable
+) -> None:
+    """Before anything is compiled."""
+    options = ("--model", chat_folder, "--context", 128)
+    with compilations() as seen:
+        assert "at most 128" in refused("chat", "Hi", *options, "--max-tokens", 10**9)
+        assert "tokens" in refused("chat", "word " * 3000, *options)
+    assert seen == []
 
 
 def test_a_model_that_can_not_be_loaded_is_status_1(run: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

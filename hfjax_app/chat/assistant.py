@@ -59,7 +59,7 @@ class ChatAssistant:
     """Conversations with the model of an engine.
 
     Args:
-        engine: a started ChatEngine with a tokenizer.
+        engine: with a tokenizer; started before anything is answered.
         zero_shot: judges labels with the same model, where it can.
 
     Raises:
@@ -75,6 +75,20 @@ class ChatAssistant:
 
     def stop(self) -> None:
         self.engine.stop()
+
+    def check(self, messages: list[dict[str, str]], params: SamplingParams, *, system_prompt: str = "") -> None:
+        """Raise RequestRejected as `reply` would, also before the engine is started: compiling may take minutes."""
+        prompt, _ = self._fitted(messages, params, system_prompt)
+        self.engine.check(prompt, params)
+
+    def _fitted(
+        self, messages: list[dict[str, str]], params: SamplingParams, system_prompt: str
+    ) -> tuple[list[int], int]:
+        """The prompt, and how many of the oldest messages it leaves out."""
+        turns = checked_messages(messages)
+        checked_text(system_prompt, "system prompt", MAX_CHARACTERS, may_be_blank=True)
+        room = min(params.max_tokens, self.engine.context // 4)
+        return self._format.fit(turns, system_prompt, self.engine.context - room)
 
     async def reply(
         self,
@@ -101,11 +115,8 @@ class ChatAssistant:
             RequestRejected: text or parameters out of range; nothing was computed.
             EngineStopped: the engine is not running, or stopped on the way.
         """
-        turns = checked_messages(messages)
-        checked_text(system_prompt, "system prompt", MAX_CHARACTERS, may_be_blank=True)
         stops = StopStrings(checked_stop(stop))
-        room = min(params.max_tokens, self.engine.context // 4)
-        prompt, dropped = self._format.fit(turns, system_prompt, self.engine.context - room)
+        prompt, dropped = self._fitted(messages, params, system_prompt)
 
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()

@@ -155,6 +155,10 @@ class ChatEngine:
     def stats(self) -> EngineStats:
         return self._worker.stats()
 
+    def check(self, prompt: Sequence[int], params: SamplingParams) -> None:
+        """Raise RequestRejected as `submit` would, also before the engine is started."""
+        self._checked(prompt, params, lambda progress: None)
+
     def submit(self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Progress], None]) -> Ticket:
         """Put a request in line.
 
@@ -178,7 +182,7 @@ class ChatEngine:
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
         """All prompts at once, as many as there are slots at a time; end tokens not included. Raises: as `stream`."""
         for prompt in prompts:
-            self._checked(prompt, params, lambda progress: None)  # refuse all before any is begun
+            self.check(prompt, params)  # refuse all before any is begun
         with contextlib.ExitStack() as stack:
             streams = [stack.enter_context(self.stream(prompt, params)) for prompt in prompts]
             return [list(stream) for stream in streams]

@@ -66,7 +66,8 @@ def filtered_probabilities(logits: jax.Array, state: SamplerState) -> jax.Array:
     """Probabilities after temperature, top-k, top-p and min-p, in that order, as transformers' logits processors do.
 
     Tokens that tie with the last one kept are kept too. The cuts of top-k and top-p are found by bisection over the
-    bits of the probabilities, 31 passes of O(vocabulary), instead of a sort, and only where some slot has such a cut.
+    bits of the probabilities, 31 passes of O(vocabulary) each, instead of a sort, and only where some slot has such a
+    cut. Both are the most likely tokens that together weigh enough, so one piece of code, compiled once, runs twice.
 
     Args:
         logits: float [slots, vocabulary].
@@ -78,20 +79,16 @@ def filtered_probabilities(logits: jax.Array, state: SamplerState) -> jax.Array:
     below = logits.astype(jnp.float32) - jnp.max(logits, -1, keepdims=True)
     # exp of -1000 is 0 in float32; from about -1e35 on, XLA's exp on CPU is NaN
     probabilities = jax.nn.softmax(jnp.maximum(below / state.temperature[:, None], -1000), axis=-1)
-    top_k, top_p, min_p = state.top_k[:, None], state.top_p[:, None], state.min_p[:, None]
-    cuts_k, cuts_p = (top_k > 0) & (top_k < logits.shape[-1]), top_p < 1
+    cuts = jnp.stack([(state.top_k > 0) & (state.top_k < logits.shape[-1]), state.top_p < 1])  # at 1 rounding would cut
+    enough = jnp.stack([state.top_k.astype(jnp.float32), state.top_p])
 
-    def by_top_k(probabilities: jax.Array) -> jax.Array:
-        return _most_likely(probabilities, lambda kept: jnp.sum(kept, -1, keepdims=True) >= top_k)
+    def cut(which: jax.Array, probabilities: jax.Array) -> jax.Array:
+        weights = jnp.where(which == 0, 1, probabilities)
+        likely = _most_likely(probabilities, weights, enough[which][:, None], jnp.any(cuts[which]))
+        return jnp.where(cuts[which][:, None], likely, probabilities)
 
-    def by_top_p(probabilities: jax.Array) -> jax.Array:
-        def enough(kept: jax.Array) -> jax.Array:
-            return jnp.sum(jnp.where(kept, probabilities, 0), -1, keepdims=True) >= top_p
-
-        return _most_likely(probabilities, enough)
-
-    probabilities = _where_any(cuts_k, by_top_k, probabilities)
-    probabilities = _where_any(cuts_p, by_top_p, probabilities)  # not at 1: rounding of the sum would drop the tail
+    probabilities = jax.lax.fori_loop(0, len(cuts), cut, probabilities)
+    min_p = state.min_p[:, None]
     likely = probabilities >= min_p * jnp.max(probabilities, -1, keepdims=True)
     return jnp.where(min_p > 0, _normalized(jnp.where(likely, probabilities, 0)), probabilities)
 
@@ -105,19 +102,21 @@ def _normalized(weights: jax.Array) -> jax.Array:
     return weights / jnp.sum(weights, -1, keepdims=True)
 
 
-def _most_likely(probabilities: jax.Array, enough: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """Zero all but the most likely tokens that together are `enough`, and renormalise.
+def _most_likely(probabilities: jax.Array, weights: jax.Array, enough: jax.Array, wanted: jax.Array) -> jax.Array:
+    """Zero all but the most likely tokens that together weigh `enough` ([slots, 1]), and renormalise.
 
     The bits of non-negative floats order as the floats do, so the largest threshold that still keeps enough tokens is
-    built bit by bit.
+    built bit by bit; no bit of it where the result is not `wanted`.
     """
     bits = jax.lax.bitcast_convert_type(probabilities, jnp.int32)
 
     def add_bit(i: jax.Array, threshold: jax.Array) -> jax.Array:
         candidate = threshold | (1 << (30 - i))
-        return jnp.where(enough(bits >= candidate), candidate, threshold)
+        kept = jnp.sum(jnp.where(bits >= candidate, weights, 0), -1, keepdims=True)
+        return jnp.where(kept >= enough, candidate, threshold)
 
-    threshold = jax.lax.fori_loop(0, 31, add_bit, jnp.zeros((*bits.shape[:-1], 1), jnp.int32))
+    passes = jnp.where(wanted, 31, 0)
+    threshold = jax.lax.fori_loop(0, passes, add_bit, jnp.zeros((*bits.shape[:-1], 1), jnp.int32))
     return _normalized(jnp.where(bits >= threshold, probabilities, 0))
 
 

@@ -77,7 +77,7 @@ def test_end_token_stops_and_is_not_handed_out(
     end = next(token for i, token in enumerate(free) if i >= 4 and token not in free[:i])
     model.generation_config.eos_token_id = [511 if end != 511 else 510, end]
     try:
-        engine = ChatEngine(model, slots=2, context=128, tiers=[]).start()
+        engine = ChatEngine(model, slots=2, context=128, tiers=[], speculation="never").start()
     finally:
         model.generation_config.eos_token_id = None
     stream = engine.stream(prompt, GREEDY)
@@ -172,8 +172,15 @@ def test_more_context_than_the_model_has_positions_is_refused(model_of: Callable
 
 def test_a_stopped_engine_says_so_to_everyone(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Those being served, those in line, and those who come afterwards."""
-    engine = ChatEngine(model_of("llama"), slots=1, context=511).start()
-    streams = [engine.stream(prompt_of(4), SamplingParams(max_tokens=500, temperature=0.0)) for _ in range(3)]
+    options = {
+        "slots": 4,
+        "context": 256,
+        "prefill_chunk": 16,
+        "tiers": [1],
+        "speculation": "never",
+    }  # compiled already
+    engine = ChatEngine(model_of("llama"), **options).start()
+    streams = [engine.stream(prompt_of(4), SamplingParams(max_tokens=250, temperature=0.0)) for _ in range(6)]
     next(streams[0])
     stopper = threading.Thread(target=engine.stop)
     stopper.start()
@@ -195,7 +202,7 @@ def test_from_pretrained_loads_what_save_pretrained_wrote(
 ) -> None:
     model_of("gemma3").save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    engine = ChatEngine.from_pretrained(tmp_path, slots=2, context=256, tiers=[]).start()
+    engine = ChatEngine.from_pretrained(tmp_path, slots=2, context=256, tiers=[], speculation="never").start()
     assert engine.generate([prompt_of(20)], GREEDY) == engine_of("gemma3").generate([prompt_of(20)], GREEDY)
     assert engine.tokenizer.encode("name") == tokenizer.encode("name")
     engine.stop()

@@ -72,7 +72,10 @@ def chat_score(engine: ChatEngine, path: Path, temperature: float) -> dict[str, 
     return shares(transcripts(reply_many, path))
 
 
-@pytest.mark.parametrize(("model", "path", "temperature"), CHAT_FLOOR)
+@pytest.mark.parametrize(
+    ("model", "path", "temperature"),
+    [pytest.param(*key, marks=[pytest.mark.slow] * (key[-1] > 0)) for key in CHAT_FLOOR],
+)
 def test_chat_answers_held_out_conversations(
     model: str, path: Path, temperature: float, engine_of: Callable[[str], ChatEngine]
 ) -> None:

@@ -51,11 +51,16 @@ def config_of(name: str, layers: int) -> Any:
     )
 
 
+# jax's own knob: the compiler looks less far for what runs faster, and takes a quarter less time.
+HASTY = {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1.0"}
+
+
 def plan(folder: Path, name: str, layers: int, *arguments: str) -> subprocess.CompletedProcess[str]:
     config_of(name, layers).save_pretrained(folder)
     make_tokenizer().save_pretrained(folder)
     command = [sys.executable, "-m", "hfjax_app", "plan", "--chat-model", str(folder), "--json", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True)
+    environment = os.environ | (HASTY if layers <= 2 else {})
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
 def check(

@@ -42,7 +42,6 @@ class Studio:
     url: str
     output: Path
     early_health: list[httpx.Response] = field(default_factory=list)
-    warm_health: dict[str, Any] = field(default_factory=dict)
 
     def health(self) -> dict[str, Any]:
         return httpx.get(f"{self.url}/health", timeout=30).json()
@@ -103,8 +102,8 @@ def end(studio: Studio) -> None:
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     """The app as a visitor gets it: embedded models, all warm."""
     studio = start(tmp_path_factory.mktemp("studio") / "log")
-    studio.warm_health = studio.wait_until(lambda health: health["status"] != "warming up", START_S, "warm")
-    assert studio.warm_health["status"] == "ready", studio.warm_health
+    warm = studio.wait_until(lambda health: health["status"] != "warming up", START_S, "warm")
+    assert warm["status"] == "ready", warm
     yield studio
     end(studio)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import ROOT, START_S, Studio, end, start
+from .conftest import ROOT, start
 
 
 def test_a_taken_port_is_one_line_and_status_1() -> None:
@@ -49,18 +49,3 @@ def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     studio.process.send_signal(number)
     assert studio.process.wait(30) == 0, studio.output.read_text()
     assert "Traceback" not in studio.output.read_text()
-
-
-def test_a_second_start_compiles_nothing(studio: Studio, tmp_path: Path) -> None:
-    """All three backends, in a process of its own.
-
-    Gemma's programs were traced in another order wherever a set of strings had one, and every other start compiled
-    them again. Where other tests have not filled the cache before, `studio` was the first start, and takes a second.
-    """
-    warm = studio.warm_health
-    if warm["from_cache"] < warm["compilations"]:
-        again = start(tmp_path / "log")
-        warm = again.wait_until(lambda health: health["status"] != "warming up", START_S, "warm")
-        end(again)
-    assert warm["status"] == "ready"
-    assert warm["from_cache"] == warm["compilations"] > 20
