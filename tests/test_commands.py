@@ -384,8 +384,8 @@ def test_an_unexpected_error_is_one_line_and_traceback_shows_where(
 
 def test_a_process_shows_the_answer_and_nothing_else(chat_folder: Path) -> None:
     """No loading bar, warning or log line of any library, neither on stdout nor on stderr."""
-    command = [*COMMAND, "chat", "Hello", "--model", str(chat_folder), "--max-tokens", "5", "--temperature", "0"]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    options = ["--model", str(chat_folder), "--context", "256", "--max-tokens", "5", "--temperature", "0"]
+    result = subprocess.run([*COMMAND, "chat", "Hello", *options], cwd=ROOT, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.strip()
 

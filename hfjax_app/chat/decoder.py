@@ -29,7 +29,7 @@ from hfjax_app.chat.kv_cache import (
 )
 from hfjax_app.chat.length import Length
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import attention, quantization, set_order
+from hfjax_app.runtime import attention, merging, quantization, set_order
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.tracing import why_untraceable
 
@@ -59,13 +59,14 @@ def _mentions(model_class: type[PreTrainedModel], name: str) -> bool:
 
 
 class Decoder:
-    """One architecture, traced: `forward` and the cache layout `specs`.
+    """One architecture, traced: `forward`, the cache layout `specs`, and the `groups` of layers that are one product.
 
     Args:
         model_class, config, dtype: what to build, without weights.
         context: tokens a slot holds.
         chunk: the largest number of tokens written at once.
         int8: whether the weights of linear layers are int8, see `runtime/quantization.py`.
+        merges: whether linear layers that read the same input are one product, see `runtime/merging.py`.
 
     Raises:
         ModelUnavailable: in one line, why this architecture can't run; found by tracing, without weights.
@@ -80,10 +81,11 @@ class Decoder:
         context: int,
         chunk: int,
         int8: bool = False,
+        merges: bool = False,
     ):
         self.context = context
         self._made_of = (model_class, config, dtype)
-        self._int8 = int8
+        self._adapted = {"int8": int8, "merges": merges}
         try:
             if config.model_type in UNSOUND:
                 raise NotImplementedError(UNSOUND[config.model_type])
@@ -100,6 +102,8 @@ class Decoder:
             raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {why}") from error
         if int8:
             quantization.adapt(self._model)
+        self.groups = self.groups if merges else []
+        merging.adapt(self._model, self.groups)
 
     def _trace(self, chunk: int) -> None:
         """Read off the cache layout and trace one token's forward: without a mask, or else with one that masks nothing.
@@ -109,7 +113,7 @@ class Decoder:
         failures: list[Exception] = []
         for self._takes_mask in (False, True):
             try:
-                with self._experts_on_meta():
+                with self._experts_on_meta(), merging.observed(self._model) as self.groups:
                     self.specs = layer_specs(self._model, self.context, chunk, self._cache_option, self._inputs())
                 scalar = jax.ShapeDtypeStruct((), jnp.int32)
                 one = jax.ShapeDtypeStruct((1,), jnp.int32)
@@ -166,7 +170,7 @@ class Decoder:
 
     def resized(self, *, context: int, chunk: int) -> "Decoder":
         """The same architecture with a cache of another size."""
-        return Decoder(*self._made_of, context=context, chunk=chunk, int8=self._int8)
+        return Decoder(*self._made_of, context=context, chunk=chunk, **self._adapted)
 
     @property
     def weights_shape(self) -> dict[str, jax.ShapeDtypeStruct]:

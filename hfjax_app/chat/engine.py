@@ -123,7 +123,7 @@ class ChatEngine:
         need = need_of(engine.runner, model)
         check_memory(os.fspath(source), need, memory=device_memory(), slots=slots, context=context)
         engine.tokenizer = load(AutoTokenizer.from_pretrained, source)
-        engine.runner.weights = read(model, source, placement=placement, quantize=int8)
+        engine.runner.load(read(model, source, placement=placement, quantize=int8))
         return engine
 
     def start(

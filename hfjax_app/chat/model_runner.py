@@ -33,7 +33,7 @@ from hfjax_app.chat.tiers import (
     take,
 )
 from hfjax_app.errors import RequestRejected
-from hfjax_app.runtime import quantization
+from hfjax_app.runtime import merging, quantization
 from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.programs import Program, Programs
@@ -47,7 +47,7 @@ class ModelRunner:
 
     Args:
         model: any AutoModelForCausalLM; it is read, never changed.
-        weights: its weights, or for `plan` their shapes; None: those that `model` holds.
+        weights: its weights, see `load`, or for `plan` their shapes; None: those that `model` holds.
         mesh: the devices that hold the weights together; None: the default device.
         slots: conversations that decode together.
         context: tokens a slot holds, prompt and answer.
@@ -85,15 +85,18 @@ class ModelRunner:
         self.end_tokens = end_tokens
         self.mesh = mesh
         self._everywhere = None if mesh is None else replicated(mesh)
-        self.weights = weights_of(model) if weights is None else weights
+        weights = weights_of(model) if weights is None else weights
+        int8 = quantization.is_quantized(weights)
         self.decoder = Decoder(
             type(model),
             model.config,
             model.dtype,
             context=context,
             chunk=self.prefill_chunks[-1],
-            int8=quantization.is_quantized(self.weights),
+            int8=int8,
+            merges=mesh is None and not int8 and jax.default_backend() == "cpu",
         )
+        self.load(weights)
         self._row_tiers, self._slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
         self._prefill: dict[tuple[int, int], Program] = {}
         self._copy: dict[int, Program] = {}
@@ -102,6 +105,10 @@ class ModelRunner:
         # A ring can lose as many rows as a prefill chunk has; a state, none. One request is one slot's program.
         possible = speculation and 1 in self._slot_tiers and not self.decoder.is_recurrent
         self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: there are no drafts
+
+    def load(self, weights: Weights) -> None:
+        """Hold these weights from now on, of the model's own names. What of them is merged is dropped on the way."""
+        self.weights = merging.merged(weights, self.decoder.groups)
 
     def compile(self, programs: Programs, *others: Callable[[Programs], None]) -> None:
         """Compile the programs of every tier and run each once; afterwards the runner never compiles.

@@ -59,6 +59,7 @@ def test_an_answer_grows_before_ones_eyes(slow_studio: Studio, visit: Visit) -> 
 def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, visit: Visit) -> None:
     page = visit(slow_studio)
     begin(page)
+    expect(answers(page)).to_have_text(re.compile(r"\S"), timeout=30_000)  # some of its tokens are nothing to see
     slow_studio.wait_busy()
     stop(page)
     slow_studio.wait_idle()
