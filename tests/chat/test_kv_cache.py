@@ -1,12 +1,15 @@
 """The cache's layout and what it tells a model: which rows hold what, what can be taken back, lengths with bounds."""
 
+from collections.abc import Callable
+
+import jax
 import numpy as np
 import pytest
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from hfjax_app.chat.decoder import Decoder, piece_sizes
-from hfjax_app.chat.kv_cache import NEVER, _offsets, rollback
+from hfjax_app.chat.kv_cache import NEVER, _offsets, _scatter_two, _update_each, _write, rollback
 from hfjax_app.chat.length import Length
 
 TINY = {
@@ -33,6 +36,19 @@ def test_a_ring_says_which_positions_it_holds() -> None:
         for new in range(position, position + valid):
             written[new % rows] = new
         assert (np.asarray(_offsets(rows, position, valid)) + np.arange(rows)).tolist() == written
+
+
+@pytest.mark.parametrize("write", [_write, _scatter_two, None], ids=["any", "CPU", "accelerators"])
+def test_a_token_of_each_slot_goes_into_its_row(write: Callable | None) -> None:
+    """Rings turn; a token that is not valid leaves its slot as it was."""
+    rng = np.random.default_rng(0)
+    cache, new = rng.random((4, 2, 5, 3), np.float32), rng.random((4, 2, 1, 3), np.float32)
+    position, valid = np.array([0, 4, 7, 2], np.int32), np.array([1, 1, 1, 0], np.int32)
+    want = cache.copy()
+    for slot, row in ((0, 0), (1, 4), (2, 2)):
+        want[slot, :, row] = new[slot, :, 0]
+    each = _update_each if write is None else jax.vmap(write)
+    np.testing.assert_array_equal(jax.jit(each)(cache, new, position, valid), want)
 
 
 def test_layout_and_rollback() -> None:
