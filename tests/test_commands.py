@@ -153,21 +153,9 @@ def test_chat_prints_the_answer_and_its_stats(chat_folder: Path, run: Callable[.
 
 def test_a_seed_decides_the_answer(chat_folder: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     def answer(seed: int) -> str:
-        options = (
-            "--context",
-            256,
-            "--max-tokens",
-            20,
-            "--temperature",
-            2,
-            "--top-p",
-            0.95,
-            "--top-k",
-            50,
-            "--min-p",
-            0.01,
-        )
-        status, out, _ = run("chat", "Hello", "--model", chat_folder, "--seed", seed, *options)
+        options = ("--max-tokens", 20, "--temperature", 2, "--top-p", 0.95, "--top-k", 50, "--min-p", 0.01)
+        model = ("--model", chat_folder, "--context", 256)
+        status, out, _ = run("chat", "Hello", *model, "--seed", seed, *options)
         assert status == 0
         return out
 

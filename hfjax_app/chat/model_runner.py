@@ -47,7 +47,7 @@ class ModelRunner:
 
     Args:
         model: any AutoModelForCausalLM; it is read, never changed.
-        weights: its weights, see `load`, or for `plan` their shapes; None: those that `model` holds.
+        weights: its weights, or for `plan` their shapes; None: those that `model` holds.
         mesh: the devices that hold the weights together; None: the default device.
         slots: conversations that decode together.
         context: tokens a slot holds, prompt and answer.
@@ -96,7 +96,7 @@ class ModelRunner:
             int8=int8,
             merges=mesh is None and not int8 and jax.default_backend() == "cpu",
         )
-        self.load(weights)
+        self.load(dict(weights))
         self._row_tiers, self._slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
         self._prefill: dict[tuple[int, int], Program] = {}
         self._copy: dict[int, Program] = {}

@@ -51,7 +51,12 @@ def observed(model: torch.nn.Module) -> Iterator[list[Group]]:
         if type(layer) is torch.nn.Linear and owners[id(layer.weight)] == 1
     }
     calls: list[tuple[torch.nn.Module, torch.Tensor]] = []  # the tensors too, so that none takes another's id
-    hooks = [layer.register_forward_pre_hook(lambda layer, inputs: calls.append((layer, inputs[0]))) for layer in alone]
+
+    def note(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if inputs:  # what is given by name stays as it is
+            calls.append((layer, inputs[0]))
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in alone]
     groups: list[Group] = []
     try:
         yield groups

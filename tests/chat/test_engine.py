@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.runtime.module import weights_of
 
 GREEDY = SamplingParams(max_tokens=40, temperature=0.0)
 ARCHITECTURES = ["llama", "gemma3"]
@@ -56,6 +57,16 @@ def test_the_model_of_the_caller_is_left_alone(model_of: Callable[[str], PreTrai
     before = model(ids).logits
     ChatEngine(model, slots=1, context=64)
     assert torch.equal(model(ids).logits, before)
+
+
+def test_the_weights_of_the_caller_are_left_alone(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Also where the engine merges some of them: another one can be made of the same."""
+    weights = weights_of(model_of("llama"))
+    before = list(weights)
+    for _ in range(2):
+        engine = ChatEngine(model_of("llama"), weights=weights, slots=1, context=64)
+        assert len(engine.runner.weights) < len(weights)
+        assert list(weights) == before
 
 
 def test_a_seed_gives_the_same_tokens_whoever_the_neighbours_are(engine_of: Callable[[str], ChatEngine]) -> None:
@@ -171,14 +182,8 @@ def test_more_context_than_the_model_has_positions_is_refused(model_of: Callable
 
 
 def test_a_stopped_engine_says_so_to_everyone(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """Those being served, those in line, and those who come afterwards."""
-    options = {
-        "slots": 4,
-        "context": 256,
-        "prefill_chunk": 16,
-        "tiers": [1],
-        "speculation": "never",
-    }  # compiled already
+    """Those being served, those in line, and those who come afterwards. Its programs are those of `engine_of`."""
+    options = {"slots": 4, "context": 256, "prefill_chunk": 16, "tiers": [1], "speculation": "never"}
     engine = ChatEngine(model_of("llama"), **options).start()
     streams = [engine.stream(prompt_of(4), SamplingParams(max_tokens=250, temperature=0.0)) for _ in range(6)]
     next(streams[0])

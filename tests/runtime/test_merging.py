@@ -56,6 +56,15 @@ def test_layers_of_one_parent_that_read_one_tensor_belong_together() -> None:
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
+def test_a_layer_that_gets_its_input_by_name_stays_alone() -> None:
+    model = Block()
+    model.gate.forward = lambda input: torch.nn.functional.linear(input, model.gate.weight)
+    with observed(model) as groups:
+        x = torch.zeros(1, WIDTH)
+        model.gate(input=x), model.up(x), model.tied(x)
+    assert groups == []
+
+
 def test_they_are_one_product_and_give_the_same() -> None:
     torch.manual_seed(0)
     model, x = Block(), np.random.default_rng(0).standard_normal((3, WIDTH), dtype=np.float32)
