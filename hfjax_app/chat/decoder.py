@@ -31,6 +31,7 @@ from hfjax_app.chat.length import Length
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, merging, quantization, set_order
 from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.packing import UNPACKED, Lanes
 from hfjax_app.runtime.tracing import why_untraceable
 
 # Architectures that trace and yet compute something else on a cache of fixed size.
@@ -67,6 +68,7 @@ class Decoder:
         chunk: the largest number of tokens written at once.
         int8: whether the weights of linear layers are int8, see `runtime/quantization.py`.
         merges: whether linear layers that read the same input are one product, see `runtime/merging.py`.
+        lanes: where heads lie side by side in the cache, see `runtime/packing.py`.
 
     Raises:
         ModelUnavailable: in one line, why this architecture can't run; found by tracing, without weights.
@@ -82,10 +84,11 @@ class Decoder:
         chunk: int,
         int8: bool = False,
         merges: bool = False,
+        lanes: Lanes = UNPACKED,
     ):
-        self.context = context
+        self.context, self._lanes = context, lanes
         self._made_of = (model_class, config, dtype)
-        self._adapted = {"int8": int8, "merges": merges}
+        self._adapted = {"int8": int8, "merges": merges, "lanes": lanes}
         try:
             if config.model_type in UNSOUND:
                 raise NotImplementedError(UNSOUND[config.model_type])
@@ -114,7 +117,8 @@ class Decoder:
         for self._takes_mask in (False, True):
             try:
                 with self._experts_on_meta(), merging.observed(self._model) as self.groups:
-                    self.specs = layer_specs(self._model, self.context, chunk, self._cache_option, self._inputs())
+                    sizes = (self.context, chunk, self._lanes)
+                    self.specs = layer_specs(self._model, *sizes, self._cache_option, self._inputs())
                 scalar = jax.ShapeDtypeStruct((), jnp.int32)
                 one = jax.ShapeDtypeStruct((1,), jnp.int32)
                 arguments = (one, self.slot_shape, scalar, scalar, one)

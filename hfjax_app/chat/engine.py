@@ -47,6 +47,8 @@ class ChatEngine:
         tiers: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
         speculation: whether tokens are drafted from the conversation and verified together, for a request that is
             alone; no token changes. "auto": where that was measured to be faster; "always"; "never".
+        lanes: numbers that narrow heads fill side by side in the cache; None: 128 on TPU, where that saves copies of
+            the cache, else 1.
 
     Raises:
         RequestRejected: slots, context or speculation out of range, or the context too long for this model.
@@ -66,6 +68,7 @@ class ChatEngine:
         decode_chunk: int = 16,
         tiers: Sequence[int] | None = None,
         speculation: str = "auto",
+        lanes: int | None = None,
     ):
         if slots < 1 or context < 2:
             raise RequestRejected(f"slots = {slots}, context = {context}: at least 1 and 2")
@@ -86,6 +89,7 @@ class ChatEngine:
             decode_chunk=decode_chunk,
             tiers=tiers,
             speculation=speculation != "never",
+            lanes=lanes,
         )
         self._worker = Worker(self.runner, self.end_tokens, always_drafts=speculation == "always")
 

@@ -31,16 +31,17 @@ from transformers.cache_utils import (
 )
 
 from hfjax_app.chat.length import Length
-from hfjax_app.runtime import attention
+from hfjax_app.chat.rows import offsets, write
+from hfjax_app.runtime import attention, packing
 from hfjax_app.runtime.mesh import replicated, split
+from hfjax_app.runtime.packing import Lanes
 
-# One layer: leaves by name. Leaves with rows: "keys" and "values" [slots, kv_heads, rows, dim], "indexer"
-# [slots, 1, rows, dim] (sparse attention). Leaves without: "conv0", "recurrent0", ... [slots, ...], states.
-# Without the first axis for a single slot. A layer that keeps nothing is an empty dict.
+# One layer: leaves by name. Leaves with rows: "keys" and "values" [slots, kv_heads, rows, dim], packed where heads lie
+# side by side, "indexer" [slots, 1, rows, dim] (sparse attention). Leaves without: "conv0", "recurrent0", ...
+# [slots, ...], states. Without the first axis for a single slot. A layer that keeps nothing is an empty dict.
 LayerCache = dict[str, jax.Array]
 KVCache = list[LayerCache]
 WITH_ROWS = ("keys", "values", "indexer")
-NEVER = 2**30  # a position after every query: rows that were never written are masked like the future
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class LayerSpec:
         leaves: its arrays; none for a layer that keeps nothing or reads another layer's.
         rows: tokens it has room for; the context where nothing depends on the length.
         window: tokens that a query sees, itself included; None: all of them.
+        heads_per_row: of keys and values, how many heads lie side by side, see `runtime/packing.py`.
         rollback: how many of the newest tokens can be taken back, so that others are written in their place: all in a
             full layer; in a ring, as many as leave the whole window of the oldest; none where a state went over them.
     """
@@ -68,6 +70,7 @@ class LayerSpec:
     rows: int
     rollback: int
     window: int | None = None
+    heads_per_row: int = 1
 
     @property
     def is_recurrent(self) -> bool:
@@ -85,7 +88,7 @@ def rollback(specs: tuple[LayerSpec, ...]) -> int:
 
 
 def layer_specs(
-    model: PreTrainedModel, context: int, chunk: int, option: str, inputs: dict[str, Any]
+    model: PreTrainedModel, context: int, chunk: int, lanes: Lanes, option: str, inputs: dict[str, Any]
 ) -> tuple[LayerSpec, ...]:
     """The cache layout of any causal model, read off one token's forward on the meta device.
 
@@ -96,6 +99,7 @@ def layer_specs(
         model: a model on the meta device.
         context: tokens a slot holds.
         chunk: the largest number of tokens written at once.
+        lanes: where heads lie side by side.
         option: the name of the forward's argument that takes the cache.
         inputs: the forward's other arguments.
 
@@ -108,7 +112,7 @@ def layer_specs(
         model(torch.zeros((1, 1), dtype=torch.int32, device="meta"), **{option: cache}, **inputs)
     if _attributes(model) != before:
         raise NotImplementedError("it keeps a state in its modules, outside transformers' cache")
-    specs = tuple(_layer_spec(layer, context, chunk) for layer in cache.layers)
+    specs = tuple(_layer_spec(layer, context, chunk, lanes) for layer in cache.layers)
     if not any(spec.leaves for spec in specs):
         raise NotImplementedError("it keeps nothing in transformers' cache")
     return specs
@@ -124,12 +128,14 @@ def _attributes(model: PreTrainedModel) -> set[tuple[str, str, int]]:
     }
 
 
-def _layer_spec(layer: Any, context: int, chunk: int) -> LayerSpec:
+def _layer_spec(layer: Any, context: int, chunk: int, lanes: Lanes) -> LayerSpec:
     window = getattr(layer, "sliding_window", None)
     rows = context if window is None else min(context, window + chunk)
-    leaves = {}
+    leaves, per_row = {}, 1
     if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
         leaves = {"keys": layer.keys, "values": layer.values}
+        per_row = lanes.heads_per_row(layer.keys.shape[1], max(leaf.shape[3] for leaf in leaves.values()))
+        leaves = {name: packing.packed(tensor, per_row) for name, tensor in leaves.items()}
         if isinstance(layer, DynamicIndexedLayer) and layer.is_indexer_initialized:
             leaves["indexer"] = layer.indexer_keys[:, None]
         leaves = {name: tensor.expand(-1, -1, rows, -1) for name, tensor in leaves.items()}
@@ -149,6 +155,7 @@ def _layer_spec(layer: Any, context: int, chunk: int) -> LayerSpec:
         rows=rows,
         rollback=rows if rows == context else rows - window,
         window=window,
+        heads_per_row=per_row,
     )
     return dataclasses.replace(spec, rollback=0) if spec.is_recurrent else spec
 
@@ -206,8 +213,8 @@ class _Attention(StaticLayer):
     Derived from StaticLayer; StaticSlidingWindowLayer counts in Python ints, which go stale under jit.
 
     Args:
+        spec: of the layer.
         leaves: torch views of the slot's arrays, without the slot axis; with a place, of all slots' arrays.
-        window: as in LayerSpec.
         length: tokens written before, which is where the first new one goes.
         valid: int32 scalar, how many new tokens are real; writes of the others are dropped.
         place: which of all slots, and how many of its rows a query may look at.
@@ -215,33 +222,36 @@ class _Attention(StaticLayer):
 
     def __init__(
         self,
+        spec: LayerSpec,
         leaves: dict[str, torch.Tensor],
-        window: int | None,
         length: Length,
         valid: torch.Tensor,
         place: Place | None,
     ):
-        self.leaves, self.place = leaves, place
+        self.leaves, self.place, self.heads_per_row = leaves, place, spec.heads_per_row
         self.keys, self.values = self._shown("keys"), self._shown("values")
         self.indexer_keys = self._shown("indexer")[0] if "indexer" in leaves else None
         self.indexer_position_ids = None
         self.length, self.cumulative_length, self.position = length, length.tensor, length.tensor
         self.valid = valid
         self.max_cache_len = self.keys.shape[2]
-        self.is_sliding, self.sliding_window = window is not None, window
+        self.is_sliding, self.sliding_window = spec.window is not None, spec.window
         self.is_initialized = self.is_indexer_initialized = True
 
     def _shown(self, name: str) -> torch.Tensor:
         """What a query may look at, [1, heads, rows, dim]."""
         leaf = self.leaves[name]
         if self.place is None:
-            return leaf[None]
-        return attention.first_rows(leaf, self.place.slot, min(self.place.rows, leaf.shape[2]))
+            rows = leaf[None]
+        else:
+            rows = attention.first_rows(leaf, self.place.slot, min(self.place.rows, leaf.shape[2]))
+        return rows if name == "indexer" else attention.unpacked(rows, self.heads_per_row)
 
     def _put(self, name: str, new: torch.Tensor) -> torch.Tensor:
         """Write [heads, tokens, dim] into a leaf."""
         slot = None if self.place is None else self.place.slot
-        self.leaves[name] = interop.call_jax(_write, self.leaves[name], new, self.position, self.valid, slot)
+        new = new if name == "indexer" else packing.packed(new, self.heads_per_row)
+        self.leaves[name] = interop.call_jax(write, self.leaves[name], new, self.position, self.valid, slot)
         return self._shown(name)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:
@@ -260,7 +270,7 @@ class _Attention(StaticLayer):
         """
         if not self.is_sliding:
             return self.max_cache_len, 0
-        return self.max_cache_len, interop.call_jax(_offsets, self.max_cache_len, self.position, self.valid)
+        return self.max_cache_len, interop.call_jax(offsets, self.max_cache_len, self.position, self.valid)
 
     def get_seq_length(self) -> Length:
         return self.length
@@ -295,9 +305,9 @@ class _Recurrent(LinearAttentionLayer):
 class _Hybrid(_Recurrent, _Attention, LinearAttentionAndFullAttentionLayer):
     """Both at once. The last base makes Cache.is_linear call it attention."""
 
-    def __init__(self, leaves: dict[str, torch.Tensor], *others: Any):
+    def __init__(self, spec: LayerSpec, leaves: dict[str, torch.Tensor], *others: Any):
         _Recurrent.__init__(self, {name: leaf for name, leaf in leaves.items() if name not in WITH_ROWS})
-        _Attention.__init__(self, leaves, *others)
+        _Attention.__init__(self, spec, leaves, *others)
 
 
 def slot_view(
@@ -314,9 +324,9 @@ def slot_view(
     layers: list[Any] = []
     for spec, layer in zip(specs, leaves, strict=True):
         if spec.is_attention and spec.is_recurrent:
-            layers.append(_Hybrid(layer, spec.window, length, valid, place))
+            layers.append(_Hybrid(spec, layer, length, valid, place))
         elif spec.is_attention:
-            layers.append(_Attention(layer, spec.window, length, valid, place))
+            layers.append(_Attention(spec, layer, length, valid, place))
         elif spec.is_recurrent:
             layers.append(_Recurrent(layer))
         else:
@@ -337,79 +347,3 @@ def slot_leaves(specs: tuple[LayerSpec, ...], cache: Cache) -> list[dict[str, to
         {leaf.name: read(layer, leaf.name).to(mappings.j2t_dtype(jnp.dtype(leaf.dtype))) for leaf in spec.leaves}
         for spec, layer in zip(specs, cache.layers, strict=True)
     ]
-
-
-def _write(
-    cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array, slot: jax.Array | None = None
-) -> jax.Array:
-    """Put the first `valid` of the new tokens into their rows (axis -2); out-of-range rows are dropped.
-
-    Args:
-        cache: [heads, rows, dim], or of all slots, [slots, heads, rows, dim].
-        new: [heads, tokens, dim].
-        position, valid: int32 scalars.
-        slot: int32 scalar, which of all slots.
-    """
-    if new.shape[-2] == 1 and slot is None:
-        return _write_one(cache, new, position, valid)
-    rows = cache.shape[-2]
-    index = jnp.arange(new.shape[-2])
-    row = jnp.where(index < valid, (position + index) % rows, rows)
-    new = new.astype(cache.dtype)
-    if slot is None:
-        return cache.at[..., row, :].set(new, mode="drop")
-    return cache.at[slot, :, row].set(new.swapaxes(0, 1), mode="drop")
-
-
-@jax.custom_batching.custom_vmap
-def _write_one(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
-    """`_write` of one token for one slot, or under vmap for several."""
-    return jax.lax.platform_dependent(cache, new, position, valid, cpu=_scatter_two, default=_update)
-
-
-@_write_one.def_vmap
-def _write_one_each(slots: int, batched: list[bool], *arguments: jax.Array) -> tuple[jax.Array, bool]:
-    whole = [
-        argument if has_slots else jnp.broadcast_to(argument, (slots, *argument.shape))
-        for argument, has_slots in zip(arguments, batched, strict=True)
-    ]
-    return jax.lax.platform_dependent(*whole, cpu=jax.vmap(_scatter_two), default=_update_each), True
-
-
-def _scatter_two(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
-    """One token by a scatter of two, the second of which is dropped.
-
-    XLA makes a slice update of a scatter of one. On CPU it then computes that twice, once for the cache and once for
-    attention, and copies all rows of the layer for each. A scatter of two stays what it is and works in place.
-    """
-    return _write(cache, jnp.concatenate([new, new], axis=-2), position, jnp.minimum(valid, 1))
-
-
-def _update(*arguments: jax.Array) -> jax.Array:
-    return _update_each(*(argument[None] for argument in arguments))[0]
-
-
-def _update_each(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
-    """One token of each slot (leading axis of all arguments) by slice updates, one slot after the other.
-
-    For a scatter, a TPU's compiler rearranges all slots' rows when a call begins, and back again when it ends.
-    """
-
-    def write(i: jax.Array, cache: jax.Array) -> jax.Array:
-        at = (i, 0, position[i] % cache.shape[-2], 0)
-        old = jax.lax.dynamic_slice(cache, at, (1, *new.shape[1:]))
-        return jax.lax.dynamic_update_slice(cache, jnp.where(valid[i] > 0, new[i].astype(cache.dtype), old), at)
-
-    return jax.lax.fori_loop(0, cache.shape[0], write, cache)
-
-
-def _offsets(rows: int, position: jax.Array, valid: jax.Array) -> jax.Array:
-    """int32 [rows]: the newest position below position + valid that each row can hold, less the row's index.
-
-    Padding is not written and does not count: where the ring is no longer than the context, it would hide rows that a
-    window still shows.
-    """
-    row = jnp.arange(rows)
-    last = position + valid - 1
-    held = last - (last - row) % rows
-    return jnp.where(held < 0, NEVER, held) - row

@@ -36,6 +36,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime import merging, quantization
 from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Weights, weights_of
+from hfjax_app.runtime.packing import Lanes
 from hfjax_app.runtime.programs import Program, Programs
 
 # Tokens that a speculative round drafts, see prompt_lookup.py.
@@ -56,6 +57,7 @@ class ModelRunner:
         decode_chunk: tokens a decode call makes for each slot, at most.
         tiers: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ...
         speculation: whether a request that is alone may be decoded by programs that draft.
+        lanes: numbers that narrow heads fill side by side, see `runtime/packing.py`; None: as the devices have them.
 
     Raises:
         RequestRejected: the context is longer than the model's positions.
@@ -75,6 +77,7 @@ class ModelRunner:
         decode_chunk: int = 16,
         tiers: Sequence[int] | None = None,
         speculation: bool = True,
+        lanes: int | None = None,
     ):
         config = model.config.get_text_config(decoder=True)
         positions = getattr(config, "max_position_embeddings", None)
@@ -95,6 +98,7 @@ class ModelRunner:
             chunk=self.prefill_chunks[-1],
             int8=int8,
             merges=mesh is None and not int8 and jax.default_backend() == "cpu",
+            lanes=Lanes.of(mesh, lanes),
         )
         self.load(dict(weights))
         self._row_tiers, self._slot_tiers = row_tiers(context), slot_tiers(slots, tiers)

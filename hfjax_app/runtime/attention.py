@@ -14,6 +14,8 @@ from torchax import interop
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
+from hfjax_app.runtime import packing
+
 NAME = "hfjax"
 LOWEST = jnp.finfo(jnp.float32).min
 MANY_ROWS, BLOCK = 512, 256  # on CPU, several queries look at so many rows or more in blocks
@@ -125,6 +127,30 @@ def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
     return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
 
 
+def packed_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, per_row: int, *others: Any
+) -> jax.Array:
+    """`grouped_query_attention` on keys and values of which `per_row` heads lie side by side, see packing.py.
+
+    Args:
+        key, value: [batch, kv_heads / per_row, rows, per_row * dim]; so are the arrays of `origin`.
+        query, mask, others: as there.
+    """
+    kv_heads = key.shape[1] * per_row
+    query = packing.spread(query, kv_heads, per_row)
+    return packing.picked(grouped_query_attention(query, key, value, mask, *others), kv_heads, per_row)
+
+
+def unpacked(rows: torch.Tensor, per_row: int) -> torch.Tensor:
+    """Keys or values [1, kv_heads, rows, dim] of which `per_row` heads lie side by side; with a note of how they lie,
+    which our attention reads instead."""
+    if per_row == 1:
+        return rows
+    heads = packing.unpacked(rows, per_row)
+    heads.packed = rows
+    return heads
+
+
 def first_rows(cache: torch.Tensor, slot: torch.Tensor, rows: int) -> torch.Tensor:
     """A slot's first rows as keys or values for one sequence, [1, kv_heads, rows, dim], cut from all slots' `cache`
     [slots, kv_heads, ..., dim]; with a note of their origin, which our attention may read instead."""
@@ -148,11 +174,16 @@ def _attention_forward(
     if query.device.type == "meta":  # the cache layout is read off a forward without values
         return query.new_empty((*query.shape[:-1], value.shape[-1])).transpose(1, 2), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    origin = None
+    per_row, origin = 1, None
+    if hasattr(key, "packed") and hasattr(value, "packed"):
+        per_row = key.shape[1] // key.packed.shape[1]
+        key, value = key.packed, value.packed
     if hasattr(key, "origin") and hasattr(value, "origin"):  # as they came from the cache
         origin = (key.origin[0], *value.origin)
-    arguments = (query, key, value, attention_mask, scale, softcap, s_aux, origin)
-    return interop.call_jax(grouped_query_attention, *arguments), None
+    options = (scale, softcap, s_aux, origin)
+    if per_row == 1:
+        return interop.call_jax(grouped_query_attention, query, key, value, attention_mask, *options), None
+    return interop.call_jax(packed_attention, query, key, value, attention_mask, per_row, *options), None
 
 
 def _mask(*args: Any, **options: Any) -> torch.Tensor:

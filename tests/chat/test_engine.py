@@ -50,6 +50,23 @@ def test_greedy_equals_generate(
     assert engine_of(architecture).generate(prompts, GREEDY) == want
 
 
+def test_heads_that_share_a_row_of_the_cache_change_no_token(
+    model_of: Callable[[str], PreTrainedModel], engine_of: Callable[[str], ChatEngine]
+) -> None:
+    """As on a TPU, whose lanes two of these heads would not fill: with drafts and without, alone and together."""
+    prompts = [prompt_of(3), [*prompt_of(40), *prompt_of(40)], prompt_of(75)]
+    options = {"slots": 3, "context": 256, "prefill_chunk": 16, "tiers": [1], "speculation": "always", "lanes": 32}
+    engine = ChatEngine(model_of("gemma3"), **options).start()
+    assert {leaf.shape[1:] for layer in engine.runner.cache_shape for leaf in layer.values()} == {
+        (1, 48, 32),
+        (1, 256, 32),
+    }
+    got = [*engine.generate(prompts, GREEDY), *(engine.generate([prompt], GREEDY)[0] for prompt in prompts)]
+    engine.stop()
+    assert engine.stats().drafted_tokens > 0
+    assert got == engine_of("gemma3").generate(prompts, GREEDY) * 2
+
+
 def test_the_model_of_the_caller_is_left_alone(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Building an engine must not change the torch model's attention or weights: it still generates by itself."""
     model = model_of("gemma3")

@@ -9,8 +9,9 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from hfjax_app.chat.decoder import Decoder, piece_sizes
-from hfjax_app.chat.kv_cache import NEVER, _offsets, _scatter_two, _update_each, _write, rollback
+from hfjax_app.chat.kv_cache import rollback
 from hfjax_app.chat.length import Length
+from hfjax_app.chat.rows import NEVER, _scatter_two, _update_each, offsets, write
 
 TINY = {
     "hidden_size": 32,
@@ -35,11 +36,11 @@ def test_a_ring_says_which_positions_it_holds() -> None:
     for position, valid in ((0, 3), (3, 4), (7, 1), (8, 4), (12, 2)):
         for new in range(position, position + valid):
             written[new % rows] = new
-        assert (np.asarray(_offsets(rows, position, valid)) + np.arange(rows)).tolist() == written
+        assert (np.asarray(offsets(rows, position, valid)) + np.arange(rows)).tolist() == written
 
 
-@pytest.mark.parametrize("write", [_write, _scatter_two, None], ids=["any", "CPU", "accelerators"])
-def test_a_token_of_each_slot_goes_into_its_row(write: Callable | None) -> None:
+@pytest.mark.parametrize("way", [write, _scatter_two, None], ids=["any", "CPU", "accelerators"])
+def test_a_token_of_each_slot_goes_into_its_row(way: Callable | None) -> None:
     """Rings turn; a token that is not valid leaves its slot as it was."""
     rng = np.random.default_rng(0)
     cache, new = rng.random((4, 2, 5, 3), np.float32), rng.random((4, 2, 1, 3), np.float32)
@@ -47,7 +48,7 @@ def test_a_token_of_each_slot_goes_into_its_row(write: Callable | None) -> None:
     want = cache.copy()
     for slot, row in ((0, 0), (1, 4), (2, 2)):
         want[slot, :, row] = new[slot, :, 0]
-    each = _update_each if write is None else jax.vmap(write)
+    each = _update_each if way is None else jax.vmap(way)
     np.testing.assert_array_equal(jax.jit(each)(cache, new, position, valid), want)
 
 

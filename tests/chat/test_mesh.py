@@ -24,7 +24,8 @@ SMALL = {
     "pad_token_id": 0,
 }
 CONFIGS = {
-    "llama": LlamaConfig(num_attention_heads=16, num_key_value_heads=8, **SMALL),
+    # Two key-value heads for each device, which share a row where they have 32 lanes.
+    "llama": LlamaConfig(num_attention_heads=32, num_key_value_heads=16, **SMALL),
     # One key-value head can't be split: keys and values are replicated, queries are not.
     "gemma3": Gemma3TextConfig(
         num_attention_heads=8,
@@ -51,8 +52,8 @@ prompts = [np.random.default_rng(n).integers(5, 512, n).tolist() for n in (3, 40
 params = SamplingParams(max_tokens=24, temperature=0.0)
 options = dict(slots=2, context=128, prefill_chunk=16, decode_chunk=4, tiers=())
 for argument in sys.argv[1:]:
-    folder, quantize = argument.split(":")
-    many = ChatEngine.from_pretrained(folder, quantize=quantize, **options).start()
+    folder, quantize, lanes = argument.split(":")
+    many = ChatEngine.from_pretrained(folder, quantize=quantize, lanes=int(lanes), **options).start()
     model = empty_model(AutoModelForCausalLM, folder)
     one = ChatEngine(model, weights=read(model, folder, quantize=quantize == "int8"), **options).start()
     program = many.runner._decode[2, 128]
@@ -65,6 +66,7 @@ for argument in sys.argv[1:]:
         "different_tokens": len({t for answer in one.generate(prompts, params) for t in answer}),
         "reduces": len(re.findall(r" all-reduce(?:-start)?\\(", text)),
         "weights_split": sum(not w.sharding.is_fully_replicated for w in many.runner.weights.values()),
+        "rows": sum(leaf.shape[1] for leaf in cache),
         "cache_split": all(not leaf.sharding.is_fully_replicated for leaf in cache),
         "in_place": memory.alias_size_in_bytes >= held,
     }))
@@ -75,7 +77,10 @@ for argument in sys.argv[1:]:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     "wanted",
-    [["llama:none", "llama:int8"], pytest.param(["gemma3:none", "qwen3:none", "gemma3:int8"], marks=pytest.mark.slow)],
+    [
+        ["llama:none:1", "llama:int8:32"],
+        pytest.param(["gemma3:none:1", "qwen3:none:1", "gemma3:int8:1"], marks=pytest.mark.slow),
+    ],
     ids=["llama", "gemma3, qwen3"],
 )
 def test_eight_devices_say_what_one_says(tmp_path: Path, wanted: list[str]) -> None:
@@ -105,6 +110,8 @@ def test_eight_devices_say_what_one_says(tmp_path: Path, wanted: list[str]) -> N
         assert found["same"], case
         assert found["different_tokens"] > 1, case
         assert found["in_place"], case
+        if case.endswith(":32"):
+            assert found["rows"] == 2 * LAYERS * 8, case
         # The vocabulary and every projection, but keys and values only where their heads can be shared out.
         assert found["weights_split"] >= LAYERS * (7 if whole_heads else 5) + 1, case
         assert found["cache_split"] == whole_heads, case

@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers.masking_utils import sliding_window_causal_mask_function
 
-from hfjax_app.runtime.attention import BLOCK, _mask, grouped_query_attention
+from hfjax_app.runtime.attention import BLOCK, _mask, grouped_query_attention, packed_attention
+from hfjax_app.runtime.packing import Lanes, packed, unpacked
 
 HEADS, KV_HEADS, QUERIES, ROWS, KEY, VALUE = 6, 2, 5, 9, 8, 12
 
@@ -91,3 +92,26 @@ def test_the_mask_of_a_ring() -> None:
         mask_function=sliding_window_causal_mask_function(4),
     )
     assert mask[0, 0].tolist() == [[7 <= p <= 10 for p in range(6, 12)], [8 <= p <= 11 for p in range(6, 12)]]
+
+
+@pytest.mark.parametrize("per_row", [1, 2, 4])
+@pytest.mark.parametrize(("queries", "rows"), [(1, ROWS), (QUERIES, ROWS), (QUERIES, 600)])
+def test_heads_side_by_side(per_row: int, queries: int, rows: int) -> None:
+    """Eight query heads on four of keys and values, of which one, two or four share a row: as each in its own."""
+    query, key, value = arrays(1, 8, queries, KEY), arrays(1, 4, rows, KEY), arrays(1, 4, rows, VALUE)
+    mask = np.tril(np.ones((queries, rows), bool), rows - queries)[None, None]
+    side_by_side = [packed(jnp.asarray(array), per_row) for array in (key, value)]
+    assert side_by_side[0].shape == (1, 4 // per_row, rows, per_row * KEY)
+    np.testing.assert_array_equal(unpacked(side_by_side[1], per_row), value)
+    want = grouped_query_attention(query, key, value, mask, 0.3)
+    got = packed_attention(query, *side_by_side, mask, per_row, 0.3)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_heads_share_a_row_where_devices_get_whole_rows() -> None:
+    """128 lanes: two heads of 64, or four of 32, but no part of a row, nor rows that devices would have to share."""
+    lanes, of_four = Lanes(width=128), Lanes(width=128, devices=4)
+    assert [lanes.heads_per_row(8, channels) for channels in (128, 96, 64, 32)] == [1, 1, 2, 4]
+    assert [lanes.heads_per_row(heads, 32) for heads in (1, 3, 6)] == [1, 3, 3]
+    assert [of_four.heads_per_row(heads, 64) for heads in (16, 8, 4, 6)] == [2, 2, 1, 2]
+    assert Lanes().heads_per_row(8, 1) == 1
