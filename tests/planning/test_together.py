@@ -129,10 +129,11 @@ def on_a_tpu(topology: str, *arguments: object, status: int = 0) -> dict[str, An
 @needs_libtpu
 @pytest.mark.tpu
 @pytest.mark.timeout(3600)
-def test_stable_diffusion_2_compiles_for_a_tpu(folders: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("topology", ["v5e:1x1", "v5e:2x2", "v6e:1x1"])
+def test_stable_diffusion_2_compiles_for_a_tpu(topology: str, folders: dict[str, Path], tmp_path: Path) -> None:
     """512x512: the text encoder, the UNet on a guidance pair, the autoencoder; beside a small classifier."""
     save_configs(tmp_path / "image")
-    found = on_a_tpu("v5e:1x1", "--image-model", tmp_path / "image", "--sentiment-model", folders["sentiment"])
+    found = on_a_tpu(topology, "--image-model", tmp_path / "image", "--sentiment-model", folders["sentiment"])
     assert found["fits"] is True
     assert found["preflight"]["image"]["parameters"] == UNET_PARAMETERS + VAE_PARAMETERS + TEXT_PARAMETERS
     programs = {program["name"]: program for program in found["image"]["programs"]}
