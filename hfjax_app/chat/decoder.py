@@ -86,7 +86,7 @@ class Decoder:
         merges: bool = False,
         lanes: Lanes = UNPACKED,
     ):
-        self.context, self._lanes = context, lanes
+        self.context = context
         self._made_of = (model_class, config, dtype)
         self._adapted = {"int8": int8, "merges": merges, "lanes": lanes}
         try:
@@ -99,7 +99,7 @@ class Decoder:
             # Programs for other numbers of slots run the same forward: jax keeps its trace, most of Python's work.
             forward = pure_function(self._model, self._call)
             self._forward_torch = jax.jit(forward, static_argnums=7, inline=True)  # `rows` is a number
-            self._trace(chunk)
+            self._trace(chunk, lanes)
         except Exception as error:
             why = why_untraceable(error)
             raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {why}") from error
@@ -108,7 +108,7 @@ class Decoder:
         self.groups = self.groups if merges else []
         merging.adapt(self._model, self.groups)
 
-    def _trace(self, chunk: int) -> None:
+    def _trace(self, chunk: int, lanes: Lanes) -> None:
         """Read off the cache layout and trace one token's forward: without a mask, or else with one that masks nothing.
 
         Some architectures make a mask of ones where there is none, for which they need the length as a number.
@@ -117,8 +117,8 @@ class Decoder:
         for self._takes_mask in (False, True):
             try:
                 with self._experts_on_meta(), merging.observed(self._model) as self.groups:
-                    sizes = (self.context, chunk, self._lanes)
-                    self.specs = layer_specs(self._model, *sizes, self._cache_option, self._inputs())
+                    layout = (self.context, chunk, lanes)
+                    self.specs = layer_specs(self._model, *layout, self._cache_option, self._inputs())
                 scalar = jax.ShapeDtypeStruct((), jnp.int32)
                 one = jax.ShapeDtypeStruct((1,), jnp.int32)
                 arguments = (one, self.slot_shape, scalar, scalar, one)
