@@ -1,8 +1,13 @@
 """`python -m training.chat [names]`: trains the chat models, scores them on the held-out conversations and writes their
-model cards."""
+model cards.
+
+What has been made is kept in the work folder; a second run goes on from there. The models' folders change when the
+training is done.
+"""
 
 import argparse
 import json
+import shutil
 import warnings
 from pathlib import Path
 
@@ -20,14 +25,8 @@ def main() -> None:
     names = [architecture.name for architecture in ARCHITECTURES]
     parser = argparse.ArgumentParser(prog="python -m training.chat", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"models to train, of {', '.join(names)} (default: all)")
-    parser.add_argument(
-        "--phase",
-        type=int,
-        choices=sorted({phase.number for plan in PLANS.values() for phase in plan.phases}),
-        default=1,
-        help="first phase to run; later ones continue from the folder",
-    )
     parser.add_argument("--out", type=Path, default=EMBEDDED, help="folder that gets one folder a model")
+    parser.add_argument("--work", type=Path, default=Path("out/chat"), help="where unfinished work is kept")
     parser.add_argument("--only-score", action="store_true", help="no training: score what is in the folder")
     parser.add_argument(
         "--threads", type=int, default=1, help="threads of torch; the result depends on it in the last digits"
@@ -44,7 +43,7 @@ def main() -> None:
         folder = arguments.out / architecture.name
         plan = PLANS[architecture.name]
         if not arguments.only_score:
-            train(architecture, folder, plan, first=arguments.phase)
+            shutil.copytree(train(architecture, plan, arguments.work / architecture.name), folder, dirs_exist_ok=True)
         greedy = shares(transcripts(BatchedReplies(folder=folder)))
         sampled = shares(transcripts(BatchedReplies(folder=folder, temperature=0.7)))
         strangers = shares(transcripts(BatchedReplies(folder=folder), STRANGERS))

@@ -15,6 +15,8 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from training.checkpoint import Checkpoint
+
 from .architectures import Architecture
 from .batches import IGNORED, batches
 from .tokenizer import train_tokenizer
@@ -41,7 +43,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlan:
-    """How long and how fast. `tokens`: positions in a batch; `save_every`: steps between checkpoints."""
+    """How long and how fast. `tokens`: positions in a batch; `save_every`: steps between two checkpoints."""
 
     phases: tuple[Phase, ...]
     tokens: int = 4096
@@ -102,10 +104,7 @@ def save(
     for loaded in ("is_local", "local_files_only"):  # how this process loaded it is nobody's business
         tokenizer.init_kwargs.pop(loaded, None)
     tokenizer.save_pretrained(fresh)
-    if (folder / "README.md").exists():
-        shutil.copy(folder / "README.md", fresh)
     (fresh / "model.safetensors").chmod(0o644)
-    shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
 
 
@@ -116,22 +115,30 @@ def loss_of(model: PreTrainedModel, ids: torch.Tensor, labels: torch.Tensor) -> 
     return functional.cross_entropy(model.lm_head(hidden).float(), labels[:, 1:][wanted])
 
 
-def train(architecture: Architecture, folder: Path, plan: TrainingPlan, *, first: int = 1) -> None:
-    """Trains a model in `folder`: tokenizer, phase 1 from fresh weights, each later one from what was saved before.
+def train(architecture: Architecture, plan: TrainingPlan, work: Path) -> Path:
+    """Trains a model: tokenizer, phase 1 from fresh weights, each later one from what the one before it left.
 
-    `first`: the phase to begin with; the result of the one before it must be in the folder.
+    What a phase leaves is kept in a folder of `work`, and every `plan.save_every` steps all that the phase under way
+    needs: a second call goes on from there, to the same weights. Returns the folder of the last phase.
     """
+    work.mkdir(parents=True, exist_ok=True)
+    folder = None
     for phase in plan.phases:
-        if phase.number < first:
+        before, folder = folder, work / f"phase-{phase.number}"
+        if folder.exists():
             continue
         torch.manual_seed(phase.seed)
-        if phase.number == 1:
+        if before is None:
             tokenizer = train_tokenizer(architecture.chat_format)
             model = architecture.build(tokenizer)
         else:
-            tokenizer = AutoTokenizer.from_pretrained(folder)
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        _train_phase(architecture, folder, plan, phase, tokenizer, model.train())
+            tokenizer = AutoTokenizer.from_pretrained(before)
+            model = AutoModelForCausalLM.from_pretrained(before, dtype=torch.float32)
+        checkpoint = Checkpoint(work / "checkpoint.pt")
+        average = _train_phase(architecture, plan, phase, tokenizer, model.train(), checkpoint)
+        save(folder, model, tokenizer, average)
+        checkpoint.remove()
+    return folder
 
 
 def _optimizers(architecture: Architecture, model: PreTrainedModel, plan: TrainingPlan) -> list[torch.optim.Optimizer]:
@@ -151,28 +158,37 @@ def _optimizers(architecture: Architecture, model: PreTrainedModel, plan: Traini
 
 def _train_phase(
     architecture: Architecture,
-    folder: Path,
     plan: TrainingPlan,
     phase: Phase,
     tokenizer: PreTrainedTokenizerFast,
     model: PreTrainedModel,
-) -> None:
-    """The training loop; checkpoints and the result go to `folder`."""
+    checkpoint: Checkpoint,
+) -> dict[str, torch.Tensor]:
+    """The training loop, from the checkpoint where there is one. Returns the weights that the phase leaves, by name."""
     model.set_attn_implementation("eager")  # on CPU faster than its fused kernel for short rows
     optimizers = _optimizers(architecture, model, plan)
-    groups = [(group, group["lr"]) for optimizer in optimizers for group in optimizer.param_groups]
+    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
     clipped = [p for group in optimizers[1].param_groups for p in group["params"]]
     average = {name: p.detach().clone() for name, p in model.named_parameters()}
     first = {name: p.detach().clone() for name, p in model.named_parameters()} if phase.blend else {}
-    started, spoken, running = time.process_time(), 0, 0.0
+    begun, spoken, running = 0, 0, 0.0
+    if kept := checkpoint.load():
+        begun, running, average = kept["step"], kept["loss"], kept["average"]
+        model.load_state_dict(kept["model"])
+        for optimizer, state in zip(optimizers, kept["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     source = batches(tokenizer, architecture.chat_format, seed=phase.seed, tokens=plan.tokens, phase=phase.number)
-    for step in range(phase.steps):
+    for _ in range(begun):
+        next(source)
+    started = time.process_time()
+    for step in range(begun, phase.steps):
         ids, labels = next(source)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             loss = loss_of(model, ids, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(clipped, 1.0)
-        for group, rate in groups:
+        for group, rate in zip(groups, rates, strict=True):
             group["lr"] = rate * rate_at(step, phase)
         for optimizer in optimizers:
             optimizer.step()
@@ -189,7 +205,14 @@ def _train_phase(
                 f"{spoken / spent:.0f} tokens/s {spent / 60:.1f} min",
                 flush=True,
             )
-        if step % plan.save_every == plan.save_every - 1 or step == phase.steps - 1:
-            save(folder, model, tokenizer, average)
+        if step % plan.save_every == plan.save_every - 1:
+            checkpoint.save(
+                step=step + 1,
+                loss=running,
+                average=average,
+                model=model.state_dict(),
+                optimizers=[optimizer.state_dict() for optimizer in optimizers],
+            )
     if first:
-        save(folder, model, tokenizer, {name: average[name].lerp(first[name], phase.blend) for name in average})
+        return {name: average[name].lerp(first[name], phase.blend) for name in average}
+    return average

@@ -1,8 +1,8 @@
 """Makes the embedded image model from a seed: `python -m training.images`. Prints its held-out score at the end.
 
-What has been made is kept in the work folder: the text encoder after its first lesson, the autoencoder, then the
-pipeline every 500 steps. A second run takes the first two from there. On one free core it takes about two and a half
-hours.
+What has been made is kept in the work folder: the text encoder after its first lesson, the autoencoder, both networks
+of the denoiser after each lesson, and every 500 steps what the lesson under way needs. A second run goes on from there.
+On one free core it takes about two and a half hours.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import torch
 from diffusers import AutoencoderKL, StableDiffusionPipeline, UNet2DConditionModel
 from transformers import CLIPTextModel, CLIPTokenizer
 
+from training.checkpoint import Checkpoint
 from training.images import autoencoder, captions, diffusion, evaluate, reading, scenes, tokenizer
 
 OUT = Path(__file__).parents[2] / "hfjax_app" / "embedded" / "images"
@@ -56,9 +57,15 @@ def main() -> None:
         (options.long_steps, weights, 1.2e-3, True),
     )
     for number, (steps, chosen, peak, decay) in enumerate(lessons):
+        folder = options.work / f"lesson-{number + 1}"
+        if folder.exists():
+            text_encoder = CLIPTextModel.from_pretrained(folder / "text_encoder")
+            unet = UNet2DConditionModel.from_pretrained(folder / "unet")
+            continue
+        checkpoint = Checkpoint(options.work / "checkpoint.pt")
         text_encoder, unet = diffusion.train(
-            text_encoder,
-            unet,
+            text_encoder.train(),
+            unet.train(),
             latents * scale,
             ids,
             empty,
@@ -68,8 +75,13 @@ def main() -> None:
             decay=decay,
             seed=options.seed + number,
             report=report,
-            keep=lambda text_encoder, unet: save(options.work / "pipeline", vae, words, text_encoder, unet),
+            checkpoint=checkpoint,
         )
+        fresh = folder.with_name(folder.name + ".new")
+        text_encoder.save_pretrained(fresh / "text_encoder")
+        unet.save_pretrained(fresh / "unet")
+        fresh.rename(folder)
+        checkpoint.remove()
     save(options.work / "pipeline", vae, words, text_encoder, unet)
     for item in (options.work / "pipeline").iterdir():
         target = options.out / item.name
@@ -126,7 +138,7 @@ def trained_autoencoder(options: argparse.Namespace, images: torch.Tensor) -> Au
 def save(
     folder: Path, vae: AutoencoderKL, words: CLIPTokenizer, text_encoder: CLIPTextModel, unet: UNet2DConditionModel
 ) -> None:
-    """Writes a StableDiffusionPipeline in float16; the folder changes all at once."""
+    """Writes a StableDiffusionPipeline in float16."""
     words.backend_tokenizer.no_padding()
     words.backend_tokenizer.no_truncation()
     pipeline = StableDiffusionPipeline(
@@ -139,13 +151,7 @@ def save(
         feature_extractor=None,
         requires_safety_checker=False,
     )
-    fresh, old = folder.with_name(folder.name + ".new"), folder.with_name(folder.name + ".old")
-    pipeline.save_pretrained(fresh, safe_serialization=True)
-    shutil.rmtree(old, ignore_errors=True)
-    if folder.exists():
-        folder.rename(old)
-    fresh.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
+    pipeline.save_pretrained(folder, safe_serialization=True)
     for file in folder.rglob("*.safetensors"):
         file.chmod(0o644)
 

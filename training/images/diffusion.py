@@ -15,6 +15,7 @@ from diffusers.models.attention_processor import AttnProcessor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
 
+from training.checkpoint import Checkpoint
 from training.images.autoencoder import rate
 from training.images.tokenizer import LENGTH
 
@@ -92,13 +93,14 @@ def train(
     decay: bool,
     seed: int,
     report: Callable[[str], None],
-    keep: Callable[[CLIPTextModel, UNet2DConditionModel], None],
+    checkpoint: Checkpoint,
 ) -> tuple[CLIPTextModel, UNet2DConditionModel]:
     """Trains both networks; returns their averages.
 
     ``latents``: float32 [count, 4, 16, 16] of unit variance; ``captions``: int64 [count, variants, LENGTH], several
     wordings of each scene; ``empty``: int64 [LENGTH]; ``weights``: how often each scene is drawn, [count]. The learning
-    rate stays at its ``peak`` or, with ``decay``, falls to nothing. ``keep`` gets the averages every 500 steps.
+    rate stays at its ``peak`` or, with ``decay``, falls to nothing. The ``checkpoint`` is written every 500 steps; what
+    is in it at the start is gone on from, to the same weights.
     """
     generator = torch.Generator().manual_seed(seed)
     noise = build_scheduler()
@@ -107,8 +109,14 @@ def train(
     # Torch's fused attention has a slow backward on CPU for so few tokens; the plain one computes the same.
     unet.set_attn_processor(AttnProcessor())
     optimizer = torch.optim.AdamW(networks.parameters(), peak, betas=(0.9, 0.99), weight_decay=0.01, fused=True)
-    running, began = 0.0, time.monotonic()
-    for step in range(steps):
+    begun, running, began = 0, 0.0, time.monotonic()
+    if kept := checkpoint.load():
+        begun = kept["step"]
+        generator.set_state(kept["generator"])
+        networks.load_state_dict(kept["networks"])
+        average.load_state_dict(kept["average"])
+        optimizer.load_state_dict(kept["optimizer"])
+    for step in range(begun, steps):
         if decay:
             optimizer.param_groups[0]["lr"] = rate(step, steps, peak)
         else:
@@ -133,5 +141,11 @@ def train(
             report(f"step {step + 1}/{steps} loss {running / 100:.4f} seconds {time.monotonic() - began:.0f}")
             running = 0.0
         if (step + 1) % 500 == 0:
-            keep(*average.module)
+            checkpoint.save(
+                step=step + 1,
+                generator=generator.get_state(),
+                networks=networks.state_dict(),
+                average=average.state_dict(),
+                optimizer=optimizer.state_dict(),
+            )
     return tuple(average.module)
