@@ -29,7 +29,7 @@ from hfjax_app.chat.kv_cache import (
 )
 from hfjax_app.chat.length import Length
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import attention, merging, quantization, set_order
+from hfjax_app.runtime import attention, barriers, merging, quantization, set_order
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.packing import UNPACKED, Lanes
 from hfjax_app.runtime.tracing import why_untraceable
@@ -107,6 +107,7 @@ class Decoder:
             quantization.adapt(self._model)
         self.groups = self.groups if merges else []
         merging.adapt(self._model, self.groups)
+        barriers.adapt(self._model)
 
     def _trace(self, chunk: int, lanes: Lanes) -> None:
         """Read off the cache layout and trace one token's forward: without a mask, or else with one that masks nothing.
