@@ -118,12 +118,20 @@ class PromptReader:
         return Told(arrays=arrays, rows=len(latents))
 
     def call(self, network: torch.nn.Module, rows: int, latents: Any, timestep: Any, arrays: Any) -> torch.Tensor:
-        """Call the denoiser as the pipeline does; torch code to be traced. `arrays` is Told's, as torch tensors."""
+        """Call the denoiser as the pipeline does; torch code to be traced.
+
+        Args:
+            network: the denoiser.
+            rows: Told's.
+            latents: of one row or all.
+            timestep: of all of them.
+            arrays: Told's for these rows, as torch tensors.
+        """
         how, rest = self._told_how[rows]
         leaves = [plain if tensor is None else tensor for tensor, plain in zip(arrays, rest, strict=True)]
         arguments = torch_pytree.tree_unflatten(leaves, how)
         # some denoisers are told the time once, others once for each of the latents
-        arguments["timestep"] = timestep.expand(rows) if arguments["timestep"] else timestep
+        arguments["timestep"] = timestep.expand(len(latents)) if arguments["timestep"] else timestep
         return network(latents, **arguments, return_dict=False)[0]
 
     @property

@@ -12,6 +12,7 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,7 +23,6 @@ from torchax.ops import mappings
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
 from hfjax_app.images.checkpoint import Recommended, fetch_weights, read_empty, recommended, revision_of
-from hfjax_app.images.conditioning import Told
 from hfjax_app.images.line import Line
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.recipe import Recipe, current_versions, digest
@@ -39,7 +39,6 @@ from hfjax_app.images.request import (
 from hfjax_app.images.run import Run
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
-from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.hub import Checkpoint
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
@@ -102,7 +101,6 @@ class ImageGenerator:
         )
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = Turns()
-        self._calls = Calls("image-call", self._programs.devices)
         self._line = Line(SERVED_TOGETHER)
         self._colours: np.ndarray | None = None
         own = self._programs.sized(self.size)
@@ -300,17 +298,15 @@ class ImageGenerator:
             with self._device:
                 runs.append(Run.begin(request, schedule, programs, seed, given, self._programs.scale))
         for i in range(schedule.steps):
-            made = []
-            advance = partial(self._advance, told=told, schedule=schedule, programs=programs, step=i)
-            for group in self._calls.groups(runs):
-                # A turn ends when the device is done, so that never more than one group waits in its queue.
-                with self._device:
-                    made += self._calls.together(advance, group)
+            advance = partial(Run.advance, programs=programs, told=told, schedule=schedule, step=i)
+            expected = self._in_turns(advance, runs, told.rows)
+            made = [(None, None)] * len(runs)
+            if i == schedule.steps - 1:
+                made = self._in_turns(partial(self._finished, programs=programs), runs)
             pictures = tuple(
                 Picture(seed=run.seed, pixels=pixels, latents=latents, recipe=replace(recipe, seed=run.seed))
-                for run, (_, pixels, latents) in zip(runs, made, strict=True)
+                for run, (pixels, latents) in zip(runs, made, strict=True)
             )
-            expected = [clean for clean, _, _ in made]
             yield ImageStep(
                 step=i + 1,
                 steps=schedule.steps,
@@ -320,17 +316,23 @@ class ImageGenerator:
                 notice=notice,
             )
 
-    def _advance(
-        self, run: Run, *, told: Told, schedule: Schedule, programs: SizedPrograms, step: int
-    ) -> tuple[jax.Array, np.ndarray | None, np.ndarray | None]:
-        """One step of one picture: predicted clean latents, and after the last one its pixels and latents."""
-        clean = run.advance(programs, told, schedule, step)
-        if step < schedule.steps - 1:
-            return clean, None, None
+    def _finished(self, run: Run, programs: SizedPrograms) -> tuple[np.ndarray, np.ndarray]:
+        """Pixels and latents of a picture after its last step."""
         pixels = programs.decode(run.state["latents"])
         if not np.isfinite(pixels).all():
             raise ModelUnavailable("the image model made pixels that are no numbers (NaN); try another seed")
-        return clean, pixels, np.asarray(run.state["latents"])
+        return pixels, np.asarray(run.state["latents"])
+
+    def _in_turns(self, call: Callable[[Any], Any], items: Sequence[Any], each: int = 1) -> list[Any]:
+        """`call` of each item, which makes `each` calls of the device at once; each group of them waits its turn.
+
+        A turn ends when the device is done, so that never more than one group waits in its queue.
+        """
+        results = []
+        for group in self._programs.calls.groups(items, each):
+            with self._device:
+                results += self._programs.calls.together(call, group)
+        return results
 
     def _previews(
         self, pictures: Sequence[Picture], expected: list[jax.Array], programs: SizedPrograms
@@ -340,11 +342,7 @@ class ImageGenerator:
             return [picture.image for picture in pictures]
         if self._colours is not None:
             return [preview.estimate(np.asarray(clean), self._colours, programs.size) for clean in expected]
-        shown = []
-        for group in self._calls.groups(expected):
-            with self._device:
-                shown += self._calls.together(programs.decode, group)
-        return [preview.to_picture(pixels) for pixels in shown]
+        return [preview.to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]
 
     def _checked_latents(self, latents: np.ndarray, request: ImageRequest) -> np.ndarray:
         array = np.array(latents, np.float32)

@@ -1,10 +1,10 @@
 """A text-to-image pipeline as compiled programs: read the prompts, encode a picture, denoise by one step, decode.
 
-The networks are transformers' and diffusers' own, unmodified; `conditioning.py` finds what the denoiser is told. One
-picture at a time: a denoiser is bound by arithmetic at a guidance pair already, so that pictures which are drawn
-together take turns, each in the same program as alone, and come out the same to the last bit. Where there are several
-devices, two of them share a guidance pair; each holds all weights, and what else there is to compute both do. Another
-size is another set of programs.
+The networks are transformers' and diffusers' own, unmodified; `conditioning.py` finds what the denoiser is told, and
+`denoiser.py` makes a step of it. One picture at a time: a denoiser is bound by arithmetic at a guidance pair already,
+so that pictures which are drawn together take turns, each in the same programs as alone, and come out the same to the
+last bit. Where there are several devices, two of them share a guidance pair; each holds all weights, and what else
+there is to compute both do. Another size is another set of programs.
 """
 
 import threading
@@ -19,14 +19,15 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.checkpoint import denoiser_name
-from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
-from hfjax_app.images.noise import step_noise
+from hfjax_app.images.conditioning import PromptReader, Told
+from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.runtime import loading
+from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.hub import Checkpoint
 from hfjax_app.runtime.kernels import as_torch, kernels_of
-from hfjax_app.runtime.mesh import pair_mesh, replicated, split
+from hfjax_app.runtime.mesh import pair_mesh, replicated
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
 from hfjax_app.runtime.weights import weights_for
@@ -59,8 +60,9 @@ class DiffusionPrograms:
         reader: prompts -> what the denoiser is told.
         dtype: of the denoiser's and the text encoders' weights.
         vae_dtype: of the autoencoder's.
-        kernels: the denoiser's weights that are not kept as torch has them, see `runtime/kernels.py`.
-        vae_kernels: the autoencoder's.
+        network: the denoiser.
+        calls: side by side, where the device is served well by that.
+        vae_kernels: the autoencoder's weights that are not kept as torch has them, see `runtime/kernels.py`.
         everywhere: the place of what is no network's own axis: on both devices of a pair; None without a mesh.
     """
 
@@ -79,20 +81,22 @@ class DiffusionPrograms:
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
         self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
         denoiser = denoiser_name(pipeline)
-        self.network = getattr(pipeline, denoiser)
+        module = getattr(pipeline, denoiser)
         self.vae = pipeline.vae
         self.dtype = jnp.dtype(dtype)
         overflows = self.dtype == jnp.float16 and self.vae.config.force_upcast
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
-        self.kernels = kernels_of(self.network, self._programs, transform=self.dtype == jnp.float32)
+        kernels = kernels_of(module, self._programs, transform=self.dtype == jnp.float32)
         self.vae_kernels = kernels_of(self.vae, self._programs)
-        self.weights = weights_for(
+        weights = weights_for(
             self._programs,
-            self.network,
+            module,
             self.dtype,
             checkpoint=checkpoint and checkpoint.part(denoiser),
-            kernels=self.kernels,
+            kernels=kernels,
         )
+        self.network = Network(module, weights, kernels, self.dtype, self.reader, self._programs.mesh)
+        self.calls = Calls("image-call", self._programs.mesh)
         vae_weights = weights_for(
             self._programs,
             self.vae,
@@ -105,7 +109,7 @@ class DiffusionPrograms:
         self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
         self.channels = self.vae.config.latent_channels
         self.scale = 2 ** (len(self.vae.config.block_out_channels) - 1)
-        sample = self.network.config.sample_size
+        sample = module.config.sample_size
         height, width = (sample, sample) if isinstance(sample, int) else sample
         self.size = (width * self.scale, height * self.scale)
         self.rows_guided = self.reader.read(_NEUTRAL, "", 2.0, self.size).rows
@@ -223,21 +227,20 @@ class SizedPrograms:
             "noising": jax.ShapeDtypeStruct((2,), jnp.float32),
             "step": jax.ShapeDtypeStruct((), jnp.int32),
         }
-        self._denoise = {}
+        self._denoisers = {}
         before = len(programs.reports)
         with programs.together():
             for guidance in (2.0, 1.0) if alone else (2.0,):
                 told = parts.reader.read(_NEUTRAL, "", guidance, size)
-                self._denoise[told.rows] = programs.compile(
+                self._denoisers[told.rows] = Denoiser(
                     f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
-                    _denoise_function(parts, told.rows, programs.mesh),
-                    parts.weights,
+                    programs,
+                    parts.network,
+                    told,
                     state,
-                    shapes_of(told.arrays),
                     fixed,
                     numbers,
-                    donate=(1,),
-                    shardings=parts.everywhere,
+                    parts.calls,
                 )
             self._decode = programs.compile(
                 f"decode_latents{name}",
@@ -259,12 +262,12 @@ class SizedPrograms:
         self.compile_seconds = sum(report.seconds + report.saved for report in programs.reports[before:])
 
     def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Told:
-        """What the denoiser is told of the prompts; a guidance scale of 1 and less is none."""
-        guided = guidance_scale > 1 or 1 not in self._denoise
+        """What the denoiser is told of the prompts, on the device; a guidance scale of 1 and less is none."""
+        guided = guidance_scale > 1 or 1 not in self._denoisers
         told = self._parts.reader.read(
             prompt, negative_prompt, max(guidance_scale, 1.0 + 2**-10) if guided else guidance_scale, self.size
         )
-        return replace(told, arrays=self.put(told.arrays))
+        return replace(told, arrays=self.put(self._denoisers[told.rows].arranged(told.arrays)))
 
     def put(self, arrays: Any) -> Any:
         """A pytree of arrays where the programs want them, so that no step copies them again."""
@@ -295,7 +298,7 @@ class SizedPrograms:
             "noising": schedule.noising[step + 1],
             "step": np.int32(step),
         }
-        return self._denoise[told.rows](self._parts.weights, state, told.arrays, fixed, numbers)
+        return self._denoisers[told.rows](state, told.arrays, fixed, numbers)
 
     def decode(self, latents: jax.Array) -> np.ndarray:
         """Latents to pixels, float32 [height, width, 3], 0 to 1."""
@@ -308,64 +311,13 @@ class SizedPrograms:
     @property
     def argument_bytes(self) -> tuple[int, int, int]:
         """Of the denoiser's largest program, the decoder's and the encoder's."""
-        denoiser = max(map(argument_bytes, self._denoise.values()))
+        denoiser = max(denoiser.argument_bytes for denoiser in self._denoisers.values())
         return denoiser, argument_bytes(self._decode), argument_bytes(self._encode)
 
     def texts(self) -> list[str]:
         """The denoising, decoding and encoding programs as XLA's text."""
-        return [program.as_text() for program in (*self._denoise.values(), self._decode, self._encode)]
-
-
-def _denoise_function(parts: DiffusionPrograms, rows: int, mesh: jax.sharding.Mesh | None) -> Callable[..., Any]:
-    def call(model: Any, latents: Any, timestep: Any, arrays: Any) -> Any:
-        return parts.reader.call(model, rows, latents, timestep, arrays)
-
-    predict = pure_function(parts.network, call)
-
-    def given(array: jax.Array | None) -> jax.Array | None:
-        """What the denoiser is told, as diffusers tells it: floating-point numbers in the networks' dtype."""
-        if array is None:
-            return None
-        if jnp.issubdtype(array.dtype, jnp.floating):
-            array = array.astype(parts.dtype)
-        return shared_out(array) if array.shape[:1] == (rows,) else array
-
-    def shared_out(array: jax.Array) -> jax.Array:
-        """A device for each row of a guidance pair, as far as there are two."""
-        return array if mesh is None else jax.lax.with_sharding_constraint(array, split(mesh, array.shape, 0))
-
-    def together(array: jax.Array) -> jax.Array:
-        return array if mesh is None else jax.lax.with_sharding_constraint(array, replicated(mesh))
-
-    def denoise(weights: Any, state: Any, told: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
-        """Classifier-free guidance (arXiv:2207.12598), then the scheduler's weighted sum, both as in diffusers.
-
-        state["history"]: [depth - 1, (sample, output), *latent_shape], the newest pair first. Where the mask is 0, the
-        result is the picture's own latents, as noisy as the rest.
-        """
-        latents = state["latents"]
-        inputs = jnp.concatenate([latents] * rows) * numbers["input_scale"]
-        told = [given(array) for array in told]
-        outputs = predict(
-            as_torch(weights, parts.kernels), shared_out(inputs.astype(parts.dtype)), numbers["timestep"], told
-        )
-        outputs = together(shared_out(outputs[:, : latents.shape[1]]))  # without learned variance
-        outputs = outputs.astype(jnp.float32)
-        output = outputs[:1] if rows == 1 else outputs[:1] + fixed["guidance"] * (outputs[1:] - outputs[:1])
-        pairs = jnp.concatenate([jnp.stack([latents, output])[None], state["history"]])
-        extras = jnp.stack([state["memory"], step_noise(fixed["key"], numbers["step"], latents.shape)])
-
-        # Products and sums, not dots: accelerators round the operands of a dot to bfloat16.
-        def weighted(which: int) -> jax.Array:
-            shape = (Ellipsis, which, None, None, None, None)
-            return (numbers["coefficients"][shape] * pairs).sum((0, 1)) + (numbers["extras"][shape] * extras).sum(0)
-
-        following, clean, memory = (weighted(which) for which in range(3))
-        noised = numbers["noising"][0] * fixed["image"] + numbers["noising"][1] * fixed["noise"]
-        following = jnp.where(fixed["mask"] == 1, following, fixed["mask"] * following + (1 - fixed["mask"]) * noised)
-        return {"latents": following, "memory": memory, "history": pairs[:-1]}, clean
-
-    return denoise
+        denoising = [text for denoiser in self._denoisers.values() for text in denoiser.texts()]
+        return [*denoising, self._decode.as_text(), self._encode.as_text()]
 
 
 def _decode_function(parts: DiffusionPrograms) -> Callable[..., Any]:

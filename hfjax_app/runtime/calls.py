@@ -6,6 +6,8 @@ from typing import Any
 
 import jax
 
+from hfjax_app.runtime.mesh import platform_of
+
 _ON_CPU = 2
 
 
@@ -14,14 +16,15 @@ class Calls:
 
     Args:
         name: of the threads.
-        devices: how many devices each program runs on; several are busy with one program.
+        mesh: the devices that programs run on together, which are busy with one; None: jax's default device.
 
     Attributes:
-        at_once: 2 on a CPU, else 1.
+        at_once: 2 on one CPU device, else 1.
     """
 
-    def __init__(self, name: str, devices: int = 1):
-        self.at_once = _ON_CPU if jax.default_backend() == "cpu" and devices == 1 else 1
+    def __init__(self, name: str, mesh: jax.sharding.Mesh | None = None):
+        alone = mesh is None or mesh.size == 1
+        self.at_once = _ON_CPU if alone and platform_of(mesh) == "cpu" else 1
         self._others = ThreadPoolExecutor(_ON_CPU - 1, name)  # who calls makes the first call himself
 
     def together(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
@@ -34,6 +37,7 @@ class Calls:
             wait(waiting)
         return [result, *(future.result() for future in waiting)]
 
-    def groups(self, items: Sequence[Any]) -> list[Sequence[Any]]:
-        """The items in order, `at_once` of them at a time."""
-        return [items[at : at + self.at_once] for at in range(0, len(items), self.at_once)]
+    def groups(self, items: Sequence[Any], each: int = 1) -> list[Sequence[Any]]:
+        """The items in order, as many at a time as make `at_once` calls, of which an item makes `each` at once."""
+        size = max(1, self.at_once // each)
+        return [items[at : at + size] for at in range(0, len(items), size)]

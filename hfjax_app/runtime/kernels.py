@@ -14,6 +14,7 @@ import torch
 from torchax.ops import mappings
 
 from hfjax_app.runtime import winograd
+from hfjax_app.runtime.mesh import platform_of
 from hfjax_app.runtime.programs import Programs
 
 # Names of weights, and whether each is kept for Winograd's convolution.
@@ -31,8 +32,7 @@ def kernels_of(module: torch.nn.Module, programs: Programs, *, transform: bool =
         transform: whether to keep some for Winograd's convolution. Its tiles take four times the image's memory, and
             its sums would lose digits of half precision.
     """
-    device = jax.local_devices()[0] if programs.mesh is None else programs.mesh.devices.flat[0]
-    if device.platform != "cpu":
+    if platform_of(programs.mesh) != "cpu":
         return {}
     return {
         f"{name}.weight": transform and _gains(part)

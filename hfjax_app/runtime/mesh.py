@@ -36,6 +36,11 @@ def mesh_of(devices: Any) -> Mesh:
     return Mesh(np.array(devices), (AXIS,))
 
 
+def platform_of(mesh: Mesh | None) -> str:
+    """ "cpu", "gpu" or "tpu": of a mesh's devices, or where there is none of this process's."""
+    return (jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]).platform
+
+
 def device_memory() -> int | None:
     """Bytes that each local device has for arrays; None where it doesn't say. CPU devices share the host's."""
     device = jax.local_devices()[0]

@@ -58,7 +58,7 @@ def test_configs_alone_are_enough(plan: Callable[..., tuple[int, Any, str]], fol
     assert (status, found["fits"], found["advice"], found["decode_floor"]) == (0, None, None, None)
     assert "chat" not in found
     names = {kind: [program["name"] for program in found[kind]["programs"]] for kind in folders}
-    assert names["image"] == ["encode_prompt", "denoise", "decode_latents", "encode_picture"]
+    assert names["image"] == ["encode_prompt", "denoise_row", "denoise_follow", "decode_latents", "encode_picture"]
     assert names["sentiment"] == ["classify_1x32", "classify_16x32", "explain_32x32"]
     for kind in folders:
         looked = found["preflight"][kind]

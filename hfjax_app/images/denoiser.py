@@ -1,0 +1,204 @@
+"""One denoising step of one picture, compiled: the network's prediction, guidance, the scheduler's sum, the mask.
+
+All of it is one program, and where there are several devices, two of them share the rows of a guidance pair. On one CPU
+device each row is a call of its own, both side by side, and a second program does the rest: a network that is given two
+rows at once leaves half a core idle. Knows neither prompts nor pictures.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
+from hfjax_app.images.noise import step_noise
+from hfjax_app.runtime.calls import Calls
+from hfjax_app.runtime.kernels import Kernels, as_torch
+from hfjax_app.runtime.mesh import replicated, split
+from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.programs import Programs, argument_bytes
+
+_FOR_PREDICTION = ("timestep", "input_scale")
+
+
+class Network:
+    """A denoiser as a pure function of JAX arrays.
+
+    Args:
+        module: as torch has it.
+        weights: its own on the device, or for planned programs their shapes.
+        kernels: those of its weights that are not kept as torch has them, see `runtime/kernels.py`.
+        dtype: that it computes in.
+        reader: calls it as its pipeline does.
+        mesh: the devices that share the rows, one axis; None: one device.
+
+    Attributes:
+        weights: as given.
+        mesh: as given.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        weights: Weights,
+        kernels: Kernels,
+        dtype: Any,
+        reader: PromptReader,
+        mesh: jax.sharding.Mesh | None,
+    ):
+        self.weights, self.mesh = weights, mesh
+        self._module, self._kernels, self._dtype, self._reader = module, kernels, dtype, reader
+
+    def predict(self, weights: Weights, latents: jax.Array, arrays: Any, numbers: Any, rows: int) -> jax.Array:
+        """The network's output, float32, of the latents' shape [n, channels, height, width].
+
+        Args:
+            weights: of `weights`' shapes.
+            latents: float32, one row or all.
+            arrays: what the network is told of them, `Told.arrays`.
+            numbers: the step's timestep and input_scale.
+            rows: `Told.rows`.
+        """
+
+        def call(model: Any, latents: Any, timestep: Any, arrays: Any) -> Any:
+            return self._reader.call(model, rows, latents, timestep, arrays)
+
+        told = [self._given(array, len(latents)) for array in arrays]
+        inputs = self._shared_out((latents * numbers["input_scale"]).astype(self._dtype))
+        weights = as_torch(weights, self._kernels)
+        outputs = pure_function(self._module, call)(weights, inputs, numbers["timestep"], told)
+        outputs = self._shared_out(outputs[:, : latents.shape[1]])  # without learned variance
+        return self._together(outputs).astype(jnp.float32)
+
+    def _given(self, array: jax.Array | None, rows: int) -> jax.Array | None:
+        """What the denoiser is told, as diffusers tells it: floating-point numbers in the networks' dtype."""
+        if array is None:
+            return None
+        if jnp.issubdtype(array.dtype, jnp.floating):
+            array = array.astype(self._dtype)
+        return self._shared_out(array) if array.shape[:1] == (rows,) else array
+
+    def _shared_out(self, array: jax.Array) -> jax.Array:
+        """A device for each row of a guidance pair, as far as there are two."""
+        mesh = self.mesh
+        return array if mesh is None else jax.lax.with_sharding_constraint(array, split(mesh, array.shape, 0))
+
+    def _together(self, array: jax.Array) -> jax.Array:
+        return array if self.mesh is None else jax.lax.with_sharding_constraint(array, replicated(self.mesh))
+
+
+class Denoiser:
+    """A network's step for pictures of one size, with guidance or without it. Thread-safe.
+
+    Args:
+        name: of the program, or the beginning of both names.
+        programs: where they are compiled.
+        network: the denoiser.
+        told: what the network is told, of the shapes to compile for.
+        state, fixed, numbers: shapes of what `__call__` takes.
+        calls: makes those of the rows, where it makes so many at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        programs: Programs,
+        network: Network,
+        told: Told,
+        state: Any,
+        fixed: Any,
+        numbers: Any,
+        calls: Calls,
+    ):
+        self._weights, self._rows, self._calls = network.weights, told.rows, calls
+        shapes = shapes_of(told.arrays)
+        self._predict = None
+        if not 1 < self._rows <= calls.at_once:
+
+            def denoise(weights: Weights, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
+                latents = jnp.concatenate([state["latents"]] * told.rows)
+                outputs = network.predict(weights, latents, arrays, numbers, told.rows)
+                return _followed(state, outputs, fixed, numbers)
+
+            place = None if network.mesh is None else replicated(network.mesh)
+            arguments = (network.weights, state, shapes, fixed, numbers)
+            self._step = programs.compile(name, denoise, *arguments, donate=(1,), shardings=place)
+            return
+
+        def predict_row(weights: Weights, latents: jax.Array, arrays: Any, numbers: Any) -> jax.Array:
+            return network.predict(weights, latents, arrays, numbers, told.rows)
+
+        def follow(state: Any, outputs: list[jax.Array], fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
+            return _followed(state, jnp.concatenate(outputs), fixed, numbers)
+
+        [row, *_] = self._by_row(told.arrays)
+        arguments = (network.weights, state["latents"], shapes_of(row), _for_prediction(numbers))
+        self._predict = programs.compile(f"{name}_row", predict_row, *arguments)
+        outputs = [state["latents"]] * self._rows
+        self._step = programs.compile(f"{name}_follow", follow, state, outputs, fixed, numbers, donate=(0,))
+
+    def arranged(self, arrays: Any) -> Any:
+        """`Told.arrays`, still NumPy's, as `__call__` takes them: whole, or for each row alone."""
+        return arrays if self._predict is None else self._by_row(arrays)
+
+    def __call__(self, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
+        """One step: (next state, predicted clean latents). `state` is used up.
+
+        Args:
+            state: latents, memory and history.
+            arrays: what the network is told, `arranged`.
+            fixed: what stays the same for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
+            numbers: the schedule's, of this step.
+        """
+        if self._predict is None:
+            return self._step(self._weights, state, arrays, fixed, numbers)
+
+        def predict(row: Any) -> jax.Array:
+            return self._predict(self._weights, state["latents"], row, _for_prediction(numbers)).block_until_ready()
+
+        return self._step(state, self._calls.together(predict, arrays), fixed, numbers)
+
+    @property
+    def argument_bytes(self) -> int:
+        """Of the program that takes the weights."""
+        return argument_bytes(self._predict or self._step)
+
+    def texts(self) -> list[str]:
+        """The programs as XLA's text."""
+        return [program.as_text() for program in (self._predict, self._step) if program is not None]
+
+    def _by_row(self, arrays: Any) -> list[Any]:
+        """What the network is told of each row."""
+
+        def part(array: Any, row: int) -> Any:
+            return array[row : row + 1] if array is not None and array.shape[:1] == (self._rows,) else array
+
+        return [[part(array, row) for array in arrays] for row in range(self._rows)]
+
+
+def _for_prediction(numbers: Any) -> Any:
+    """What the network's prediction depends on."""
+    return {name: numbers[name] for name in _FOR_PREDICTION}
+
+
+def _followed(state: Any, outputs: jax.Array, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
+    """Classifier-free guidance (arXiv:2207.12598), then the scheduler's weighted sum, both as in diffusers.
+
+    state["history"]: [depth - 1, (sample, output), *latent_shape], the newest pair first. Where the mask is 0, the
+    result is the picture's own latents, as noisy as the rest.
+    """
+    latents = state["latents"]
+    output = outputs if len(outputs) == 1 else outputs[:1] + fixed["guidance"] * (outputs[1:] - outputs[:1])
+    pairs = jnp.concatenate([jnp.stack([latents, output])[None], state["history"]])
+    extras = jnp.stack([state["memory"], step_noise(fixed["key"], numbers["step"], latents.shape)])
+
+    # Products and sums, not dots: accelerators round the operands of a dot to bfloat16.
+    def weighted(which: int) -> jax.Array:
+        shape = (Ellipsis, which, None, None, None, None)
+        return (numbers["coefficients"][shape] * pairs).sum((0, 1)) + (numbers["extras"][shape] * extras).sum(0)
+
+    following, clean, memory = (weighted(which) for which in range(3))
+    noised = numbers["noising"][0] * fixed["image"] + numbers["noising"][1] * fixed["noise"]
+    following = jnp.where(fixed["mask"] == 1, following, fixed["mask"] * following + (1 - fixed["mask"]) * noised)
+    return {"latents": following, "memory": memory, "history": pairs[:-1]}, clean
