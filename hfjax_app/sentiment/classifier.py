@@ -69,6 +69,7 @@ class SentimentClassifier:
             self._weights,
             Programs(on_report),
             self._turns,
+            self._calls,
             on_cpu=jax.default_backend() == "cpu",
             explains=explains,
         )

@@ -7,7 +7,7 @@ what lies behind the tokens that the model reads.
 
 import bisect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.sentiment.encoding import Encoder
 from hfjax_app.sentiment.turns import Turns
 
-TOLERANCE = 0.018  # of the logit's change; a stretch of the path that misses it is halved. 2 % is promised
+TOLERANCE = 0.018  # of the logit's change; a stretch of the path that misses it is divided. 2 % is promised
 _LOGIT_FLOOR = 0.01  # where the logit hardly changes, this change decides what is precise enough
 _MOST_STRETCHES = 64
+_LEAST_PART = 0.02  # of a stretch that is divided
 _TOKENS = 1024  # tokens of one device call, all points of the path together
 _FEWEST_POINTS = 8
 _LENGTHS = (32, 128, 512)
@@ -67,11 +69,12 @@ class Explainer:
         encoder: of its texts.
         weights: its weights on the device.
         turns: of the device.
+        calls: both parts of a divided stretch, side by side.
         programs: where to compile.
     """
 
-    def __init__(self, model: Any, encoder: Encoder, weights: Weights, turns: Turns, programs: Programs):
-        self._encoder, self._weights, self._turns = encoder, weights, turns
+    def __init__(self, model: Any, encoder: Encoder, weights: Weights, turns: Turns, calls: Calls, programs: Programs):
+        self._encoder, self._weights, self._turns, self._calls = encoder, weights, turns, calls
         self._labels = model.config.num_labels
         function = _path_function(model)
         self._programs, self._points = {}, {}
@@ -106,35 +109,65 @@ class Explainer:
         wanted = np.zeros(self._labels, np.float32)
         wanted[target] = 1
 
-        def stretch(start: float, stop: float) -> _Stretch:
-            points, quadrature = _quadrature(self._points[length], start, stop)
-            with self._turns.turn(urgent=True):
-                shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
-                shares, logits = np.asarray(shares, np.float64), np.asarray(logits, np.float64)
-            return _Stretch(start=start, stop=stop, shares=shares, logits=(logits[0], logits[-1]))
+        def stretch(ends: tuple[float, float]) -> _Stretch:
+            points, quadrature = _quadrature(self._points[length], *ends)
+            shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
+            made = (np.asarray(array, np.float64) for array in (points, shares, logits))
+            return _Stretch(*ends, *made)
 
-        stretches = _integrate(stretch)
-        shares = np.sum([stretch.shares for stretch in stretches], axis=0)
+        def along(path: Sequence[tuple[float, float]]) -> list[_Stretch]:
+            made = []
+            for ends in self._calls.groups(path):
+                with self._turns.turn(urgent=True):
+                    made += self._calls.together(stretch, ends)
+            return made
+
+        stretches = _integrate(along)
+        shares = np.sum([part.shares for part in stretches], axis=0)
         return Explanation(
             label=label,
             pieces=merged(text, traced.spans, shares.tolist()),
-            logit=next(stretch.logits[1] for stretch in stretches if stretch.stop == 1),
-            baseline=next(stretch.logits[0] for stretch in stretches if stretch.start == 0),
+            logit=next(part.logits[-1] for part in stretches if part.stop == 1),
+            baseline=next(part.logits[0] for part in stretches if part.start == 0),
         )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class _Stretch:
-    """A part of the path: each token's share (float64 [length]) of the logit's change, and the logit at both ends."""
+    """A part of the path.
+
+    Attributes:
+        start, stop: its ends, from 0 to 1.
+        points: where the model was asked, float64 [points], in order; both ends are among them.
+        shares: each token's share of the logit's change, float64 [length].
+        logits: at the points.
+    """
 
     start: float
     stop: float
+    points: np.ndarray
     shares: np.ndarray
-    logits: tuple[float, float]
+    logits: np.ndarray
 
     @property
     def error(self) -> float:
-        return abs(self.shares.sum() - (self.logits[1] - self.logits[0]))
+        return abs(self.shares.sum() - (self.logits[-1] - self.logits[0]))
+
+    @property
+    def middle(self) -> float:
+        """Where half of the logit's bends lie behind, each counted by its angle and by how far apart the points are.
+
+        A sharp bend comes to lie at an end of both parts, where the quadrature's points are close together.
+        """
+        gaps = np.diff(self.points)
+        between = self.points[:-1] + gaps / 2
+        with np.errstate(divide="ignore", invalid="ignore"):  # float32 may have no numbers left between the ends
+            slopes = np.diff(self.logits) / gaps
+            behind = np.cumsum([0, *(np.abs(np.diff(slopes)) * np.diff(between))])
+        if not 0 < behind[-1] < np.inf:
+            return (self.start + self.stop) / 2
+        least = _LEAST_PART * (self.stop - self.start)
+        return float(np.clip(np.interp(behind[-1] / 2, behind, between), self.start + least, self.stop - least))
 
 
 def _path_function(model: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
@@ -188,19 +221,18 @@ def _quadrature(points: int, start: float, stop: float) -> tuple[np.ndarray, np.
     return np.float32([start, *inner, stop]), np.float32([0, *(half * weights), 0])
 
 
-def _integrate(stretch: Callable[[float, float], _Stretch]) -> list[_Stretch]:
-    """The path in as few stretches as make the shares add up: the least exact one is halved until they do.
+def _integrate(along: Callable[[Sequence[tuple[float, float]]], list[_Stretch]]) -> list[_Stretch]:
+    """The path in as few stretches as make the shares add up: the least exact one is divided until they do.
 
     A stretch's error is known without its exact value: its shares must sum to the change of the logit.
     """
-    whole = stretch(0.0, 1.0)
-    allowed = TOLERANCE * max(abs(whole.logits[1] - whole.logits[0]), _LOGIT_FLOOR)
+    [whole] = along([(0.0, 1.0)])
+    allowed = TOLERANCE * max(abs(whole.logits[-1] - whole.logits[0]), _LOGIT_FLOOR)
     stretches = [whole]
     while sum(part.error for part in stretches) > allowed and len(stretches) < _MOST_STRETCHES:
         worst = max(stretches, key=lambda part: part.error)
-        middle = (worst.start + worst.stop) / 2
         stretches.remove(worst)
-        stretches += [stretch(worst.start, middle), stretch(middle, worst.stop)]
+        stretches += along([(worst.start, worst.middle), (worst.middle, worst.stop)])
     return stretches
 
 

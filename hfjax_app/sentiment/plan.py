@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.hub import load
 from hfjax_app.runtime.mesh import mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
@@ -63,7 +64,10 @@ class SentimentPlanner:
         on_cpu = devices[0].platform == "cpu"
         too_large = None
         try:
-            ClassifierPrograms(self._model, self._encoder, weights, programs, Turns(), on_cpu=on_cpu, explains=True)
+            calls = Calls("planned", programs.mesh)
+            ClassifierPrograms(
+                self._model, self._encoder, weights, programs, Turns(), calls, on_cpu=on_cpu, explains=True
+            )
         except ProgramTooLarge as error:
             too_large = str(error)
         except HfjaxError:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.sentiment.encoding import Encoder
@@ -41,6 +42,7 @@ class ClassifierPrograms:
         weights: the model's, or for planned programs their shapes.
         programs: where to compile.
         turns: of the device.
+        calls: of programs, side by side.
         on_cpu: whether the device is a CPU, for which batches are small.
         explains: whether to compile what explanations need too.
 
@@ -58,6 +60,7 @@ class ClassifierPrograms:
         weights: Weights,
         programs: Programs,
         turns: Turns,
+        calls: Calls,
         *,
         on_cpu: bool,
         explains: bool,
@@ -80,6 +83,6 @@ class ClassifierPrograms:
                     self.of_shape[count, length] = programs.compile(
                         f"classify_{count}x{length}", function, weights, ids, np.ones_like(ids)
                     )
-            self.explainer = Explainer(model, encoder, weights, turns, programs) if explains else None
+            self.explainer = Explainer(model, encoder, weights, turns, calls, programs) if explains else None
         if self.explainer is not None and not programs.planned:
             self.explainer.run_once()

@@ -8,7 +8,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import RequestRejected
 from hfjax_app.sentiment import SentimentClassifier
-from hfjax_app.sentiment.explanation import merged
+from hfjax_app.sentiment.explanation import _integrate, _quadrature, _Stretch, merged
 
 SENTENCES = [
     "I loved every minute of it.",
@@ -97,3 +97,26 @@ def test_sub_words_are_summed() -> None:
     assert pieces[0] == ("unwatchable", 7.0)
     assert pieces[-1][0] == "yes"
     assert np.sum([value or 0.0 for _, value in pieces]) == pytest.approx(sum(shares))
+
+
+@pytest.mark.parametrize("place", [0.11, 0.37, 0.62, 0.9])
+def test_a_sharp_bend_of_the_path_is_found_in_few_calls(place: float) -> None:
+    """The path is divided where the logit bends, not in the middle, which would take a call for each halving."""
+    asked = []
+
+    def logit(at: np.ndarray) -> np.ndarray:
+        return (1 + np.tanh((at - place) / 0.002)) / 2
+
+    def along(path: list[tuple[float, float]]) -> list[_Stretch]:
+        asked.extend(path)
+        made = []
+        for start, stop in path:
+            points, weights = (np.float64(array) for array in _quadrature(32, start, stop))
+            values = logit(points)
+            made.append(_Stretch(start, stop, points, weights * values * (1 - values) / 0.001, values))
+        return made
+
+    stretches = _integrate(along)
+    assert sum(part.shares.sum() for part in stretches) == pytest.approx(1, abs=0.02)
+    assert {part.start for part in stretches} == {0.0} | {part.stop for part in stretches if part.stop < 1}
+    assert len(asked) <= 7, asked
