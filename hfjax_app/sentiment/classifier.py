@@ -7,6 +7,7 @@ a classifier fits one device.
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from itertools import chain
 from typing import Any
 
 import jax
@@ -73,7 +74,8 @@ class SentimentClassifier:
             on_cpu=jax.default_backend() == "cpu",
             explains=explains,
         )
-        self._programs, self._batch, self._explainer = compiled.of_shape, compiled.batch, compiled.explainer
+        self._programs, self._batch, self._fewest = compiled.of_shape, compiled.batch, compiled.fewest
+        self._explainer = compiled.explainer
         self._batcher = MicroBatcher(self._judge_now)
         self.classify(["warm-up"])
 
@@ -181,14 +183,15 @@ class SentimentClassifier:
             return []
         encoded = self._encoder.encode(texts)
         verdicts: list[Verdict | Exception] = [ModelUnavailable("unreachable")] * len(texts)
-        for together in self._calls.groups(list(self._batches(encoded))):  # about as long, so they end together
-            for (members, _, _), scores in zip(together, self._scores(encoded, together, urgent), strict=True):
-                for member, row in zip(members, scores.tolist(), strict=False):  # the last rows may be padding
+        for lanes in self._turns_of(list(self._batches(encoded))):
+            scores = self._scores(encoded, lanes, urgent)
+            for (members, _, _), rows in zip(chain(*lanes), chain(*scores), strict=True):
+                for member, row in zip(members, rows.tolist(), strict=False):  # the last rows may be padding
                     verdicts[member] = self._verdict(row, encoded[member].cut)
         return verdicts
 
-    def _scores(self, encoded: list[Encoded], batches: list[_Batch], urgent: bool) -> list[np.ndarray]:
-        """Of each batch float32 [rows, labels], computed at once in one turn."""
+    def _scores(self, encoded: list[Encoded], lanes: list[list[_Batch]], urgent: bool) -> list[list[np.ndarray]]:
+        """Of each batch float32 [rows, labels]: all in one turn, the lanes side by side."""
 
         def call(batch: _Batch) -> np.ndarray:
             members, rows, length = batch
@@ -196,19 +199,38 @@ class SentimentClassifier:
             return np.asarray(self._programs[rows, length](self._weights, ids, mask))
 
         with self._turns.turn(urgent=urgent):
-            return self._calls.together(call, batches)
+            return self._calls.together(lambda lane: [call(batch) for batch in lane], lanes)
+
+    def _turns_of(self, batches: list[_Batch]) -> Iterator[list[list[_Batch]]]:
+        """For each turn its lanes: the largest batch, and beside it as many others as take about as long."""
+        waiting = sorted(batches, key=_size, reverse=True)
+        while waiting:
+            largest = waiting.pop(0)
+            lanes = [[largest]]
+            while waiting and len(lanes) < self._calls.at_once:
+                lane = [waiting.pop(0)]
+                room = _size(largest) - _size(lane[0])
+                for batch in list(waiting):
+                    if _size(batch) <= room:
+                        waiting.remove(batch)
+                        lane.append(batch)
+                        room -= _size(batch)
+                lanes.append(lane)
+            yield lanes
 
     def _batches(self, encoded: list[Encoded]) -> Iterator[_Batch]:
         """Which texts go together, in a program of how many rows and what length.
 
         The longest go first, each batch as long as its longest text; so texts in a batch are of similar lengths, and
-        only the last batch has rows of padding.
+        only the last batch has rows of padding, if it is worth its while.
         """
         waiting = sorted(range(len(encoded)), key=lambda member: -len(encoded[member].ids))
         at = 0
         while at < len(waiting):
             length = self._encoder.fitting(len(encoded[waiting[at]].ids))
             members = waiting[at : at + self._batch[length]]
+            if len(members) < self._fewest[length]:
+                members = members[:1]
             yield members, self._batch[length] if len(members) > 1 else 1, length
             at += len(members)
 
@@ -216,3 +238,9 @@ class SentimentClassifier:
         if not np.isfinite(scores).all():
             return ModelUnavailable("the model's scores of this text are no numbers (NaN or infinite)")
         return Verdict(scores=dict(zip(self.labels, scores, strict=True)), multi_label=self.multi_label, cut=cut)
+
+
+def _size(batch: _Batch) -> int:
+    """Tokens that the device reads."""
+    _, rows, length = batch
+    return rows * length
