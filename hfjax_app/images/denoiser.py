@@ -2,7 +2,7 @@
 
 All of it is one program, and where there are several devices, two of them share the rows of a guidance pair. On one CPU
 device each row is a call of its own, both side by side, and a second program does the rest: a network that is given two
-rows at once leaves half a core idle. Knows neither prompts nor pictures.
+rows at once leaves half a core idle. Does not know prompts or pixels.
 """
 
 from typing import Any
@@ -97,7 +97,7 @@ class Denoiser:
         network: the denoiser.
         told: what the network is told, of the shapes to compile for.
         state, fixed, numbers: shapes of what `__call__` takes.
-        calls: makes those of the rows, where it makes so many at once.
+        calls: makes those of the rows, side by side where it makes so many at once.
     """
 
     def __init__(

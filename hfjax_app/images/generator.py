@@ -299,7 +299,7 @@ class ImageGenerator:
                 runs.append(Run.begin(request, schedule, programs, seed, given, self._programs.scale))
         for i in range(schedule.steps):
             advance = partial(Run.advance, programs=programs, told=told, schedule=schedule, step=i)
-            expected = self._in_turns(advance, runs, told.rows)
+            expected = self._in_turns(advance, runs)
             made = [(None, None)] * len(runs)
             if i == schedule.steps - 1:
                 made = self._in_turns(partial(self._finished, programs=programs), runs)
@@ -323,13 +323,13 @@ class ImageGenerator:
             raise ModelUnavailable("the image model made pixels that are no numbers (NaN); try another seed")
         return pixels, np.asarray(run.state["latents"])
 
-    def _in_turns(self, call: Callable[[Any], Any], items: Sequence[Any], each: int = 1) -> list[Any]:
-        """`call` of each item, which makes `each` calls of the device at once; each group of them waits its turn.
+    def _in_turns(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        """`call` of each item, as many in a turn as are made at once.
 
         A turn ends when the device is done, so that never more than one group waits in its queue.
         """
         results = []
-        for group in self._programs.calls.groups(items, each):
+        for group in self._programs.calls.groups(items):
             with self._device:
                 results += self._programs.calls.together(call, group)
         return results

@@ -1,5 +1,6 @@
 """Calls side by side: on a CPU two at once, because a small program alone leaves the second core idle half the time."""
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
@@ -26,18 +27,30 @@ class Calls:
         alone = mesh is None or mesh.size == 1
         self.at_once = _ON_CPU if alone and platform_of(mesh) == "cpu" else 1
         self._others = ThreadPoolExecutor(_ON_CPU - 1, name)  # who calls makes the first call himself
+        self._here = threading.local()
 
     def together(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        """`call` of each item (one or more), at the same time; returns or raises when all of them have ended."""
+        """`call` of each item (one or more), at the same time; returns or raises when all of them have ended.
+
+        Inside of a call that has others beside it, one after another: nothing is idle then.
+        """
+        if len(items) == 1 or getattr(self._here, "others", False):
+            return [call(item) for item in items]
         first, *others = items
-        waiting = [self._others.submit(call, item) for item in others]
+        waiting = [self._others.submit(self._beside_others, call, item) for item in others]
         try:
-            result = call(first)
+            result = self._beside_others(call, first)
         finally:
             wait(waiting)
         return [result, *(future.result() for future in waiting)]
 
-    def groups(self, items: Sequence[Any], each: int = 1) -> list[Sequence[Any]]:
-        """The items in order, as many at a time as make `at_once` calls, of which an item makes `each` at once."""
-        size = max(1, self.at_once // each)
-        return [items[at : at + size] for at in range(0, len(items), size)]
+    def groups(self, items: Sequence[Any]) -> list[Sequence[Any]]:
+        """The items in order, `at_once` of them at a time."""
+        return [items[at : at + self.at_once] for at in range(0, len(items), self.at_once)]
+
+    def _beside_others(self, call: Callable[[Any], Any], item: Any) -> Any:
+        self._here.others = True
+        try:
+            return call(item)
+        finally:
+            self._here.others = False

@@ -1,4 +1,4 @@
-"""What other users of the device see of pictures that are drawn: one step of one at a time in the device's queue."""
+"""What other users of the device see of pictures that are drawn: one step of two at a time in the device's queue."""
 
 import threading
 from typing import Any
@@ -12,7 +12,7 @@ from hfjax_app.images.denoiser import Denoiser
 def test_no_step_waits_behind_another_in_the_devices_queue(
     generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two users draw three pictures each: a step is dispatched only when the one before is done.
+    """Two users draw three pictures each: a step is dispatched only when the one before is done, or beside one other.
 
     Calls return before the device is done; a loop that did not wait would queue all steps at once, and a chat's next
     token would come after the last of them.
@@ -39,4 +39,5 @@ def test_no_step_waits_behind_another_in_the_devices_queue(
     for thread in threads:
         thread.join(60)
     assert len(waiting) == 30
-    assert max(waiting) == 0
+    assert max(waiting) <= 1
+    assert waiting.count(0) >= 20, "at least the first of each two finds the queue empty"
