@@ -35,7 +35,6 @@ class Network:
 
     Attributes:
         weights: as given.
-        mesh: as given.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class Network:
         reader: PromptReader,
         mesh: jax.sharding.Mesh | None,
     ):
-        self.weights, self.mesh = weights, mesh
+        self.weights, self._mesh = weights, mesh
         self._module, self._kernels, self._dtype, self._reader = module, kernels, dtype, reader
 
     def predict(self, weights: Weights, latents: jax.Array, arrays: Any, numbers: Any, rows: int) -> jax.Array:
@@ -81,11 +80,12 @@ class Network:
 
     def _shared_out(self, array: jax.Array) -> jax.Array:
         """A device for each row of a guidance pair, as far as there are two."""
-        mesh = self.mesh
+        mesh = self._mesh
         return array if mesh is None else jax.lax.with_sharding_constraint(array, split(mesh, array.shape, 0))
 
     def _together(self, array: jax.Array) -> jax.Array:
-        return array if self.mesh is None else jax.lax.with_sharding_constraint(array, replicated(self.mesh))
+        mesh = self._mesh
+        return array if mesh is None else jax.lax.with_sharding_constraint(array, replicated(mesh))
 
 
 class Denoiser:
@@ -112,7 +112,6 @@ class Denoiser:
         calls: Calls,
     ):
         self._weights, self._rows, self._calls = network.weights, told.rows, calls
-        shapes = shapes_of(told.arrays)
         self._predict = None
         if not 1 < self._rows <= calls.at_once:
 
@@ -121,8 +120,8 @@ class Denoiser:
                 outputs = network.predict(weights, latents, arrays, numbers, told.rows)
                 return _followed(state, outputs, fixed, numbers)
 
-            place = None if network.mesh is None else replicated(network.mesh)
-            arguments = (network.weights, state, shapes, fixed, numbers)
+            place = None if programs.mesh is None else replicated(programs.mesh)
+            arguments = (network.weights, state, shapes_of(told.arrays), fixed, numbers)
             self._step = programs.compile(name, denoise, *arguments, donate=(1,), shardings=place)
             return
 

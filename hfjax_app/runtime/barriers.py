@@ -1,9 +1,9 @@
 """Layers whose outputs are computed once.
 
 The hidden states behind a transformer's layers are sums of all that the layers added. Adding is cheap, so XLA may do
-the whole sum again where it is needed last, from the outputs of all layers, and has to keep those until then: 2 MB a
-layer for 256 tokens of Llama 3.1 8B. Behind a barrier it takes what a layer gave. Covers the layers that transformers
-marks as such; what has none is left as it is.
+the whole sum again where it is needed last, from the outputs of all layers, and has to keep those until then: twice
+2 MB a layer for 256 tokens of Llama 3.1 8B. Behind a barrier it takes what a layer gave. Covers the layers that
+transformers marks as such; what has none is left as it is.
 """
 
 from typing import Any

@@ -232,7 +232,8 @@ def _integrate(along: Callable[[Sequence[tuple[float, float]]], list[_Stretch]])
     while sum(part.error for part in stretches) > allowed and len(stretches) < _MOST_STRETCHES:
         worst = max(stretches, key=lambda part: part.error)
         stretches.remove(worst)
-        stretches += along([(worst.start, worst.middle), (worst.middle, worst.stop)])
+        middle = worst.middle
+        stretches += along([(worst.start, middle), (middle, worst.stop)])
     return stretches
 
 

@@ -19,12 +19,15 @@ def test_no_step_waits_behind_another_in_the_devices_queue(
     """
     dispatched: list[Any] = []
     waiting: list[int] = []
+    running: list[Denoiser] = []
     step = Denoiser.__call__
 
     def watched(denoiser: Denoiser, *args: Any) -> Any:
-        waiting.append(sum(not clean.is_ready() for clean in dispatched))
+        waiting.append(len(running) + sum(not clean.is_ready() for clean in dispatched))
+        running.append(denoiser)
         state, clean = step(denoiser, *args)
         dispatched.append(clean)
+        running.remove(denoiser)
         return state, clean
 
     monkeypatch.setattr(Denoiser, "__call__", watched)
