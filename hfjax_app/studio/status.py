@@ -75,6 +75,7 @@ class StatusLine:
             self._refresh,
             outputs=outputs,
             show_progress="hidden",
+            show_progress_on=self._line,  # the gates' lines leave the page, and would count its seconds for ever
             queue=False,
             api_visibility="private",
         )

@@ -54,6 +54,22 @@ def test_polling_ends_when_all_is_settled(studio: Studio, visit: Callable[..., P
     assert requests == []
 
 
+def test_an_idle_page_counts_no_seconds(studio: Studio, visit: Callable[..., Page]) -> None:
+    """Gradio's trackers count an event's seconds frame by frame, and for ever where they left the page meanwhile. Only
+    the one of the page's own loading does."""
+    page = visit(studio)
+    page.add_init_script(
+        """window.drawn = {}
+        const ask = window.requestAnimationFrame.bind(window)
+        window.requestAnimationFrame = draw => ask(at => { drawn[at] = (drawn[at] ?? 0) + 1; draw(at) })"""
+    )
+    page.reload()
+    expect(page.locator("#status-line .chip.ready")).to_have_count(3)
+    page.wait_for_function(  # in some second, when what appears with the page has appeared
+        "() => { const counts = Object.values(drawn); drawn = {}; return Math.max(0, ...counts) <= 1 }", polling=1000
+    )
+
+
 @pytest.mark.parametrize("tab", ["Chat", "Sentiment", "Images"])
 def test_nothing_overflows_on_a_phone(studio: Studio, visit: Callable[..., Page], tab: str) -> None:
     page = visit(studio, width=390, tab=tab)
