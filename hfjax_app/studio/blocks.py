@@ -11,6 +11,7 @@ from hfjax_app.studio.status import StatusLine
 TITLE = "hfjax studio"
 QUEUE_LIMIT = 128
 PICTURES_KEPT_S = 24 * 3600
+QUEUE_LOOK_S = 0.01  # how often Gradio's queue looks for work: by itself every millisecond, a fourteenth of a core
 
 _HEADER = f"<h1>{TITLE}</h1><p>PyTorch models from Hugging Face, computed by JAX.</p>"
 
@@ -34,5 +35,6 @@ def build_studio(backends: Backends) -> gr.Blocks:
         with gr.Tab("Images", id="images"):
             images = ImagesTab(backends.images)
         status.watch(page, [chat.gate, sentiment.gate, images.gate])
-    # api_open=False: nobody runs past the queue and its limits
-    return page.queue(max_size=QUEUE_LIMIT, api_open=False)
+    page.queue(max_size=QUEUE_LIMIT, api_open=False)  # closed: nobody runs past the queue and its limits
+    page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = QUEUE_LOOK_S
+    return page

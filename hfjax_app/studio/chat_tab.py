@@ -20,9 +20,10 @@ from hfjax_app.studio.transcript import Message, note, position, read, with_fact
 
 CONCURRENCY = 24  # answers and waiting lines of all visitors; Gradio itself runs at most 40 events at a time
 # Between two redraws of a page, times the pages that are being answered: drawing takes its time from whoever else is
-# served. A browser that redraws more often than this falls behind fast models; a closed one is noticed at a redraw.
-REDRAW_S = 0.05
-LEAST_OFTEN_S = 0.4
+# served, and 15 ms of the browser's. One that redraws more often falls behind fast models; a closed one is noticed at a
+# redraw.
+REDRAW_S = 0.1
+LEAST_OFTEN_S = 0.6
 EXAMPLES = [
     "What is JAX?",
     "My name is Ada. What can you do?",

@@ -5,11 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from .conftest import ROOT, start
+from .conftest import ROOT, Studio, start
 
 
 def test_a_taken_port_is_one_line_and_status_1() -> None:
@@ -26,6 +27,19 @@ def test_a_taken_port_is_one_line_and_status_1() -> None:
         )
     assert ended.returncode == 1
     assert ended.stderr == f"error: port {port} is taken; choose another with --port or HFJAX_PORT\n"
+
+
+def test_an_idle_server_rests(studio: Studio) -> None:
+    """Its event loop wakes up some hundred times a second, not thousands: what it takes is taken from the models."""
+
+    def woken() -> int:
+        status = Path(f"/proc/{studio.process.pid}/status").read_text()
+        return int(dict(line.split(":", 1) for line in status.splitlines())["voluntary_ctxt_switches"])
+
+    studio.wait_until(lambda health: health["status"] == "ready", 120, "ready")
+    before, started = woken(), time.monotonic()
+    time.sleep(2)
+    assert (woken() - before) / (time.monotonic() - started) < 400
 
 
 def test_an_unknown_setting_is_one_line_and_status_2() -> None:
