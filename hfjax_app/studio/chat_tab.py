@@ -23,7 +23,7 @@ CONCURRENCY = 24  # answers and waiting lines of all visitors; Gradio itself run
 # served, and 15 ms of the browser's. One that redraws more often falls behind fast models; a closed one is noticed at a
 # redraw.
 REDRAW_S = 0.1
-LEAST_OFTEN_S = 0.6
+LEAST_OFTEN_S = 0.8
 EXAMPLES = [
     "What is JAX?",
     "My name is Ada. What can you do?",
