@@ -28,15 +28,15 @@ def _words(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def _pieces(count: int) -> list[str]:
-    """Pieces learnt from an English word list in which common words weigh more."""
+    """Pieces learnt from an English word list in which common words weigh more; the same ones each time."""
     tokenizer = _assemble(models.WordPiece(unk_token="[UNK]"))
     frequencies = lexicon.frequencies()
-    word_list = (
-        word
-        for word in sorted(lexicon.parts_of_speech().keys() | lexicon.valences().keys())
-        for _ in range(1 + min(3, frequencies.get(word, 0).bit_length() // 3))
-    )
-    trainer = trainers.WordPieceTrainer(vocab_size=count, special_tokens=list(SPECIAL), show_progress=False)
+    words = sorted(lexicon.parts_of_speech().keys() | lexicon.valences().keys())
+    word_list = (word for word in words for _ in range(1 + min(3, frequencies.get(word, 0).bit_length() // 3)))
+    # The trainer numbers inner characters as its hash table has them and settles ties by these numbers; what is called
+    # special it numbers in the order given.
+    inner = ["##" + character for character in sorted({character for word in words for character in word.lower()})]
+    trainer = trainers.WordPieceTrainer(vocab_size=count, special_tokens=[*SPECIAL, *inner], show_progress=False)
     tokenizer.train_from_iterator(word_list, trainer)
     vocabulary = tokenizer.get_vocab()
     return sorted(vocabulary, key=vocabulary.__getitem__)
