@@ -36,5 +36,5 @@ def build_studio(backends: Backends) -> gr.Blocks:
             images = ImagesTab(backends.images)
         status.watch(page, [chat.gate, sentiment.gate, images.gate])
     page.queue(max_size=QUEUE_LIMIT, api_open=False)  # closed: nobody runs past the queue and its limits
-    page._queue.sleep_when_free = page._queue.progress_update_sleep_when_free = QUEUE_LOOK_S
+    page._queue.sleep_when_free = QUEUE_LOOK_S
     return page
