@@ -25,7 +25,7 @@ class Backend:
     """One tab's model: its state, the programs compiled so far, and, once ready, the thing itself.
 
     state is "waiting" (for the backends before it), "loading", "compiling", "ready" or "failed"; `seconds` is how long
-    getting ready took.
+    getting ready took, and every program that was compiled since.
     """
 
     name: str
@@ -80,18 +80,20 @@ class Backend:
                 self._instance = self.make(self._reported)
                 self.seconds = time.monotonic() - started
                 self.state = "ready"
-            except HfjaxError as error:
-                self.error, self.state = str(error), "failed"
-            except Exception as error:  # a bug of ours or a library's: the other backends must still come up
-                self.error, self.state = f"{type(error).__name__}: {error}", "failed"
+            except Exception as error:  # also a bug of ours or a library's: the other backends must still come up
+                self.refuse(_in_words(error))
 
     def refuse(self, reason: str) -> None:
-        """Fail without loading anything."""
+        """Be one that can't be used, and say why."""
         self.error, self.state = reason, "failed"
 
     def _reported(self, report: ProgramReport) -> None:
+        """A program is ready: of the warm-up, or one more of a backend that serves, such as another picture size's."""
         self.reports.append(report)
-        self.state = "compiling"
+        if self.state == "ready":
+            self.seconds += report.seconds
+        else:
+            self.state = "compiling"
 
     def stop(self) -> None:
         if stop := getattr(self._instance, "stop", None):
@@ -136,8 +138,11 @@ class Backends:
             backend.stop()
 
     def device(self) -> str:
-        """The devices in words, such as "4 x TPU v5 lite" or "CPU"."""
-        prepare(self.settings.cache_dir)
+        """The devices in words, such as "4 x TPU v5 lite" or "CPU"; "none" where they can't be had."""
+        try:
+            prepare(self.settings.cache_dir)
+        except Exception:  # the backends say why
+            return "none"
         import jax  # after prepare(): the first look at the devices starts jax
 
         devices = jax.local_devices()
@@ -145,8 +150,13 @@ class Backends:
         return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
 
     def _warm_up(self) -> None:
-        prepare(self.settings.cache_dir)
-        self._check_budget()
+        try:
+            prepare(self.settings.cache_dir)
+            self._check_budget()
+        except Exception as error:  # hosts that never met, a cache folder that can't be had: nothing can be served
+            for backend in self.all:
+                backend.refuse(_in_words(error))
+            return
         threads = []
         for backend in self.all:
             if backend.state != "failed":
@@ -216,3 +226,8 @@ class Backends:
         return ImageGenerator.from_pretrained(
             model, sizes=self.settings.sizes, dtype=self.settings.dtype, on_report=on_report
         )
+
+
+def _in_words(error: Exception) -> str:
+    """What went wrong: our errors say it themselves, others with their kind."""
+    return str(error) if isinstance(error, HfjaxError) else f"{type(error).__name__}: {error}"

@@ -97,6 +97,18 @@ def test_serving_compiles_nothing(backends: Backends, compilations: Callable) ->
     assert seen == []
 
 
+def test_a_picture_of_another_size_leaves_the_backend_ready(backends: Backends) -> None:
+    """Its programs are reported as those of the warm-up are; the backend took itself for warming up from then on."""
+    images = backends.images
+    programs, seconds = len(images.reports), images.seconds
+    *_, last = images.get().generate("a red circle", steps=1, seed=1, width=48, height=32)
+    assert last.image.size == (48, 32)
+    assert images.get() is not None
+    assert len(images.reports) > programs
+    assert images.progress == f"ready; {len(images.reports)} programs in {images.seconds:.1f} s"
+    assert images.seconds > seconds
+
+
 def test_a_backend_that_is_not_ready_says_what_it_waits_for() -> None:
     backends = Backends(load_settings())
     with pytest.raises(ModelUnavailable, match=r"chat is warming up \(waiting for its turn\)"):
@@ -113,3 +125,16 @@ def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) ->
         with pytest.raises(ModelUnavailable, match=f"{backend.name} is not available: "):
             backend.get()
     backends.stop()
+
+
+def test_where_nothing_can_be_prepared_every_backend_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a slice's hosts never meet. The warm-up's thread died of it, and the page waited for ever."""
+
+    def alone(folder: Path | None) -> None:
+        raise ModelUnavailable("this slice has 2 hosts, and only one came")
+
+    monkeypatch.setattr("hfjax_app.backends.prepare", alone)
+    backends = Backends(load_settings()).start()
+    assert backends.wait(timeout=60)
+    assert [backend.progress for backend in backends.all] == ["failed: this slice has 2 hosts, and only one came"] * 3
+    assert backends.device() == "none"
