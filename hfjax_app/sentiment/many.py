@@ -1,6 +1,7 @@
 """Many texts: judged piece by piece, counted while they come, and written as a CSV file that no spreadsheet runs."""
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,8 +23,10 @@ BINS = 10
 # waits for one of these pieces at most.
 _PIECE_ROWS, _PIECE_CHARACTERS = 256, 100_000
 
-# What a spreadsheet may take for a formula, also in its full-width forms (OWASP, "CSV Injection").
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+# What a spreadsheet may take for a formula, also in its full-width forms (OWASP, "CSV Injection"): where a cell begins,
+# and behind what separates cells where the spreadsheet's country has no commas there. In that place a sign counts only
+# where a call or a command follows; it is more often a dash, or of a face ;-)
+_FORMULA = re.compile(r"\A(?= *[=+\-@\t\r\n＝＋－＠])|(?<=[;\t\r\n])(?= *(?:[=@＝＠]|[+\-＋－][^;\t\r\n]*[(|]))")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +94,8 @@ class Results:
 
 
 def harmless(cell: str) -> str:
-    """The cell with an apostrophe before it where a spreadsheet could take it for a formula."""
-    return f"'{cell}" if cell.lstrip(" ").startswith(_FORMULA) else cell
+    """The cell with an apostrophe before whatever a spreadsheet could take for a formula."""
+    return _FORMULA.sub("'", cell)
 
 
 def judged(classifier: SentimentClassifier, cells: Iterable[Cell]) -> Iterator[list[Row]]:

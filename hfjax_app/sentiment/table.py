@@ -33,6 +33,7 @@ _ARCHIVES = {
     b"7z\xbc\xaf": "a 7z archive",
 }
 _LINES = "line"
+_NAME_CHARACTERS = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class Table:
     _source: Path | str
     _encoding: str = "utf-8"
     _delimiter: str = ","
+    _quoting: int = csv.QUOTE_MINIMAL
     _has_header: bool = True
 
     def cells(self, column: str) -> Iterator[Cell]:
@@ -84,7 +86,7 @@ class Table:
                 for line in _lines(file):
                     yield _json_cell(line, column)
             else:
-                rows = _records(file, self._delimiter)
+                rows = _records(file, self._delimiter, self._quoting)
                 if self._has_header:
                     next(rows, None)
                 at, wide = self.columns.index(column), len(self.columns)
@@ -135,14 +137,24 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
             return Table(columns=(_LINES,), likely=_LINES, rows=_filled(_counted(_lines(file)), name), **shared)
         if kind == ".jsonl":
             return _json_table(file, shared)
-        return _csv_table(file, has_header, shared)
+        if kind == ".csv":
+            return _csv_table(file, has_header, csv.QUOTE_MINIMAL, shared)
+        try:
+            return _csv_table(file, has_header, csv.QUOTE_MINIMAL, shared)
+        except _Misquoted:  # many programs write tab-separated values without quoting any; then quotes are text
+            file.seek(0)
+            return _csv_table(file, has_header, csv.QUOTE_NONE, shared)
 
 
-def _csv_table(file: IO[str], has_header: bool, shared: dict) -> Table:
+class _Misquoted(RequestRejected):
+    """A row of several lines whose quotes don't match."""
+
+
+def _csv_table(file: IO[str], has_header: bool, quoting: int, shared: dict) -> Table:
     name = shared["name"]
     delimiter = "\t" if shared["kind"] == ".tsv" else _delimiter(file.readline())
     file.seek(0)
-    records = _records(file, delimiter)
+    records = _records(file, delimiter, quoting)
     first = next((row for row in records), None)
     if not first:
         raise RequestRejected(f"{name!r}: the first row is empty; it should hold the columns' names or a text")
@@ -160,7 +172,7 @@ def _csv_table(file: IO[str], has_header: bool, shared: dict) -> Table:
 
     rows = _filled(_counted(sampled()), name)
     lengths = [sum(len(row[at]) for row in sample if at < len(row)) for at in range(len(columns))]
-    options = {"_delimiter": delimiter, "_has_header": has_header}
+    options = {"_delimiter": delimiter, "_quoting": quoting, "_has_header": has_header}
     return Table(columns=columns, likely=_likely(columns, lengths), rows=rows, **shared, **options)
 
 
@@ -173,6 +185,8 @@ def _json_table(file: IO[str], shared: dict) -> Table:
                 value = _parsed(line)
                 fields = {_LINES: value} if isinstance(value, str) else value if isinstance(value, dict) else {}
                 for key, text in fields.items():
+                    if not 0 < len(key) <= _NAME_CHARACTERS or not key.isprintable():
+                        continue  # half a surrogate pair, say, which no page can show
                     lengths[key] = lengths.get(key, 0) + (len(text) if isinstance(text, str) else 0)
             yield line
 
@@ -195,10 +209,13 @@ def _likely(columns: tuple[str, ...], lengths: list[int]) -> str:
 
 def _unique(names: list[str]) -> tuple[str, ...]:
     """Names for the columns: their own, and numbers where those are missing or repeat."""
+    names = [" ".join(name.split())[:_NAME_CHARACTERS] for name in names]
     columns: list[str] = []
     for number, name in enumerate(names, 1):
-        name = " ".join(name.split())[:80]
-        columns.append(name if name and name not in columns else f"{name or 'column'} {number}")
+        if not name or name in columns:
+            numbered = (f"{name or 'column'} {count}" for count in range(number, number + 2 * len(names)))
+            name = next(other for other in numbered if other not in columns and other not in names)
+        columns.append(name)
     return tuple(columns)
 
 
@@ -236,17 +253,25 @@ def _parsed(line: str) -> object:
         return None
 
 
-def _records(file: IO[str], delimiter: str) -> Iterator[list[str]]:
-    reader = csv.reader(file, delimiter=delimiter)
+def _records(file: IO[str], delimiter: str, quoting: int) -> Iterator[list[str]]:
+    """The rows. One of several lines must be well quoted: an open quote would silently swallow the rows behind it."""
+    lines: list[str] = []  # of the row that is being read
+    options = {"delimiter": delimiter, "quoting": quoting}
+    reader = csv.reader((lines.append(line) or line for line in file), **options)
     while True:
+        lines.clear()
+        begins = reader.line_num + 1
         try:
             row = next(reader, None)
+            if len(lines) > 1:
+                next(csv.reader(lines, strict=True, **options))
         except csv.Error as error:
             limit = csv.field_size_limit()
-            what = (
-                f"a cell of more than {limit:,} characters; is a quote left open?" if "limit" in str(error) else error
-            )
-            raise RequestRejected(f"line {reader.line_num:,}: {what}") from None
+            if "limit" in str(error):
+                what = f"a cell of more than {limit:,} characters; is a quote left open?"
+            else:
+                what = "the row that begins here leaves a quote open, or has one inside a cell that is not doubled"
+            raise _Misquoted(f"line {begins:,}: {what}") from None
         if row is None:
             return
         yield row

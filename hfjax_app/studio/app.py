@@ -1,11 +1,13 @@
-"""The web app: the studio's page, /health, and limits on what clients send."""
+"""The web app: the studio's page, /health, limits on what clients send, and on what a page may load."""
 
+import os
 from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
+from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hfjax_app.backends import Backends
@@ -22,6 +24,7 @@ def studio_app(backends: Backends) -> FastAPI:
     rest_between_frames()
     app = FastAPI(openapi_url=None)
     app.add_middleware(BodyLimit, limit=MAX_BODY)
+    app.add_middleware(ContentPolicy)
 
     @app.get("/health")
     def health() -> JSONResponse:
@@ -97,3 +100,29 @@ class BodyLimit:
     async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
         response = JSONResponse({"detail": f"a request may have at most {self._limit:,} bytes"}, status_code=413)
         await response(scope, receive, send)
+
+
+class ContentPolicy:
+    """Keeps pages from loading anything from elsewhere that a model's answer, which is Markdown, may name.
+
+    The address of a picture could carry away what was said. Scripts and connections are none of an answer's, and are
+    left as Gradio has them.
+    """
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+        # The bar that a Space puts above the page shows its owner's picture.
+        hub = " https://huggingface.co https://*.huggingface.co" if "SPACE_ID" in os.environ else ""
+        own = "'self' data: blob:"
+        self._policy = (
+            f"img-src {own}{hub}; media-src {own}; font-src {own}; style-src 'self' 'unsafe-inline'; "
+            "frame-src 'self'; object-src 'none'; form-action 'self'"
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_policy(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["Content-Security-Policy"] = self._policy
+            await send(message)
+
+        await self._app(scope, receive, with_policy)

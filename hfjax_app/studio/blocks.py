@@ -10,6 +10,9 @@ from hfjax_app.studio.status import StatusLine
 
 TITLE = "hfjax studio"
 QUEUE_LIMIT = 128
+SESSIONS = (
+    1_000  # pages and API calls whose values Gradio keeps; it makes 200 kB for each call and forgets it only here
+)
 PICTURES_KEPT_S = 24 * 3600
 QUEUE_LOOK_S = 0.01  # how often Gradio's queue looks for work: by itself every millisecond, a fourteenth of a core
 
@@ -37,4 +40,5 @@ def build_studio(backends: Backends) -> gr.Blocks:
         status.watch(page, [chat.gate, sentiment.gate, images.gate])
     page.queue(max_size=QUEUE_LIMIT, api_open=False)  # closed: nobody runs past the queue and its limits
     page._queue.sleep_when_free = QUEUE_LOOK_S
+    page.state_session_capacity = SESSIONS
     return page

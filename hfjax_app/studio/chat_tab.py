@@ -16,7 +16,7 @@ from hfjax_app.chat import Reply, SamplingParams
 from hfjax_app.errors import RequestRejected
 from hfjax_app.studio.refusal import refusals_shown, streamed
 from hfjax_app.studio.status import Gate, model_name
-from hfjax_app.studio.transcript import Message, note, position, read, with_fact
+from hfjax_app.studio.transcript import Message, as_typed, note, position, read, with_fact
 
 CONCURRENCY = 24  # answers and waiting lines of all visitors; Gradio itself runs at most 40 events at a time
 # Between two redraws of a page, times the pages that are being answered: drawing takes its time from whoever else is
@@ -136,7 +136,8 @@ class ChatTab:
         about = event._data or {}
         match about:
             case {"previous_value": _, "index": index, "value": text}:
-                return self._answer(messages[: position(index)], text, options)
+                rewritten = as_typed(text) if isinstance(text, str) else text
+                return self._answer(messages[: position(index)], rewritten, options)
             case {"value": {"text": text}}:
                 return self._answer(messages, text, options)
             case {"index": index}:

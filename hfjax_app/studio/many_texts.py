@@ -18,7 +18,9 @@ from hfjax_app.sentiment.many import BINS, NO_LABEL, UNJUDGED, Results, Row, jud
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.refusal import refusals_shown, streamed
 
-CONCURRENCY = 2  # lists at a time; single texts go before them
+AT_ONCE = 2  # lists; single texts go before them
+CONCURRENCY = 16  # of lists that are judged or wait in line
+HEARTBEAT_S = 0.5  # a closed page is noticed when it is told its place
 ROWS_SHOWN = 500
 SHOWN_CHARACTERS = 300
 SESSION_S = 3600
@@ -28,12 +30,15 @@ _HEADERS = ["row", "label", "text", "probability", "note"]
 
 @dataclass(kw_only=True, eq=False)
 class Run:
-    """One visitor's list: what is done of it, whether its owner has cancelled it, and the files made of it by label."""
+    """One visitor's list: what is done of it, whether its owner has cancelled it, and the files made of it.
+
+    These go by label and by how many rows were done.
+    """
 
     results: Results
     total: int
     cancelled: bool = False
-    files: dict[str | None, Path] = field(default_factory=dict)
+    files: dict[tuple[str | None, int], Path] = field(default_factory=dict)
 
 
 class ManyTexts:
@@ -41,6 +46,7 @@ class ManyTexts:
 
     def __init__(self, backend: Backend):
         self._backend = backend
+        self._line: list[Run] = []  # all visitors' lists in order; only touched on the event loop
         with gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 lines = gr.Textbox(
@@ -104,6 +110,7 @@ class ManyTexts:
             )
             count = gr.HTML(elem_id="many-count")
         self._cache = Path(download.GRADIO_CACHE)
+        self._kept = download.temp_files  # what Gradio deletes in time; it forgets files of a component that it updated
         run = gr.State(None, time_to_live=SESSION_S)
         at_once = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private"}
         gr.on(
@@ -146,13 +153,21 @@ class ManyTexts:
         source = pasted(lines) if file is None else await asyncio.to_thread(self._opened, file, has_header)
         cells = source.cells(source.likely if file is None or source.kind == ".txt" else column)
         run = Run(results=Results(labels=tuple(classifier.labels)), total=source.rows)
-        same = [gr.skip()] * 7
-        started = time.perf_counter()
-        yield [run, _note("Starting …"), *same, gr.Button(interactive=False), gr.Button(interactive=True)]
-        pieces = judged(classifier, cells)
-        while not run.cancelled and (rows := await asyncio.to_thread(next, pieces, None)):
-            run.results.add(rows)
-            yield [gr.skip(), _progress(run, time.perf_counter() - started), *same, gr.skip(), gr.skip()]
+        same = [gr.skip()] * 9
+        self._line.append(run)
+        try:
+            buttons = gr.Button(interactive=False), gr.Button(interactive=True)
+            yield [run, _note("Starting …"), gr.Column(visible=False), *same[:6], *buttons]
+            while (place := self._line.index(run) + 1 - AT_ONCE) > 0 and not run.cancelled:
+                yield [gr.skip(), _note(f"Place {place} in line"), *same]
+                await asyncio.sleep(HEARTBEAT_S)
+            started = time.perf_counter()
+            pieces = judged(classifier, cells)
+            while not run.cancelled and (rows := await asyncio.to_thread(next, pieces, None)):
+                run.results.add(rows)
+                yield [gr.skip(), _progress(run, time.perf_counter() - started), *same]
+        finally:
+            self._line.remove(run)
         done, seconds = len(run.results.rows), time.perf_counter() - started
         ended = f"Cancelled: {done:,} of {run.total:,} rows done" if run.cancelled else f"{done:,} rows"
         note = _note(f"{ended} in {seconds:.1f} s")
@@ -181,16 +196,18 @@ class ManyTexts:
 
     def _shown(self, run: Run, label: str | None) -> list[Any]:
         """Table, its note, and the file to download, for all rows or those of one label."""
+        made = label, len(run.results.rows)  # of a list that is still being judged, a file has only a part
         rows = list(run.results.of(label))
-        if label not in run.files:
+        if made not in run.files:
             folder = self._cache / secrets.token_hex(16)
             folder.mkdir(parents=True)
-            run.files[label] = run.results.save_csv(folder / "sentiment.csv", label)
+            run.files[made] = run.results.save_csv(folder / "sentiment.csv", label)
+            self._kept.add(str(run.files[made]))
         count = f"{len(rows):,} rows" if len(rows) <= ROWS_SHOWN else f"the first {ROWS_SHOWN} of {len(rows):,} rows"
         return [
             [_line(row) for row in rows[:ROWS_SHOWN]],
             _note(f"{count}; the download has all"),
-            str(run.files[label]),
+            str(run.files[made]),
         ]
 
     def _opened(self, file: object, has_header: object) -> Table:

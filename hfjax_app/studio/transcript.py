@@ -11,6 +11,9 @@ from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
 
 _TAG = re.compile(r"<[^>]*>")
+# What begins a tag where Gradio's Markdown shows a question. A character that is not seen makes text of it.
+_TAG_BEGINS = re.compile(r"<(?=[a-zA-Z/!?])")
+_UNSEEN = "<\N{WORD JOINER}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,7 @@ class Message:
 
     def shown(self) -> dict[str, object]:
         """The message as gr.Chatbot takes it. Texts are parts, because Gradio would re-indent a bare string."""
-        texts = [self.text, self.note] if self.role == "assistant" else [self.text]
+        texts = [self.text, self.note] if self.role == "assistant" else [_TAG_BEGINS.sub(_UNSEEN, self.text)]
         return {"role": self.role, "content": [{"type": "text", "text": text} for text in texts]}
 
     def said(self) -> dict[str, str]:
@@ -45,10 +48,16 @@ def read(history: object) -> list[Message]:
 def _message(message: object) -> Message:
     match message:
         case {"role": "user" | "assistant" as role, "content": str(text)}:
-            return Message(role=role, text=text)
+            return Message(role=role, text=as_typed(text))
         case {"role": "user" | "assistant" as role, "content": [{"text": str(text)}, *notes]}:
-            return Message(role=role, text=text, note=str(notes[0].get("text", "")) if _is_part(notes) else "")
+            under = str(notes[0].get("text", "")) if _is_part(notes) else ""
+            return Message(role=role, text=as_typed(text), note=under)
     raise RequestRejected("each message needs a role of user or assistant and a text")
+
+
+def as_typed(text: str) -> str:
+    """A text of the page without what `shown` has put into it."""
+    return text.replace(_UNSEEN, "<")
 
 
 def _is_part(notes: list[object]) -> bool:

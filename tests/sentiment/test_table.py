@@ -67,6 +67,38 @@ def test_repeated_and_missing_names(tmp_path: Path) -> None:
     assert texts(source, "column 4") == ["4"]
 
 
+@pytest.mark.parametrize(
+    ("header", "columns"),
+    [("x 3,x,x", ("x 3", "x", "x 4")), ("column 2,", ("column 2", "column 3")), ("x,x,x 2", ("x", "x 3", "x 2"))],
+)
+def test_a_number_makes_a_name_that_no_other_column_has(tmp_path: Path, header: str, columns: tuple[str, ...]) -> None:
+    """Two columns had one name, and whoever chose the second was given the texts of the first."""
+    source = opened(write(tmp_path, "a.csv", f"{header}\n{','.join('012'[: len(columns)])}\n"))
+    assert source.columns == columns
+    assert [texts(source, column) for column in columns] == [[str(at)] for at in range(len(columns))]
+
+
+def test_keys_that_no_page_can_show_are_no_columns(tmp_path: Path) -> None:
+    """Half a surrogate pair ended in an error without words."""
+    keys = '{"\\ud800": "no", "": "no", "' + "k" * 200 + '": "no", "text": "fine"}\n'
+    assert opened(write(tmp_path, "a.jsonl", keys)).columns == ("text",)
+
+
+def test_quotes_in_a_file_of_tabs_that_quotes_nothing(tmp_path: Path) -> None:
+    """Fifty rows went into the cell of one that began with a quote."""
+    lines = [f"{number}\tfine" for number in range(100)]
+    lines[10], lines[60] = '10\t"Wow, they said', '60\t"No" is all I say'
+    source = opened(write(tmp_path, "a.tsv", "\n".join(["id\ttext", *lines])))
+    assert source.rows == 100
+    found = texts(source, "text")
+    assert (found[10], found[60], found[99]) == ('"Wow, they said', '"No" is all I say', "fine")
+
+
+def test_a_carelessly_quoted_cell_stays_a_cell(tmp_path: Path) -> None:
+    source = opened(write(tmp_path, "a.csv", 'id,text\n1,"so" they said\n2,"the end" \n'))
+    assert texts(source, "text") == ["so they said", "the end "]
+
+
 def test_ragged_and_empty_rows_stay_and_are_marked(tmp_path: Path) -> None:
     source = opened(write(tmp_path, "a.csv", "id,text\n1,fine\n\n2\n3,one,two\n4,\n"))
     assert list(source.cells("text")) == [
@@ -109,6 +141,8 @@ def test_a_zip_renamed_to_csv(tmp_path: Path) -> None:
         ("a.csv", "text\ncaf\xe9 cr\xe8me\n".encode("latin-1"), "is not UTF-8.*save it as UTF-8"),
         ("a.csv", b"\xff\xfe" + b"a\0b\0c", "is not UTF-16"),
         ("a.csv", b"text\na\0b\n", "NUL character at 6"),
+        ("a.csv", 'text\n"Wow, they said\n' + "y\n" * 100, "line 2: the row that begins here leaves a quote open"),
+        ("a.csv", 'text\n"Wow\n' + "y\n" * 100 + '"No" is all\n', "line 2: the row that begins here leaves a quote"),
         ("a.csv", "text\n" + "x" * 200_000, "line 2: a cell of more than 131,072 characters"),
         ("a.csv", 'text\n"never closed\n' + "y\n" * 100_000, "is a quote left open"),
         ("a.csv", ",".join(f"c{i}" for i in range(300)) + "\n1\n", "300 columns: at most 256"),

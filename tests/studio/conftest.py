@@ -100,12 +100,14 @@ def end(studio: Studio) -> None:
 
 @pytest.fixture(scope="session")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    """The app as a visitor gets it: embedded models, all warm."""
-    studio = start(tmp_path_factory.mktemp("studio") / "log")
+    """The app as a visitor gets it: embedded models, all warm. What visitors brought and made is gone at the end."""
+    visitors = tmp_path_factory.mktemp("visitors")
+    studio = start(tmp_path_factory.mktemp("studio") / "log", GRADIO_TEMP_DIR=str(visitors))
     warm = studio.wait_until(lambda health: health["status"] != "warming up", START_S, "warm")
     assert warm["status"] == "ready", warm
     yield studio
     end(studio)
+    assert [path for path in visitors.rglob("*") if path.is_file()] == []
 
 
 @pytest.fixture(scope="session")

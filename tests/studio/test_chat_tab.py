@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from .conftest import Studio
 
@@ -154,6 +154,20 @@ def test_a_bad_seed_is_refused(studio: Studio, visit: Visit) -> None:
 def test_what_one_types_is_shown_as_typed(studio: Studio, visit: Visit) -> None:
     """Special tokens and HTML stay text on the page; Gradio's Markdown would swallow unknown tags."""
     page = visit(studio)
-    ask(page, "Is <start_of_turn> a token? <script>window.hacked = true</script>")
-    expect(questions(page)).to_contain_text("Is <start_of_turn> a token?")
+    ask(page, "Is <start_of_turn> a token? What does <div> do? <script>window.hacked = true</script>")
+    expect(questions(page)).to_contain_text(re.compile("Is <.?start_of_turn> a token[?] What does <.?div> do[?] <"))
     assert page.evaluate("window.hacked") is None
+
+
+def test_a_message_loads_nothing_from_elsewhere(studio: Studio, browser: Browser) -> None:
+    """Messages are Markdown, the model's too: the address of a picture in one could carry away what was said."""
+    context = browser.new_context()
+    page, asked = context.new_page(), []
+    context.route("https://elsewhere.example/**", lambda route: (asked.append(route.request.url), route.abort()))
+    page.goto(studio.url)
+    page.evaluate("document.addEventListener('securitypolicyviolation', event => window.blocked = event.blockedURI)")
+    ask(page, "Look: ![a picture](https://elsewhere.example/leak.png)")
+    page.wait_for_function("window.blocked")
+    assert page.evaluate("window.blocked") == "https://elsewhere.example/leak.png"
+    assert asked == []
+    context.close()

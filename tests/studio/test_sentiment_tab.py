@@ -142,17 +142,45 @@ def test_files_that_are_refused(
     expect(page.get_by_text(says)).to_be_visible()
 
 
-def test_cancel_keeps_what_is_done(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
-    """Long texts take a while; what was judged before Cancel is in the table and in the download."""
-    path = tmp_path / "long.txt"
+def begin_long_list(page: Page, folder: Path) -> None:
+    path = folder / "long.txt"
     path.write_text(
         "This is a long review of a small hotel. " * 60 + "\n" + ("The stay was fine. " * 120 + "\n") * 3000
     )
-    page = visit(studio, tab="Sentiment")
-    open_many(page)
     page.locator("#many-file input[type=file]").set_input_files(path)
     expect(page.locator("#many-progress")).to_contain_text("long.txt: 3,001 rows")
     page.locator("#classify-all").click()
+
+
+def test_a_third_list_waits_in_line_and_can_be_cancelled_there(
+    studio: Studio, visit: Callable[..., Page], tmp_path: Path
+) -> None:
+    """It had waited without a word; and the results of the list before it stayed, with a download of this one's."""
+    pages = [visit(studio, tab="Sentiment") for _ in range(3)]
+    for page in pages:
+        open_many(page)
+    third = pages[2]
+    third.locator("#many-lines textarea").fill("I loved it")
+    third.locator("#classify-all").click()
+    expect(third.locator("#many-results")).to_be_visible()
+    for page in pages[:2]:
+        begin_long_list(page, tmp_path)
+        expect(page.locator("#many-progress")).to_contain_text("of 3,001 rows", timeout=LIST_MS)
+    begin_long_list(third, tmp_path)
+    expect(third.locator("#many-progress")).to_contain_text("Place 1 in line")
+    expect(third.locator("#many-results")).to_be_hidden()
+    third.locator("#many-cancel").click()
+    expect(third.locator("#many-progress")).to_contain_text("Cancelled: 0 of 3,001 rows done")
+    for page in pages[:2]:
+        page.locator("#many-cancel").click()
+        expect(page.locator("#many-progress")).to_contain_text("Cancelled", timeout=LIST_MS)
+
+
+def test_cancel_keeps_what_is_done(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+    """Long texts take a while; what was judged before Cancel is in the table and in the download."""
+    page = visit(studio, tab="Sentiment")
+    open_many(page)
+    begin_long_list(page, tmp_path)
     expect(page.locator("#many-progress")).to_contain_text("of 3,001 rows", timeout=LIST_MS)
     page.locator("#many-cancel").click()
     expect(page.locator("#many-progress")).to_contain_text("Cancelled", timeout=LIST_MS)

@@ -1,12 +1,13 @@
 """From the page's conversation to the assistant's and back."""
 
+import re
 from typing import Any
 
 import pytest
 
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio.transcript import Message, note, read
+from hfjax_app.studio.transcript import Message, as_typed, note, read
 
 
 def test_notes_stay_on_the_page() -> None:
@@ -17,6 +18,16 @@ def test_notes_stay_on_the_page() -> None:
     ]
     assert read([message.shown() for message in messages]) == messages
     assert messages[1].said() == {"role": "assistant", "content": "Hello."}
+
+
+def test_html_that_somebody_typed_is_shown_and_comes_back() -> None:
+    """Gradio's Markdown takes <div> for HTML, which is not seen; a character that is not seen either prevents it."""
+    typed = Message(role="user", text="Is <div> bigger than </p>, or 1 < 2, in `<b>`?")
+    [shown] = typed.shown()["content"]
+    assert not re.search(r"<[a-z/]", shown["text"])
+    assert "1 < 2" in shown["text"]
+    assert read([typed.shown()]) == [typed]
+    assert as_typed(shown["text"]) == typed.text
 
 
 def test_the_note_says_how_many_drafted_tokens_were_right() -> None:
