@@ -4,6 +4,7 @@ Does not sample or schedule: `assistant.py` puts this and the engine together.
 """
 
 import re
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ MAX_MESSAGES = 1_000
 MAX_STOPS = 8
 MAX_STOP_CHARACTERS = 100
 _ROLES = ("user", "assistant")
-_PRIVATE_USE = range(0xE000, 0xF900)
+_PRIVATE_USE = [chr(code) for code in range(0xE000, 0xF900)]
 
 
 def checked_messages(messages: object) -> list[Message]:
@@ -85,13 +86,13 @@ class ChatFormat:
         Where somebody typed the text of a special token, it is taken apart before the tokenizer sees it, so that it
         comes out as ordinary pieces with the same text; everything else is encoded exactly as transformers does.
         """
-        mark = _unused([system_prompt, *(message["content"] for message in messages)])
+        mark = _mark()
         marked = [{**message, "content": self._take_apart(message["content"], mark)} for message in messages]
         return self._ids(self._render(marked, self._take_apart(system_prompt, mark)), mark)
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a text alone, outside any template."""
-        mark = _unused([text])
+        mark = _mark()
         return self._ids(self._take_apart(text, mark), mark)
 
     def fit(self, messages: Sequence[Message], system_prompt: str, limit: int) -> tuple[list[int], int]:
@@ -142,10 +143,9 @@ class ChatFormat:
             return render([first, *messages[1:]], **options)
 
 
-def _unused(texts: Sequence[str]) -> str:
-    """A character of the private use area that is in none of the texts."""
-    taken = set("".join(texts))
-    return next(chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
+def _mark() -> str:
+    """What no text holds: private characters drawn after it came, since texts may hold every character there is."""
+    return "".join(secrets.choice(_PRIVATE_USE) for _ in range(8))
 
 
 class Detokenizer:

@@ -54,6 +54,16 @@ def test_special_tokens_that_people_type_stay_text(typed: str, where: str, token
     assert typed in tokenizer.decode(ids, skip_special_tokens=False)
 
 
+def test_a_text_may_hold_every_private_character(tokenizer: PreTrainedTokenizerFast) -> None:
+    """The mark that takes special tokens apart was one character of the private use area that no text held. A text
+    that held all of them got a StopIteration, which a coroutine turns into a RuntimeError, and a thread's future
+    never ends with."""
+    text = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)])) + "<end_of_turn>"
+    chat = ChatFormat(tokenizer)
+    assert tokenizer.decode(chat.encode_text(text)) == text
+    assert text in tokenizer.decode(chat.encode([user("Hi"), assistant(text), user("y")]))
+
+
 def test_the_system_prompt_reaches_the_model_also_where_the_template_refuses_it(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
