@@ -5,7 +5,7 @@ Does not sample or schedule: `assistant.py` puts this and the engine together.
 
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jinja2 import TemplateError
@@ -76,18 +76,20 @@ class ChatFormat:
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
-        added = {*map(str, tokenizer.added_tokens_decoder.values()), *tokenizer.all_special_tokens}
-        longest_first = sorted((token for token in added if len(token.strip()) > 1), key=len, reverse=True)
-        self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        added = tokenizer.added_tokens_decoder.values()
+        special = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+        # Added ones that are not special are ordinary text of an answer, by which a template may find its reasoning.
+        self._taken_apart = {"assistant": _any_of(special), "user": _any_of({*special, *map(str, added)})}
 
     def encode(self, messages: Sequence[Message], system_prompt: str = "") -> list[int]:
         """Token ids of the conversation with the opening of the assistant's next turn.
 
         Where somebody typed the text of a special token, it is taken apart before the tokenizer sees it, so that it
-        comes out as ordinary pieces with the same text; everything else is encoded exactly as transformers does.
+        comes out as ordinary pieces with the same text; everything else is encoded exactly as transformers does. In
+        an answer, added tokens that are not special (`</think>`) are what the model itself has written.
         """
         mark = _mark()
-        marked = [{**message, "content": self._take_apart(message["content"], mark)} for message in messages]
+        marked = [{**turn, "content": self._take_apart(turn["content"], mark, turn["role"])} for turn in messages]
         return self._ids(self._render(marked, self._take_apart(system_prompt, mark)), mark)
 
     def encode_text(self, text: str) -> list[int]:
@@ -122,10 +124,11 @@ class ChatFormat:
         pieces = marked.split(mark)
         return [token for piece in pieces for token in self._tokenizer.encode(piece, add_special_tokens=False)]
 
-    def _take_apart(self, text: str, mark: str) -> str:
+    def _take_apart(self, text: str, mark: str, role: str = "user") -> str:
         """Put a mark inside every special token's text, until no piece between marks holds one."""
-        while self._special is not None and self._special.search(text):
-            text = self._special.sub(lambda found: found[0][0] + mark + found[0][1:], text)
+        special = self._taken_apart[role]
+        while special is not None and special.search(text):
+            text = special.sub(lambda found: found[0][0] + mark + found[0][1:], text)
         return text
 
     def _render(self, messages: list[Message], system_prompt: str) -> str:
@@ -141,6 +144,12 @@ class ChatFormat:
         except TemplateError:  # some templates refuse the role; then the first turn carries the system prompt
             first = {**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}
             return render([first, *messages[1:]], **options)
+
+
+def _any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds these texts, the longest first; None: nothing to find."""
+    longest_first = sorted((token for token in tokens if len(token.strip()) > 1), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
 
 def _mark() -> str:

@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from hfjax_app.chat.conversation import ChatFormat, Detokenizer, StopStrings, checked_messages, checked_stop
 from hfjax_app.errors import RequestRejected
+from tests.chat.conftest import make_tokenizer
 
 
 def user(text: str) -> dict[str, str]:
@@ -52,6 +54,36 @@ def test_special_tokens_that_people_type_stay_text(typed: str, where: str, token
     ids, plain = encode(typed), encode("plain")
     assert [i for i in ids if i in special] == [i for i in plain if i in special]
     assert typed in tokenizer.decode(ids, skip_special_tokens=False)
+
+
+REASONING = (
+    "{% for m in messages %}<start_of_turn>{{ m.role }}\n"
+    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+@pytest.fixture
+def thinking() -> PreTrainedTokenizerFast:
+    """As reasoning models have it: tokens around the reasoning that are added but not special, which the template
+    looks for in earlier answers."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ("<think>", "</think>")])
+    tokenizer.chat_template = REASONING
+    return tokenizer
+
+
+def test_templates_find_the_reasoning_of_earlier_answers(thinking: PreTrainedTokenizerFast) -> None:
+    """`</think>` was taken apart before the template saw it, so the reasoning of all earlier answers stayed in the
+    prompt, in broken pieces. What a user types, and special tokens in an answer, are still taken apart."""
+    chat = ChatFormat(thinking)
+    answered = [user("Hi"), assistant("<think>\nA user. Be polite.</think>Hello"), user("Bye")]
+    want = thinking.apply_chat_template(answered, add_generation_prompt=True, return_dict=False)
+    assert chat.encode(answered) == want
+    assert "polite" not in thinking.decode(want)
+    assert thinking.convert_tokens_to_ids("<think>") in chat.encode([user("Hi"), assistant("<think>"), user("y")])
+    assert thinking.convert_tokens_to_ids("<think>") not in chat.encode([user("<think>")], "<think>")
+    assert chat.encode([user("Hi"), assistant("<eos>"), user("y")]).count(thinking.eos_token_id) == 0
 
 
 def test_a_text_may_hold_every_private_character(tokenizer: PreTrainedTokenizerFast) -> None:
