@@ -5,7 +5,11 @@ Does not sample or schedule: `assistant.py` puts this and the engine together.
 
 import re
 import secrets
+import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from jinja2 import TemplateError
@@ -17,10 +21,14 @@ Message = dict[str, str]
 
 MAX_CHARACTERS = 20_000
 MAX_ANSWER_CHARACTERS = 400_000  # an answer comes back with the next question; a long context makes long ones
+MAX_CONVERSATION_CHARACTERS = 4_000_000
 MAX_MESSAGES = 1_000
 MAX_STOPS = 8
 MAX_STOP_CHARACTERS = 100
 _ROLES = ("user", "assistant")
+_CHARACTERS_A_TOKEN = 100  # more than any text has in the mean, so that a template may leave out most of it
+_CUT = 1_000  # characters: shorter texts are tokenized as a whole
+_TOKENS_A_CUT = 16  # more than it adds to a text's tokens when it is cut in two
 _PRIVATE_USE = [chr(code) for code in range(0xE000, 0xF900)]
 
 
@@ -34,7 +42,8 @@ def checked_messages(messages: object) -> list[Message]:
         raise RequestRejected("the conversation must be a list of messages, and not empty")
     if len(messages) > MAX_MESSAGES:
         raise RequestRejected(f"conversation of {len(messages):,} messages: at most {MAX_MESSAGES:,}")
-    turns: list[Message] = []
+    turns: list[tuple[str, list[str]]] = []
+    total = in_a_row = 0  # characters
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
             raise RequestRejected(f"each message needs a role of {' or '.join(_ROLES)} and a content")
@@ -42,13 +51,20 @@ def checked_messages(messages: object) -> list[Message]:
         answer = role == "assistant"
         limit = MAX_ANSWER_CHARACTERS if answer else MAX_CHARACTERS
         content = checked_text(message.get("content"), "message", limit, may_be_blank=answer)
-        if turns and turns[-1]["role"] == role:
-            turns[-1] = {"role": role, "content": f"{turns[-1]['content']}\n{content}"}
+        total += len(content)
+        if total > MAX_CONVERSATION_CHARACTERS:
+            raise RequestRejected(f"conversation of more than {MAX_CONVERSATION_CHARACTERS:,} characters")
+        if turns and turns[-1][0] == role:
+            turns[-1][1].append(content)
+            in_a_row += len(content)
+            if in_a_row > limit:
+                raise RequestRejected(f"messages of the {role} in a row of {in_a_row:,} characters: at most {limit:,}")
         elif turns or role == "user":
-            turns.append({"role": role, "content": content})
-    if not turns or turns[-1]["role"] != "user":
+            turns.append((role, [content]))
+            in_a_row = len(content)
+    if not turns or turns[-1][0] != "user":
         raise RequestRejected("the conversation must end with a message of the user")
-    return turns
+    return [{"role": role, "content": "\n".join(contents)} for role, contents in turns]
 
 
 def checked_stop(stop: object) -> tuple[str, ...]:
@@ -89,8 +105,7 @@ class ChatFormat:
         an answer, added tokens that are not special (`</think>`) are what the model itself has written.
         """
         mark = _mark()
-        marked = [{**turn, "content": self._take_apart(turn["content"], mark, turn["role"])} for turn in messages]
-        return self._ids(self._render(marked, self._take_apart(system_prompt, mark)), mark)
+        return self._ids(self._render(self._marked(messages, mark), self._take_apart(system_prompt, mark)), mark)
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a text alone, outside any template."""
@@ -100,29 +115,56 @@ class ChatFormat:
     def fit(self, messages: Sequence[Message], system_prompt: str, limit: int) -> tuple[list[int], int]:
         """The conversation's ids in at most `limit` tokens, and how many of the oldest messages were dropped for it.
 
+        It takes a few times as long as to encode what fits. How much a template adds to a turn, or leaves out of it,
+        shows only when it is rendered; so how many are dropped is found by bisection.
+
         Raises:
             RequestRejected: the last message and the system prompt alone are longer.
         """
-        dropped, tokens = len(messages) - 1, 0
-        for message in reversed(messages[:-1]):  # from the newest on: what can't fit is never tokenized
-            tokens += len(self._tokenizer.encode(message["content"], add_special_tokens=False))
-            if tokens > limit:
-                break
-            dropped -= 1
-        dropped += dropped % 2  # a user's turn goes with its answer
-        while True:
-            ids = self.encode(messages[dropped:], system_prompt)
-            if len(ids) <= limit:
-                return ids, dropped
-            if dropped >= len(messages) - 1:
-                raise RequestRejected(
-                    f"message of {len(ids):,} tokens with its system prompt: at most {limit:,} fit this model's context"
-                )
-            dropped += 2
+        first = last = len(messages) - 1
+        room = limit * _CHARACTERS_A_TOKEN
+        while first and (room := room - len(messages[first - 1]["content"])) >= 0:
+            first -= 1
+        first += (last - first) % 2  # a user's turn goes with its answer
+        mark = _mark()
+        marked, system = self._marked(messages[first:], mark), self._take_apart(system_prompt, mark)
+        fitting: dict[int, list[int]] = {}
 
-    def _ids(self, marked: str, mark: str) -> list[int]:
-        pieces = marked.split(mark)
-        return [token for piece in pieces for token in self._tokenizer.encode(piece, add_special_tokens=False)]
+        def fits(dropped: int) -> bool:
+            ids = self._ids(self._render(marked[dropped - first :], system), mark, limit)
+            if len(ids) <= limit:
+                fitting[dropped] = ids
+            return dropped in fitting
+
+        choices = range(first, last + 1, 2)
+        chosen = 0 if fits(first) else bisect_left(choices, True, lo=1, key=fits)
+        if chosen == len(choices):
+            raise RequestRejected(
+                f"message of more than {limit:,} tokens with its system prompt: no more fit this model's context"
+            )
+        return fitting[choices[chosen]], choices[chosen]
+
+    def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
+        return [{**turn, "content": self._take_apart(turn["content"], mark, turn["role"])} for turn in messages]
+
+    def _ids(self, marked: str, mark: str, limit: int = sys.maxsize) -> list[int]:
+        """A marked text's ids; of more than `limit`, only so many that it shows."""
+        ids: list[int] = []
+        for piece in marked.split(mark):
+            ids += self._beginning(piece, limit - len(ids)) or self._tokenizer.encode(piece, add_special_tokens=False)
+            if len(ids) > limit:
+                break
+        return ids
+
+    def _beginning(self, text: str, limit: int) -> list[int]:
+        """More than `limit` ids of a text, cut somewhere, if it has far more; else nothing."""
+        ids: list[int] = []
+        size = max(limit, _CUT)
+        for cuts, at in enumerate(range(0, len(text) - size, size), 1):
+            ids += self._tokenizer.encode(text[at : at + size], add_special_tokens=False)
+            if len(ids) > limit + cuts * _TOKENS_A_CUT:
+                return ids
+        return []
 
     def _take_apart(self, text: str, mark: str, role: str = "user") -> str:
         """Put a mark inside every special token's text, until no piece between marks holds one."""
@@ -148,8 +190,18 @@ class ChatFormat:
 
 def _any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
     """Finds these texts, the longest first; None: nothing to find."""
-    longest_first = sorted((token for token in tokens if len(token.strip()) > 1), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+    texts = sorted(token for token in tokens if len(token.strip()) > 1)
+    return re.compile(_branches(texts)) if texts else None
+
+
+def _branches(texts: Sequence[str]) -> str:
+    """A regular expression for sorted texts, which decides character by character: some tokenizers have thousands of
+    added tokens that begin alike, and trying each wherever one may begin takes a second for a long message."""
+    groups = groupby(filter(None, texts), itemgetter(0))
+    branches = [re.escape(first) + _branches([text[1:] for text in group]) for first, group in groups]
+    if len(branches) == 1 and texts[0]:
+        return branches[0]
+    return f"(?:{'|'.join(branches)}){'' if texts[0] else '?'}" if branches else ""
 
 
 def _mark() -> str:

@@ -1,5 +1,7 @@
 """Templates, special tokens that stay text, and detokenizing without half characters."""
 
+import random
+import time
 from typing import Any
 
 import pytest
@@ -20,6 +22,22 @@ def assistant(text: str) -> dict[str, str]:
 
 
 HISTORY = [user("My name is Ada."), assistant("Hello, Ada."), user("What is my name? Ünïcödé 你好")]
+
+REASONING = (
+    "{% for m in messages %}<start_of_turn>{{ m.role }}\n"
+    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}<end_of_turn>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+@pytest.fixture
+def thinking() -> PreTrainedTokenizerFast:
+    """As reasoning models have it: tokens around the reasoning that are added but not special, which the template
+    looks for in earlier answers."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ("<think>", "</think>")])
+    tokenizer.chat_template = REASONING
+    return tokenizer
 
 
 def test_ordinary_conversations_are_encoded_as_transformers_does(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -54,23 +72,6 @@ def test_special_tokens_that_people_type_stay_text(typed: str, where: str, token
     ids, plain = encode(typed), encode("plain")
     assert [i for i in ids if i in special] == [i for i in plain if i in special]
     assert typed in tokenizer.decode(ids, skip_special_tokens=False)
-
-
-REASONING = (
-    "{% for m in messages %}<start_of_turn>{{ m.role }}\n"
-    "{{ m.content.split('</think>')[-1] if m.role == 'assistant' else m.content }}<end_of_turn>\n{% endfor %}"
-    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-)
-
-
-@pytest.fixture
-def thinking() -> PreTrainedTokenizerFast:
-    """As reasoning models have it: tokens around the reasoning that are added but not special, which the template
-    looks for in earlier answers."""
-    tokenizer = make_tokenizer()
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ("<think>", "</think>")])
-    tokenizer.chat_template = REASONING
-    return tokenizer
 
 
 def test_templates_find_the_reasoning_of_earlier_answers(thinking: PreTrainedTokenizerFast) -> None:
@@ -122,8 +123,67 @@ def test_the_oldest_turns_are_dropped_until_the_rest_fits(tokenizer: PreTrainedT
     assert dropped % 2 == 0
     assert ids == chat.encode(messages[dropped:])
     assert len(chat.encode(messages[dropped - 2 :])) > len(whole) // 2, "no more is dropped than needed"
-    with pytest.raises(RequestRejected, match=r"message of \d+ tokens.* at most 10 fit"):
+    with pytest.raises(RequestRejected, match=r"message of more than 10 tokens with its system prompt: no more fit"):
         chat.fit(messages, "", 10)
+
+
+def test_what_is_dropped_is_what_dropping_turn_by_turn_would_drop(thinking: PreTrainedTokenizerFast) -> None:
+    """Long and short turns, longer than is tokenized at once, answers with reasoning that the template leaves out,
+    typed special tokens; in all lengths. Turns used to be dropped for reasoning that no prompt would have held."""
+    chat, rng = ChatFormat(thinking), random.Random(0)
+    letters = "".join(map(chr, range(32, 127)))
+    for _ in range(25):
+        texts = ["".join(rng.choices(letters, k=rng.choice((1, 30, 300, 3_000)))) for _ in range(2 * rng.randrange(12))]
+        thought = "<think>" + "Hm. " * 500 + "</think>"
+        turns = [assistant(rng.choice(("", thought)) + t) if i % 2 else user(t) for i, t in enumerate(texts)]
+        messages = [*turns, user("So?<eos>" * rng.randrange(1, 4))]
+        limit = rng.choice((100, 400, 2_000, 6_000))
+        encoded = {dropped: chat.encode(messages[dropped:], "Be brief.") for dropped in range(0, len(messages), 2)}
+        want = next((ids, dropped) for dropped, ids in encoded.items() if len(ids) <= limit)
+        assert chat.fit(messages, "Be brief.", limit) == want
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [*[user("a"), assistant("b")] * 499, user("c")],
+        [*[user("a " * 100), assistant("<eos>" * 50)] * 499, user("c")],
+        [user("a"), assistant("not a word " * 36_000), user("c")],
+        [*[user("x" * 20_000), assistant("y" * 80_000)] * 39, user("c")],
+    ],
+    ids=["short turns", "turns", "a long answer", "long turns"],
+)
+def test_fitting_costs_a_few_times_what_fits(
+    messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All the turns were encoded again for every turn that was dropped, on the event loop: 999 messages of a letter
+    took four seconds, in which no stream of anybody's went on."""
+    tokens, encode = [0], tokenizer.encode
+
+    def counted(*args: object, **options: object) -> list[int]:
+        ids = encode(*args, **options)
+        tokens[0] += len(ids)
+        return ids
+
+    monkeypatch.setattr(tokenizer, "encode", counted)
+    ids, _ = ChatFormat(tokenizer).fit(checked_messages(messages), "", 500)
+    assert 10 <= len(ids) <= 500
+    assert tokens[0] < 25 * 500
+
+
+def test_thousands_of_added_tokens_that_begin_alike_are_found_at_once() -> None:
+    """Gemma 3 has 6,242 of <unused...>, each of which was tried at every "<": 1.2 seconds for a message of them."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([f"<unused{i}>" for i in range(6_000)], special_tokens=True)
+    chat = ChatFormat(tokenizer)
+    began = time.thread_time()
+    with pytest.raises(RequestRejected, match="no more fit"):
+        chat.fit([user("<" * 20_000)], "<unused" * 2_000, 500)
+    assert time.thread_time() - began < 0.2
+    typed = "<unused5><unused59><unused599"
+    ids = chat.encode_text(typed)
+    assert max(ids) < 512
+    assert tokenizer.decode(ids) == typed
 
 
 @pytest.mark.parametrize(
@@ -142,6 +202,9 @@ def test_the_oldest_turns_are_dropped_until_the_rest_fits(tokenizer: PreTrainedT
         ([user("ok \ud800")], "half a surrogate pair at 3"),
         ([user("hi"), assistant("hello")], "must end with a message of the user"),
         ([user("hi")] * 1001, "1,001 messages: at most 1,000"),
+        ([user("x" * 15_000), user("y" * 5_001)], "of the user in a row of 20,001 characters: at most 20,000"),
+        ([user("a"), *[assistant("x" * 150_000)] * 3], "of the assistant in a row of 450,000 .*: at most 400,000"),
+        ([user("a"), assistant("x" * 400_000)] * 11, "conversation of more than 4,000,000 characters"),
     ],
 )
 def test_bad_conversations_are_rejected(messages: Any, says: str) -> None:
