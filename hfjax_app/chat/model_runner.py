@@ -373,7 +373,7 @@ class ModelRunner:
         whole = count == self.slots and rows == self.context
         kv = cache if whole else take(cache, rows, slots)
         own = jax.tree.map(lambda leaf: leaf[slots], state)
-        own = own._replace(left=jnp.where(active, own.left, 0))
+        left, own = own.left, own._replace(left=jnp.where(active, own.left, 0))
         began = own.position
 
         def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
@@ -382,6 +382,7 @@ class ModelRunner:
 
         sizes = {"most": self.decode_chunk, "vocabulary": self.vocabulary}
         kv, own, made = one_by_one.decode(forward, self._is_end, kv, own, steps, **sizes)
+        own = own._replace(left=jnp.where(active, own.left, left))  # a call that drafts may have left it some to make
         state = jax.tree.map(lambda leaf, new: leaf.at[slots].set(new), state, own)
         return kv if whole else put(cache, kv, slots, Written(began, self.decode_chunk, self.context)), state, made
 

@@ -146,6 +146,8 @@ class Worker:
             while self.alive:
                 if not self._round():
                     with self._changed:
+                        for request in filter(None, [*self.scheduler.running]):
+                            self._fail(request, AssertionError("no call is left that would make its tokens"))
                         self._changed.wait_for(lambda: not self.scheduler.idle or not self.alive)
         except Exception as error:
             self._cause = error

@@ -123,6 +123,15 @@ def test_logits_that_are_not_numbers_cost_one_request(when: str, engine: ChatEng
     assert engine.stats().busy == 0
 
 
+def test_a_request_that_nothing_is_done_for_fails(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens were promised and never made. The thread looked for work again and again, on a whole core, and the
+    request never ended."""
+    decode = engine.runner.decode
+    monkeypatch.setattr(engine.runner, "decode", lambda slots, rows, steps: decode(slots, rows, 0))
+    with pytest.raises(EngineStopped, match="no call is left that would make its tokens"):
+        list(engine.stream(prompt_of(12), GREEDY))
+
+
 def test_an_owner_whose_callback_raises_loses_only_its_own_request(engine: ChatEngine) -> None:
     def deliver(progress: Progress) -> None:
         raise Fault

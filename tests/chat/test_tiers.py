@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.model_runner import ModelRunner
+from hfjax_app.chat.sampling import sampler_state
 from hfjax_app.chat.tiers import Written, covering, put, row_tiers, slot_tiers, take
 
 
@@ -126,6 +127,21 @@ def test_the_cache_is_updated_in_place(engine: ChatEngine) -> None:
     tiers = (runner._prefill, runner._decode, runner._speculate, runner._copy)
     for program in [*(program for tier in tiers for program in tier.values()), runner._clear]:
         assert program.memory_analysis().alias_size_in_bytes >= whole
+
+
+def test_a_call_for_others_leaves_a_slot_its_tokens(engine: ChatEngine) -> None:
+    """Two slots decode by the program of all three, which carries the third. Its request was promised all its tokens by
+    a call that drafts, of which fewer were right; the others' call said that it had none left to make, so that its
+    answer never ended, and the engine's thread did nothing else than look for work."""
+    runner, one = engine.runner, sampler_state(SamplingParams(temperature=0.0), 0)
+    for slot in range(3):
+        chunk = np.array(prompt_of(32), np.int32)
+        runner.prefill(slot, chunk, 0, 20 + slot, 9, one)
+    others, _ = runner.decode([1, 2], 60, 4)
+    made, [column] = runner.decode([0], 60, 16)
+    engine._worker.scheduler.slots.forget_all()
+    assert ((np.asarray(others.tokens) >= 0).sum(axis=0) == [0, 4, 4]).all()
+    assert (np.asarray(made.tokens)[:, column] >= 0).sum() == 8
 
 
 def test_a_step_copies_no_rows(engine: ChatEngine) -> None:
