@@ -165,8 +165,13 @@ class Worker:
             False when there was no work.
         """
         with self._changed:
-            for request in [*self.scheduler.waiting, *filter(None, self.scheduler.running)]:
-                if request.cancelled:
+            leaving = [r for r in (*self.scheduler.waiting, *self.scheduler.running) if r is not None and r.cancelled]
+        while self._calls and any(request.slot is not None for request in leaving):
+            # Before somebody else gets the slot, it must be known whether NaNs are in it.
+            self._attempt(self._collect, self._calls.popleft(), None)
+        with self._changed:
+            for request in leaving:
+                if not request.released:
                     self._finish(request, Progress(finish_reason="cancelled"))
             self.scheduler.admit()
             prefill = self.scheduler.next_prefill()
@@ -283,12 +288,13 @@ class Worker:
         drafts: Drafts | None = None,
     ) -> None:
         """Deliver new tokens of a running request and release it when they were its last. Holds the lock."""
+        if NOT_A_NUMBER in tokens:  # also of one who has left: the rows must not reach the next one
+            if not request.released:
+                self._fail(request, FloatingPointError("the model's logits are not numbers (NaN or infinite)"))
+                self.runner.clear(request.slot)
+            return
         if request.cancelled or request.released:
             self._wasted += len(tokens)
-            return
-        if NOT_A_NUMBER in tokens:
-            self._fail(request, FloatingPointError("the model's logits are not numbers (NaN or infinite)"))
-            self.runner.clear(request.slot)
             return
         request.answer.extend(tokens)
         reason = None

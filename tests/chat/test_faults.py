@@ -1,5 +1,6 @@
 """Injected faults: what fails costs the requests concerned, says why, and leaves an engine that answers as before."""
 
+import threading
 from collections.abc import Callable, Iterator
 
 import jax
@@ -121,6 +122,32 @@ def test_logits_that_are_not_numbers_cost_one_request(when: str, engine: ChatEng
     finally:
         engine.runner.weights = weights
     assert engine.stats().busy == 0
+
+
+def test_not_a_number_is_heard_of_also_when_its_owner_has_left(engine: ChatEngine) -> None:
+    """The call that met it was in flight. Its result counted for nothing, as of anyone who has left, so that the slot
+    was still recorded as the conversation's: whoever went on with that found the NaN there, and failed."""
+    weights, name, prompt = engine.runner.weights, "model.embed_tokens.weight", prompt_of(12)
+    [want] = engine.generate([prompt], GREEDY)
+    assert want[0] not in prompt
+    engine._worker.scheduler.slots.forget_all()
+    submitted, ended, tickets = threading.Event(), threading.Event(), []
+
+    def deliver(progress: Progress) -> None:
+        submitted.wait()
+        if progress.tokens:
+            tickets[0].cancel()
+        if progress.finished:
+            ended.set()
+
+    engine.runner.weights = {**weights, name: jnp.asarray(weights[name]).at[want[0]].set(jnp.nan)}
+    try:
+        tickets.append(engine.submit(prompt, GREEDY, deliver))
+        submitted.set()
+        assert ended.wait(timeout=60)
+    finally:
+        engine.runner.weights = weights
+    assert engine.generate([prompt], GREEDY) == [want]
 
 
 def test_a_request_that_nothing_is_done_for_fails(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
