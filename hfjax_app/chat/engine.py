@@ -6,6 +6,7 @@ Handles token ids only; templates, detokenizing and conversations are in convers
 import contextlib
 import os
 import secrets
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -184,12 +185,18 @@ class ChatEngine:
         return TokenStream(lambda deliver: self.submit(prompt, params, deliver))
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
-        """All prompts at once, as many as there are slots at a time; end tokens not included. Raises: as `stream`."""
+        """All prompts' answers, as many as there are slots at a time; end tokens not included. Raises: as `stream`."""
         for prompt in prompts:
             self.check(prompt, params)  # refuse all before any is begun
+        answers: list[list[int]] = []
+        streams: deque[TokenStream] = deque()
+        most = 2 * self.runner.slots  # in line or in a slot: the line is short, and others stand in it
         with contextlib.ExitStack() as stack:
-            streams = [stack.enter_context(self.stream(prompt, params)) for prompt in prompts]
-            return [list(stream) for stream in streams]
+            for prompt in prompts:
+                if len(streams) == most:
+                    answers.append(list(streams.popleft()))
+                streams.append(stack.enter_context(self.stream(prompt, params)))
+            return answers + [list(stream) for stream in streams]
 
     def _checked(self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Progress], None]) -> Request:
         """The request for these arguments, or RequestRejected."""

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat.worker import QUEUE_LIMIT
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.module import weights_of
 
@@ -65,6 +66,15 @@ def test_heads_that_share_a_row_of_the_cache_change_no_token(
     engine.stop()
     assert engine.stats().drafted_tokens > 0
     assert got == engine_of("gemma3").generate(prompts, GREEDY) * 2
+
+
+def test_more_prompts_than_the_line_has_room_for(engine_of: Callable[[str], ChatEngine]) -> None:
+    """They were all put in line at once: the 261st was refused, and all the others' work lost."""
+    engine, short = engine_of("llama"), SamplingParams(max_tokens=2, temperature=0.0)
+    lengths = [1 + n % 7 for n in range(QUEUE_LIMIT + 20)]
+    few = dict(zip(range(1, 8), engine.generate([prompt_of(n) for n in range(1, 8)], short), strict=True))
+    assert engine.generate([prompt_of(n) for n in lengths], short) == [few[n] for n in lengths]
+    assert idle(engine, within=2)
 
 
 def test_the_model_of_the_caller_is_left_alone(model_of: Callable[[str], PreTrainedModel]) -> None:
