@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard, try_to_load_from_cache
 from transformers import PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.hub import Checkpoint, explain, fetch
+from hfjax_app.runtime.hub import Checkpoint, explain, fetch, needs_code, wants_code
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5
@@ -60,8 +60,12 @@ def read_empty(source: str | os.PathLike[str]) -> DiffusionPipeline:
             kind = _network_class(value) if key not in parts else None
             if kind is not None:
                 parts[key] = _empty(kind, folder / key)
-        pipeline = AutoPipelineForText2Image.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, **parts)
+        pipeline = AutoPipelineForText2Image.from_pretrained(
+            folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, **parts
+        )
     except Exception as error:
+        if wants_code(error):
+            raise ModelUnavailable(needs_code(name)) from error
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelUnavailable(f"model {name!r} can't be made from its configs: {line}") from error
     return _checked(pipeline, name)

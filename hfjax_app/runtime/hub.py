@@ -139,7 +139,7 @@ def _indexed(index: Path, folder: Path, name: str) -> list[Path]:
 
 
 def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
-    """Call a library's `from_pretrained` on a folder or a hub id, with the safe options, and translate its errors.
+    """Call an Auto class's `from_pretrained` on a folder or a hub id, without its code, and translate its errors.
 
     Args:
         from_pretrained: e.g. `AutoTokenizer.from_pretrained`.
@@ -150,6 +150,7 @@ def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **op
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
     name = os.fspath(source)
+    options = {"trust_remote_code": False, **options}  # without the option transformers asks on stdin
     try:
         if Path(name).exists():
             return from_pretrained(name, **options)
@@ -173,6 +174,8 @@ def explain(name: str, error: Exception) -> str:
             f"model {name!r}: the disk is full; downloads go to {constants.HF_HUB_CACHE}: make room there, or set "
             "HF_HOME to a folder on another disk"
         )
+    if wants_code(error):
+        return needs_code(name)
     if caused_by(SafetensorError):
         kind = "model folder" if Path(name).is_dir() else "model"
         return f"{kind} {name!r}: a safetensors file is truncated or corrupt; copy or download it again"
@@ -201,6 +204,15 @@ def explain(name: str, error: Exception) -> str:
     if unreachable:
         return f"model {name!r} is no folder here, and the hub can't be reached to download it"
     return f"model {name!r} can't be loaded: {_first_line(error)}"
+
+
+def wants_code(error: Exception) -> bool:
+    """Whether transformers or diffusers refused to run a checkpoint's own code; both then name their option."""
+    return any("trust_remote_code" in str(cause) for cause in _chain(error))
+
+
+def needs_code(name: str) -> str:
+    return f"model {name!r} needs code of its own, and code that comes with a checkpoint is never run"
 
 
 def _no_weights(name: str, folder: Path) -> str:

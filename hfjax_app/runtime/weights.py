@@ -67,7 +67,7 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
     name = os.fspath(source)
     folder = fetch(source, weights=False)
     try:
-        config = AutoConfig.from_pretrained(folder)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)  # without the option it asks on stdin
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
     if type(config) not in auto_class._model_mapping:
@@ -78,7 +78,8 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         raise ModelUnavailable(f"model {name!r} is quantised ({method}): take its unquantised original")
     try:
         with init_empty_weights(include_buffers=False):
-            model = auto_class.from_config(config, dtype=dtype or config.dtype or torch.float32)
+            dtype = dtype or config.dtype or torch.float32
+            model = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
         model.tie_weights()  # emptying untied them
         if model.can_generate() and (folder / "generation_config.json").exists():
             model.generation_config = GenerationConfig.from_pretrained(folder)

@@ -1,5 +1,6 @@
 """Pipelines read from their files, what a model card recommends, and what tells one checkpoint from another."""
 
+import json
 import os
 import subprocess
 import sys
@@ -105,6 +106,21 @@ def test_a_checkpoint_without_some_weights(pipeline: StableDiffusionPipeline, tm
     assert "is no trained UNet2DConditionModel: its checkpoint lacks conv_in.bias" in refusal(tmp_path)
     save_file(whole | {"conv_in.bias": torch.zeros(3)}, file, {"format": "pt"})
     assert "conv_in.bias is [3], and its config says [16]" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["unet", "tokenizer"])
+def test_code_in_a_checkpoint_is_never_run(pipeline: StableDiffusionPipeline, tmp_path: Path, part: str) -> None:
+    """A component's class may be in a file beside it; the refusal told how to allow that, in words of Python."""
+    pipeline.save_pretrained(tmp_path)
+    proof = tmp_path / "proof"
+    (tmp_path / part / "trap.py").write_text(f"open({str(proof)!r}, 'w')\n")
+    index = tmp_path / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {part: ["trap", "Trap"]}))
+    with pytest.raises(ModelUnavailable) as caught:
+        read(tmp_path)
+    line = f"model {str(tmp_path)!r} needs code of its own, and code that comes with a checkpoint is never run"
+    assert str(caught.value) == line
+    assert not proof.exists()
 
 
 PEAK = """

@@ -13,9 +13,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MixtralConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+)
 
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.hub import load as load_tokenizer
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.weights import empty_model, read
 
@@ -206,14 +214,37 @@ def test_a_missing_or_broken_config(folder: Path, content: str | None) -> None:
     assert "config.json" in message or "Transformers is out of date" in message
 
 
-def test_code_in_a_checkpoint_is_never_run(folder: Path) -> None:
-    """A config that maps the model to a Python file of the checkpoint asks for remote code."""
+def wants_code(folder: Path) -> Path:
+    """Makes a checkpoint ask for code of its own, also its tokenizer; the file that would prove that it ran."""
     proof = folder / "proof"
-    (folder / "modeling_trap.py").write_text(f"open({str(proof)!r}, 'w')\n")
+    code = f"from transformers import LlamaConfig\nclass Trap(LlamaConfig):\n    pass\nopen({str(proof)!r}, 'w')\n"
+    (folder / "trap.py").write_text(code)
     config = json.loads((folder / "config.json").read_text())
-    config |= {"model_type": "trap", "auto_map": {"AutoModelForCausalLM": "modeling_trap.Trap"}}
-    (folder / "config.json").write_text(json.dumps(config))
-    assert "code" in refusal(folder)
+    names = {"AutoConfig": "trap.Trap", "AutoModelForCausalLM": "trap.Trap"}
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "trap", "auto_map": names}))
+    tokenizer = {"tokenizer_class": "Trap", "auto_map": {"AutoTokenizer": ["trap.Trap", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    return proof
+
+
+def test_code_in_a_checkpoint_is_never_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers asks whether to, and whoever sits at the terminal can't know that this app never does."""
+    proof = wants_code(folder)
+    monkeypatch.setattr("builtins.input", lambda prompt: "y")
+    assert "needs code of its own, and code that comes with a checkpoint is never run" in refusal(folder)
+    with pytest.raises(ModelUnavailable, match="needs code of its own"):
+        load_tokenizer(AutoTokenizer.from_pretrained, folder)
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize("command", ["chat --model {} hello", "plan --chat-model {} --topology cpu:1"])
+def test_a_command_asks_nobody_whether_to_run_code(folder: Path, command: str) -> None:
+    proof = wants_code(folder)
+    arguments = [sys.executable, "-m", "hfjax_app", *command.format(folder).split()]
+    result = subprocess.run(arguments, input="y\n", cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert "[y/N]" not in result.stdout
+    assert f"model {str(folder)!r} needs code of its own" in result.stdout + result.stderr
     assert not proof.exists()
 
 
