@@ -5,6 +5,7 @@ of a tensor is all that is read for it, so the host never holds more than about 
 tensors (old names, experts) follow the library's own rules. Does not download: `hub.py` does.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -36,6 +37,8 @@ from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.programs import Programs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_BLOCK_NUMBERS = 1 << 20  # of two tensors that are compared
 
 # A tensor's name and shape -> where its array goes.
 Placement = Callable[[str, tuple[int, ...]], jax.sharding.Sharding]
@@ -188,6 +191,7 @@ class _Target:
 
     converter: WeightConverter | None
     sources: list[tuple[str, str | None]] = field(default_factory=list)  # (key, the converter's pattern)
+    copies: list[str] = field(default_factory=list)  # keys of the same weight under its other names
 
 
 class _Files:
@@ -266,9 +270,16 @@ def _read(
     label = f"weights of {Path(name).name}"
     with tqdm(total=total, desc=label, unit="B", unit_scale=True, disable=None) as bar:
         for first, target in sorted(targets.items(), key=lambda item: str(files.file_of[item[1].sources[0][0]])):
-            files.keep(key for key, _ in target.sources)
+            files.keep([*(key for key, _ in target.sources), *target.copies])
             if target.converter is None:
-                put(first, files.slices(target.sources[0][0]))
+                key = target.sources[0][0]
+                for copy in target.copies:
+                    if not _same(files.slices(key), files.slices(copy), dtypes[first]):
+                        raise ModelUnavailable(
+                            f"model {name!r}: its config ties {key} and {copy}, and its files hold different ones; "
+                            "if they are right, its config.json should say tie_word_embeddings: false"
+                        )
+                put(first, files.slices(key))
             else:
                 for made, tensor in _converted(model, first, target, files).items():
                     if made in expected:
@@ -292,7 +303,8 @@ def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
     for key, name, converter, pattern in named(model, sorted(keys, key=_natural)):
         first = canonical.get(name, name)
         if converter is None and first in targets:
-            continue  # the second copy of a tied weight
+            targets[first].copies.append(key)
+            continue
         targets.setdefault(first, _Target(converter=converter)).sources.append((key, pattern))
     return targets
 
@@ -331,6 +343,19 @@ def _converted(model: PreTrainedModel, first: str, target: _Target, files: _File
         converter.add_tensor(first, key, pattern, lambda key=key: files.slices(key)[:])
     made = converter.convert(first, model=model, config=model.config)
     return {key: tensor[0] if isinstance(tensor, list) else tensor for key, tensor in made.items()}
+
+
+def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:
+    """Whether two tensors of the files are one array in this dtype; reads a block of rows at a time.
+
+    Where they differ transformers unties them. Programs are planned from the config alone, before there are files.
+    """
+    shape = one.get_shape()
+    if other.get_shape() != shape:
+        return False
+    rows = max(1, _BLOCK_NUMBERS // max(1, math.prod(shape[1:])))
+    blocks = [slice(start, start + rows) for start in range(0, shape[0], rows)]
+    return all(torch.equal(one[block].to(dtype), other[block].to(dtype)) for block in blocks)
 
 
 def _natural(key: str) -> list[Any]:

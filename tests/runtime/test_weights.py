@@ -163,6 +163,19 @@ def test_a_checkpoint_without_some_weights(folder: Path) -> None:
     assert "is no trained LlamaForCausalLM: its checkpoint lacks model.norm.weight" in refusal(folder)
 
 
+def test_two_different_weights_that_the_config_ties(folder: Path) -> None:
+    """Fine-tuning may untie an output layer and keep the config. It was taken for the embedding too, without a word."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
+    message = refusal(folder)
+    assert "its config ties lm_head.weight and model.embed_tokens.weight, and its files hold different ones" in message
+    assert "its config.json should say tie_word_embeddings: false" in message
+    weights = load_file(folder / "model.safetensors")
+    weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    np.testing.assert_array_equal(load(folder)["model.embed_tokens.weight"], weights["lm_head.weight"])
+
+
 def test_weights_of_another_size(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"vocab_size": 33}))
