@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hfjax_app.errors import RequestRejected
@@ -47,6 +47,14 @@ class Settings(BaseSettings):
         description="tokens drafted from the conversation for a lone reader; auto: where that is faster",
     )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
+
+    @field_validator("cache_dir", mode="before")
+    @classmethod
+    def _a_folder(cls, value: object) -> object:
+        """Empty is unset; and a bucket would become a folder of its name here."""
+        if "://" in str(value):
+            raise ValueError("compiled programs are kept in a folder of this machine")
+        return value or None
 
     @property
     def sizes(self) -> list[tuple[int, int]]:

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 from hfjax_app.backends import Backends
 from hfjax_app.chat import SamplingParams
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.settings import load_settings
 
 SENTENCES = [
@@ -113,6 +114,17 @@ def test_a_backend_that_is_not_ready_says_what_it_waits_for() -> None:
     backends = Backends(load_settings())
     with pytest.raises(ModelUnavailable, match=r"chat is warming up \(waiting for its turn\)"):
         backends.chat.get()
+
+
+def test_a_bucket_is_refused_before_the_warm_up() -> None:
+    """jax can write to some; here it became a folder "gs:". Refused any later, the page would wait for ever."""
+    folder = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", "gs://bucket/programs")
+    try:
+        with pytest.raises(RequestRejected, match="JAX_COMPILATION_CACHE_DIR = 'gs://bucket/programs': "):
+            Backends(load_settings()).start()
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
 
 
 def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) -> None:

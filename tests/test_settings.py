@@ -32,6 +32,12 @@ def test_the_cache_dir_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_settings().cache_dir == Path("/somewhere/warm")
 
 
+def test_an_empty_cache_dir_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in an environment file with the value left out: it meant the folder where the app was started."""
+    monkeypatch.setenv("HFJAX_CACHE_DIR", "")
+    assert load_settings().cache_dir is None
+
+
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         load_settings().port = 1
@@ -48,6 +54,7 @@ def test_settings_are_frozen() -> None:
         ("context", "-1", "64"),
         ("context", "nan", "integer"),
         ("chat_model", "", "1 character"),
+        ("cache_dir", "gs://bucket/programs", "a folder of this machine"),
         ("image_sizes", "512", "match pattern"),
         ("image_sizes", "512x512;768x512", "match pattern"),
     ],

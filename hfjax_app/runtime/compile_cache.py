@@ -10,7 +10,7 @@ import hashlib
 import os
 from pathlib import Path
 
-_ENTRY = "*-cache"  # how jax names entries
+_ENTRY = f"*-{'[0-9a-f]' * 64}-cache"  # how jax names entries
 _SEAL = ".sha256"
 
 
@@ -25,7 +25,7 @@ def open_folder(folder: Path) -> bool:
     if not os.access(folder, os.W_OK | os.X_OK):
         return False
     for entry in folder.glob(_ENTRY):
-        with contextlib.suppress(FileNotFoundError):  # another process is removing it too
+        with contextlib.suppress(OSError):  # another process is removing it too, or it isn't ours to remove
             if not _is_sealed(entry):
                 _seal_of(entry).unlink(missing_ok=True)
                 entry.unlink()
@@ -34,8 +34,8 @@ def open_folder(folder: Path) -> bool:
 
 def seal(folder: Path) -> None:
     """Write the checksum of each entry that has none yet. Where the folder can't be written, do nothing."""
-    with contextlib.suppress(OSError):
-        for entry in folder.glob(_ENTRY):
+    for entry in folder.glob(_ENTRY):
+        with contextlib.suppress(OSError):
             if not _seal_of(entry).exists():
                 _seal_of(entry).write_text(_checksum(entry))
 

@@ -15,6 +15,7 @@ import os
 import platform
 from pathlib import Path
 
+from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime import compile_cache, hosts
 
 _log = logging.getLogger(__name__)
@@ -73,17 +74,37 @@ def default_cache_folder() -> Path:
     return root / "hfjax_app" / f"programs-{hashlib.sha256(features.encode()).hexdigest()[:12]}"
 
 
+def folder_beside_others() -> Path | None:
+    """Our own part of the folder where jax's setting has other programs keep theirs; None where nothing is set.
+
+    Theirs have no seals, and would be removed.
+
+    Raises:
+        RequestRejected: jax's setting is no folder.
+    """
+    import jax
+
+    shared = jax.config.jax_compilation_cache_dir
+    if shared and "://" in shared:
+        raise RequestRejected(
+            f"JAX_COMPILATION_CACHE_DIR = {shared!r}: compiled programs are kept in a folder of this machine; "
+            "HFJAX_CACHE_DIR can name one"
+        )
+    return Path(shared) / "hfjax_app" if shared else None
+
+
 def prepare(cache_folder: Path | None = None) -> None:
     """Apply the allocator settings (on CPU), join the hosts of a TPU slice, and turn the persistent compile cache on.
 
     Calling it again is cheap.
 
     Args:
-        cache_folder: where compiled programs are kept. None: where an earlier call or jax's own setting
-            (JAX_COMPILATION_CACHE_DIR) put it, else `default_cache_folder()`.
+        cache_folder: where compiled programs are kept. None: where an earlier call put it, else a folder of our own in
+            that of jax's setting (JAX_COMPILATION_CACHE_DIR), else `default_cache_folder()`.
 
     Raises:
         ModelUnavailable: the slice has several hosts, and the others were not there.
+        RequestRejected: jax's setting is no folder.
     """
     if runs_on_cpu():
         keep_freed_memory()
@@ -93,8 +114,9 @@ def prepare(cache_folder: Path | None = None) -> None:
         hosts.join()
     if not jax.config.jax_platforms and runs_on_cpu() and _has_libtpu_only():
         jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
-    chosen = cache_folder or jax.config.jax_compilation_cache_dir or default_cache_folder()
-    _use_cache_folder(Path(chosen))
+    if cache_folder is None and _use_cache_folder.cache_info().currsize:
+        return  # an earlier call has chosen
+    _use_cache_folder(cache_folder or folder_beside_others() or default_cache_folder())
 
 
 def keep_compiled() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hfjax_app.runtime import process
+from hfjax_app.runtime import compile_cache, process
 
 PROGRAM = """
 import json, logging, sys
@@ -158,20 +158,51 @@ def test_a_read_only_folder_is_read_and_costs_one_line(folder: Path) -> None:
     assert str(folder) in stderr
 
 
-def test_jax_s_own_setting_of_the_folder_is_respected(tmp_path: Path) -> None:
-    script = (
-        "from hfjax_app.runtime.process import prepare\nprepare()\n"
-        "import jax\nprint(jax.config.jax_compilation_cache_dir)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "XDG_CACHE_HOME": str(tmp_path / "home")}
-    found = []
-    for folder in (tmp_path / "own", None):
-        environment.pop("JAX_COMPILATION_CACHE_DIR")
-        if folder is not None:
-            environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-        result = subprocess.run(
-            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-        )
-        found.append(Path(result.stdout.strip()))
-    assert found[0] == tmp_path / "own"
-    assert found[1].parent == tmp_path / "home" / "hfjax_app"
+def folder_in_use(calls: str, **variables: object) -> subprocess.CompletedProcess[str]:
+    """What is printed of the folder that jax has after these calls, under these variables."""
+    script = f"from hfjax_app.runtime.process import prepare\n{calls}\n"
+    script += "import jax\nprint(jax.config.jax_compilation_cache_dir)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment.pop("JAX_COMPILATION_CACHE_DIR")
+    environment |= {name: str(value) for name, value in variables.items()}
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+
+
+def test_without_any_setting_it_is_the_user_s_cache_folder(tmp_path: Path) -> None:
+    used = Path(folder_in_use("prepare()", XDG_CACHE_HOME=tmp_path, JAX_COMPILATION_CACHE_DIR="").stdout.strip())
+    assert used.parent == tmp_path / "hfjax_app"
+
+
+def test_what_other_programs_keep_in_jax_s_folder_stays(tmp_path: Path) -> None:
+    """Every start removed their entries, which nobody seals, and stopped at a folder named like an entry."""
+    theirs = tmp_path / f"jit_train-{'0' * 64}-cache"
+    theirs.write_text("compiled")
+    (tmp_path / "my-cache").mkdir()
+    used = folder_in_use("prepare()\nprepare()", JAX_COMPILATION_CACHE_DIR=tmp_path)
+    assert used.stdout.strip() == str(tmp_path / "hfjax_app"), used.stderr
+    assert theirs.exists()
+
+
+def test_a_folder_that_is_named_is_taken_as_it_is(tmp_path: Path) -> None:
+    """Also if it is jax's; then the calls that follow stay there."""
+    calls = f"from pathlib import Path\nprepare(Path({str(tmp_path)!r}))\nprepare()"
+    used = folder_in_use(calls, JAX_COMPILATION_CACHE_DIR=tmp_path)
+    assert used.stdout.strip() == str(tmp_path), used.stderr
+
+
+def test_only_entries_are_removed_and_what_can_not_be_stays(tmp_path: Path) -> None:
+    """A user's own files have such names too, and a folder of one ended the start with a traceback."""
+    unsealed = tmp_path / f"jit_f-{'0' * 64}-cache"
+    unsealed.write_text("half of it")
+    folder = tmp_path / f"jit_g-{'0' * 64}-cache"
+    folder.mkdir()
+    mine = tmp_path / "pip-cache"
+    mine.write_text("mine")
+    assert compile_cache.open_folder(tmp_path)
+    assert not unsealed.exists()
+    assert folder.exists()
+    assert mine.exists()
+    unsealed.write_text("whole")
+    compile_cache.seal(tmp_path)
+    assert compile_cache.open_folder(tmp_path)
+    assert unsealed.exists()
