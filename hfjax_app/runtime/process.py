@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import platform
+import threading
 from pathlib import Path
 
 from hfjax_app.errors import RequestRejected
@@ -25,6 +26,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 # Few, because each keeps what was freed in it; but XLA's compiler allocates in many threads, and where they all share
 # one arena it takes a third longer.
 _ARENAS_PER_CORE = 2
+
+_preparing = threading.Lock()  # what is prepared is the process's, and only once
 
 
 def runs_on_cpu() -> bool:
@@ -96,7 +99,7 @@ def folder_beside_others() -> Path | None:
 def prepare(cache_folder: Path | None = None) -> None:
     """Apply the allocator settings (on CPU), join the hosts of a TPU slice, and turn the persistent compile cache on.
 
-    Calling it again is cheap.
+    Calling it again is cheap, and a second thread waits for the first.
 
     Args:
         cache_folder: where compiled programs are kept. None: where an earlier call put it, else a folder of our own in
@@ -106,17 +109,18 @@ def prepare(cache_folder: Path | None = None) -> None:
         ModelUnavailable: the slice has several hosts, and the others were not there.
         RequestRejected: jax's setting is no folder.
     """
-    if runs_on_cpu():
-        keep_freed_memory()
-    import jax  # only now: the allocator is set before jax and its thread pools exist
+    with _preparing:
+        if runs_on_cpu():
+            keep_freed_memory()
+        import jax  # only now: the allocator is set before jax and its thread pools exist
 
-    if has_tpu() and not runs_on_cpu():
-        hosts.join()
-    if not jax.config.jax_platforms and runs_on_cpu() and _has_libtpu_only():
-        jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
-    if cache_folder is None and _use_cache_folder.cache_info().currsize:
-        return  # an earlier call has chosen
-    _use_cache_folder(cache_folder or folder_beside_others() or default_cache_folder())
+        if has_tpu() and not runs_on_cpu():
+            hosts.join()
+        if not jax.config.jax_platforms and runs_on_cpu() and _has_libtpu_only():
+            jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
+        if cache_folder is None and _use_cache_folder.cache_info().currsize:
+            return  # an earlier call has chosen
+        _use_cache_folder(cache_folder or folder_beside_others() or default_cache_folder())
 
 
 def keep_compiled() -> None:

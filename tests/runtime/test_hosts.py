@@ -1,11 +1,16 @@
 """How many hosts a TPU slice has, as its variables or a metadata server on loopback say."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Barrier, Thread
 
+import jax
 import pytest
 
+from hfjax_app.runtime import hosts, process
 from hfjax_app.runtime.hosts import hosts_of_slice
 
 
@@ -62,3 +67,29 @@ def test_variables_come_first_and_ask_nobody(metadata: HTTPServer, variables: di
 
 def test_without_a_metadata_server_there_is_one_host() -> None:
     assert hosts_of_slice({"GCE_METADATA_IP": "127.0.0.1:1"}) == 1
+
+
+def test_two_threads_join_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warm-up prepares, and so does the page that asks for the device; joining twice is an error of jax's."""
+    joined, both = [], Barrier(2)
+
+    def initialize() -> None:
+        time.sleep(0.2)
+        joined.append(True)
+
+    def prepare() -> None:
+        both.wait()
+        process.prepare()
+
+    monkeypatch.setattr(process, "runs_on_cpu", lambda: False)
+    monkeypatch.setattr(process, "has_tpu", lambda: True)
+    monkeypatch.setattr(process, "_use_cache_folder", cache(lambda folder: None))
+    monkeypatch.setattr(process, "folder_beside_others", lambda: None)
+    monkeypatch.setattr(hosts, "join", cache(hosts.join.__wrapped__))
+    monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
+    monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    with ThreadPoolExecutor(2) as threads:
+        for prepared in [threads.submit(prepare), threads.submit(prepare)]:
+            prepared.result()
+    assert joined == [True]
