@@ -29,7 +29,7 @@ from hfjax_app.chat.kv_cache import (
 )
 from hfjax_app.chat.length import Length
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import attention, barriers, merging, quantization, set_order
+from hfjax_app.runtime import attention, barriers, merging, precision, quantization, set_order
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.packing import UNPACKED, Lanes
 from hfjax_app.runtime.tracing import why_untraceable
@@ -51,7 +51,9 @@ def bare_model(model_class: type[PreTrainedModel], config: Any, dtype: torch.dty
     set_order.install(model_class)  # some put their layers' types in order when they are made
     implementation = attention.register() if _mentions(model_class, "ALL_ATTENTION_FUNCTIONS") else "eager"
     with torch.device("meta"):
-        return model_class._from_config(copy.deepcopy(config), attn_implementation=implementation, dtype=dtype).eval()
+        model = model_class._from_config(copy.deepcopy(config), attn_implementation=implementation, dtype=dtype).eval()
+    precision.keep(model, dtype)
+    return model
 
 
 def _mentions(model_class: type[PreTrainedModel], name: str) -> bool:

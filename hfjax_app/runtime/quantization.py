@@ -14,6 +14,7 @@ import torch
 from torchax import interop
 
 from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.precision import kept_in_float32
 
 _BLOCK_BYTES = 4 << 20  # of a weight that is being quantised, as float32
 _DIGITS, _BASE = 3, 254
@@ -40,14 +41,16 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
 
     The two differ where several modules share a parameter, which has the name of the first of them. It stays beside
     the int8 weights where that first one is an embedding; a linear layer whose parameter an embedding takes later is
-    left alone, because the name can't mean both.
+    left alone, because the name can't mean both. So is one that is not even to be rounded to a half.
     """
+    exact = kept_in_float32(model, torch.float16)
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     embedded = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     linears = {
         f"{name}.weight": id(module.weight) for name, module in model.named_modules() if type(module) is torch.nn.Linear
     }
-    return {name: first[of] for name, of in linears.items() if of not in embedded or first[of] != name}
+    found = {name: first[of] for name, of in linears.items() if of not in embedded or first[of] != name}
+    return {name: source for name, source in found.items() if name not in exact}
 
 
 def is_quantized(weights: Weights) -> bool:

@@ -29,7 +29,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import quantization
+from hfjax_app.runtime import precision, quantization
 from hfjax_app.runtime.hub import Checkpoint, explain, fetch, weight_files
 from hfjax_app.runtime.kernels import Kernels, kept, stored
 from hfjax_app.runtime.mesh import replicated
@@ -62,7 +62,8 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
     Args:
         auto_class: e.g. AutoModelForCausalLM.
         source: a folder or a hub id.
-        dtype: of the floating-point parameters; None: as the checkpoint says.
+        dtype: of the floating-point parameters, but for those that the architecture keeps in float32; None: as the
+            checkpoint says.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
@@ -83,6 +84,7 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         with init_empty_weights(include_buffers=False):
             dtype = dtype or config.dtype or torch.float32
             model = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
+        precision.keep(model, dtype)
         model.tie_weights()  # emptying untied them
         if model.can_generate() and (folder / "generation_config.json").exists():
             model.generation_config = GenerationConfig.from_pretrained(folder)

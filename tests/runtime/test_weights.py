@@ -22,10 +22,12 @@ from transformers import (
     MixtralConfig,
 )
 
+from hfjax_app.chat.decoder import bare_model
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.hub import load as load_tokenizer
 from hfjax_app.runtime.module import Weights, weights_of
-from hfjax_app.runtime.weights import empty_model, read
+from hfjax_app.runtime.weights import empty_model, read, shapes
+from tests.chat.test_architectures import make_model
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, **options: bool) -> Weights:
@@ -91,6 +93,36 @@ def test_the_dtype_is_that_of_parameters(folder: Path) -> None:
     assert others == {"model.rotary_emb.inv_freq", "model.rotary_emb.original_inv_freq"}
     expected = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).lm_head.weight
     np.testing.assert_array_equal(weights["lm_head.weight"].astype(jnp.float32), expected.detach().float())
+
+
+@pytest.mark.parametrize("architecture", ["deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "gpt_oss"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_what_the_architecture_keeps_in_float32(architecture: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """The bias by which DeepSeek-V3 and others choose experts was rounded on accelerators, and chose other ones."""
+    made = make_model(architecture)
+    for name, tensor in made.state_dict().items():
+        if "e_score_correction_bias" in name:
+            tensor.copy_(torch.rand_like(tensor))
+    made.save_pretrained(tmp_path)
+    expected = weights_of(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=dtype))
+    weights = load(tmp_path, dtype)
+    assert {name: value.dtype for name, value in weights.items()} == {name: v.dtype for name, v in expected.items()}
+    for name, value in expected.items():
+        np.testing.assert_array_equal(weights[name], value, err_msg=name)
+    model = empty_model(AutoModelForCausalLM, tmp_path, dtype)
+    bare = bare_model(type(model), model.config, dtype)
+    for planned in (shapes(model), shapes(bare)):
+        assert {name: value.dtype for name, value in planned.items()} == {n: v.dtype for n, v in expected.items()}
+    for int8 in (shapes(model, quantize=True), load(tmp_path, dtype, quantize=True)):
+        same = {name: value.dtype for name, value in int8.items() if name in expected and value.dtype != jnp.int8}
+        assert same == {name: expected[name].dtype for name in same}
+
+
+def test_a_layer_that_is_kept_in_float32_is_not_quantised(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LlamaForCausalLM, "_keep_in_fp32_modules_strict", ["lm_head"])
+    weights = load(folder, torch.bfloat16, quantize=True)
+    assert weights["lm_head.weight"].dtype == jnp.float32
+    assert weights["model.layers.0.mlp.up_proj.weight"].dtype == jnp.int8
 
 
 def test_arrays_do_not_live_in_the_file(folder: Path) -> None:
