@@ -3,7 +3,7 @@
 import pytest
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.planning.topology import NAMES, parse
+from hfjax_app.planning.topology import NAMES, Chip, Topology, parse
 from hfjax_app.planning.verdict import Footprint, advise, decode_floor, fits, larger
 
 GIB = 1 << 30
@@ -66,6 +66,14 @@ def test_advice_leaves_room_for_the_other_models() -> None:
     assert (advice.slots, advice.context, advice.topology) == (0, 0, "v6e:2x2")
     assert larger(parse("v5e:1x1"), lambda devices: 20 * GIB) == "v6e:1x1"
     assert larger(parse("v5e:1x1"), lambda devices: 40 * GIB) is None
+
+
+def test_what_lies_whole_on_one_chip_needs_a_larger_chip() -> None:
+    """An image model of 20 GiB on eight chips of 16: one of 32 takes it, though that is less in all."""
+    assert larger(parse("v5e:2x4"), lambda devices: 20 * GIB) == "v6e:1x1"
+    assert larger(parse("v5e:2x4"), lambda devices: 160 * GIB // devices) is None
+    here = Topology(name="8 devices", devices=8, chip=Chip(hbm=int(15.75 * GIB), bandwidth=0.0))
+    assert larger(here, lambda devices: int(14.9 * GIB)) == "v6e:1x1"
 
 
 def test_weights_that_no_number_of_slots_makes_room_for() -> None:
