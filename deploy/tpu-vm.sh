@@ -40,7 +40,8 @@ case $command in
         --env-file studio.env -v hfjax-data:/data hfjax'
     ;;
   tunnel)
-    vm ssh "$name" --zone "$zone" -- -N -L 7860:127.0.0.1:7860
+    port=$(sed -n 's/^HFJAX_PORT=//p' deploy/studio.env 2>/dev/null | tail -n 1) || true
+    vm ssh "$name" --zone "$zone" -- -N -L "7860:127.0.0.1:${port:-7860}"
     ;;
   *) usage ;;
 esac

@@ -1,9 +1,12 @@
 """What is in deploy/ can't be run here; its linters can, and its Dockerfiles name only files that exist."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,45 @@ def test_images_copy_what_exists_and_do_not_run_as_root(file: Path) -> None:
     assert users == ["1000"]
     for instruction in ("HEALTHCHECK", "VOLUME /data"):
         assert instruction in text
+
+
+@pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.name)
+def test_the_health_check_asks_the_port_that_is_served(file: Path) -> None:
+    """With another HFJAX_PORT it went on asking 7860, and the container never became healthy."""
+    text = file.read_text().replace("\\\n", "")
+    check = json.loads(re.search(r"^HEALTHCHECK .* CMD (.*)$", text, re.MULTILINE)[1])
+    asked = []
+
+    class Health(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Health) as server:
+        environment = os.environ | {"HFJAX_PORT": str(server.server_port)}
+        with subprocess.Popen([sys.executable, *check[1:]], env=environment) as process:
+            server.timeout = 30
+            server.handle_request()
+        assert process.returncode == 0
+    assert asked == ["/health"]
+
+
+@pytest.mark.parametrize(("settings", "port"), [(None, 7860), ("HFJAX_SLOTS=8\n", 7860), ("HFJAX_PORT=8000\n", 8000)])
+def test_the_tunnel_leads_to_the_port_that_is_served(settings: str | None, port: int, tmp_path: Path) -> None:
+    script = tmp_path / "deploy" / "tpu-vm.sh"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "deploy" / "tpu-vm.sh", script)
+    if settings is not None:
+        (script.parent / "studio.env").write_text(settings)
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text('#!/bin/sh\necho "$@"\n')
+    gcloud.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = [script, "tunnel", "studio", "us-west4-a"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith(f" -L 7860:127.0.0.1:{port}\n")
 
 
 def test_the_script_explains_itself() -> None:
