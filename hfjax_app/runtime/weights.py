@@ -84,6 +84,10 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         with init_empty_weights(include_buffers=False):
             dtype = dtype or config.dtype or torch.float32
             model = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
+        for module in model.modules():
+            if module._non_persistent_buffers_set:  # computed again, as from_pretrained does, and not in this dtype
+                module._is_hf_initialized = False
+        model.initialize_weights()
         precision.keep(model, dtype)
         model.tie_weights()  # emptying untied them
         if model.can_generate() and (folder / "generation_config.json").exists():

@@ -118,6 +118,15 @@ def test_what_the_architecture_keeps_in_float32(architecture: str, dtype: torch.
         assert same == {name: expected[name].dtype for name in same}
 
 
+@pytest.mark.parametrize("architecture", ["gptj", "codegen"])
+def test_buffers_are_not_computed_in_the_dtype_of_parameters(architecture: str, tmp_path: Path) -> None:
+    """GPT-J's rotary frequencies were rounded to bfloat16 first: sines were 0.16 off at position 500, 0.84 at 2,000."""
+    make_model(architecture).save_pretrained(tmp_path)
+    weights = load(tmp_path, torch.bfloat16)
+    for name, value in weights_of(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)).items():
+        np.testing.assert_array_equal(weights[name], value, err_msg=name)
+
+
 def test_a_layer_that_is_kept_in_float32_is_not_quantised(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LlamaForCausalLM, "_keep_in_fp32_modules_strict", ["lm_head"])
     weights = load(folder, torch.bfloat16, quantize=True)
