@@ -1,12 +1,77 @@
 """What a page sends of a picture, as the backend's pictures and bytes: uploaded files, painted masks, data URLs."""
 
+import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.components.base import server
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+
+MAX_SENT = 256  # pictures that pages' editors have sent and not asked for; each stroke of a brush sends another
+MAX_SENT_BYTES = 256 << 20
+_MAX_ID = 40  # characters; the page's have about eleven
+_KINDS = ("background", "layer", "composite")
+
+
+class SentPictures:
+    """What pages' editors have sent, part by part, until it is asked for, in the place of Gradio's own storage, which
+    forgets nothing and makes room for any number of layers. The page sends a background and one layer, painted over;
+    what it would look like together (composite) is not kept. The oldest are forgotten. Thread-safe.
+
+    Args:
+        most: so many are kept,
+        most_bytes: and so much.
+    """
+
+    def __init__(self, most: int = MAX_SENT, most_bytes: int = MAX_SENT_BYTES):
+        self._most, self._most_bytes = most, most_bytes
+        self._sent: dict[str, dict[str, bytes]] = {}
+        self._forgotten: deque[str] = deque(maxlen=4 * most)
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    @server
+    def accept(self, sent: Any) -> None:
+        """An endpoint of the editor; what no page sends is dropped."""
+        data, files = getattr(sent, "data", None), getattr(sent, "files", None)
+        if not isinstance(data, dict) or not files:
+            return
+        number, kind = data.get("id"), data.get("type")
+        if not isinstance(number, str) or len(number) > _MAX_ID or kind not in _KINDS:
+            return
+        if kind == "layer" and data.get("index") not in (0, "0"):
+            return
+        with self._lock:
+            parts = self._sent.setdefault(number, {})
+            if kind != "composite":
+                content = files[0][1]
+                self._bytes += len(content) - len(parts.get(kind, b""))
+                parts[kind] = content
+            while len(self._sent) > self._most or self._bytes > self._most_bytes:
+                oldest = next(iter(self._sent))
+                self._forgotten.append(oldest)
+                self._take(oldest)
+
+    def take(self, number: str) -> tuple[bytes | None, bytes | None]:
+        """(background, layer) of a number that the page gave; each None where nothing was sent.
+
+        Raises:
+            RequestRejected: it was sent too long ago.
+        """
+        with self._lock:
+            if number in self._forgotten:
+                raise RequestRejected("picture: it was sent too long ago and is here no more; ask once again")
+            parts = self._take(number)
+        return parts.get("background"), parts.get("layer")
+
+    def _take(self, number: str) -> dict[str, bytes]:
+        parts = self._sent.pop(number, {})
+        self._bytes -= sum(map(len, parts.values()))
+        return parts
 
 
 class PictureInput:
@@ -26,6 +91,8 @@ class PictureInput:
             height=340,
             elem_id="source-picture",
         )
+        self._sent = SentPictures()
+        self.editor.accept_blobs = self._sent.accept
 
     def read(self, value: Any) -> tuple[Image.Image | None, Image.Image | None]:
         """(picture, mask) of the editor's value; each None where there is none.
@@ -38,16 +105,18 @@ class PictureInput:
         if not isinstance(value, dict):
             return None, None
         # the editor uploads its parts beforehand, and sends their number
-        parts = self.editor.blob_storage.pop(value["id"], None) if isinstance(value.get("id"), str) else None
-        if parts is not None:
-            background, layers = parts.background, parts.layers
+        if isinstance(value.get("id"), str):
+            background, layer = self._sent.take(value["id"])
         else:
             background = _content(value.get("background"), "picture")
-            layers = [_content(layer, "mask") for layer in value.get("layers") or []]
+            layers = value.get("layers") or []
+            if not isinstance(layers, list) or len(layers) > 1:
+                raise RequestRejected("mask: must be one layer over the picture")
+            layer = _content(layers[0], "mask") if layers else None
         if background is None:
             return None, None
         mask = None
-        for layer in filter(None, layers):
+        if layer is not None:
             painted = read_picture(layer, "mask").convert("RGBA").getchannel("A")
             if painted.getbbox():
                 mask = painted.point(lambda alpha: 255 if alpha >= 128 else 0)

@@ -1,0 +1,93 @@
+"""The picture editor's value and the endpoint behind it, without a page."""
+
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gradio.data_classes import DataWithFiles
+from PIL import Image
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.studio.picture_input import PictureInput, SentPictures
+
+
+def png(alpha: int | None = None) -> bytes:
+    picture, file = Image.new("RGB", (6, 4), (200, 30, 30)), io.BytesIO()
+    if alpha is not None:
+        picture.putalpha(alpha)
+    picture.save(file, "PNG")
+    return file.getvalue()
+
+
+def part(number: str, kind: str, content: bytes, index: object = None) -> DataWithFiles:
+    """As the page's form arrives: fields are text."""
+    return DataWithFiles(data={"id": number, "type": kind, "index": str(index)}, files=[(f"{kind}.png", content)])
+
+
+@pytest.fixture
+def source() -> PictureInput:
+    return PictureInput()
+
+
+def test_the_pages_picture_and_its_layer_are_read_once(source: PictureInput) -> None:
+    """Parts come one by one, in any order, through the component's own endpoint."""
+    accept = source.editor.accept_blobs
+    assert accept._is_server_fn, "Gradio calls nothing else"
+    assert "accept_blobs" in source.editor.get_config()["server_fns"]
+    for sent in (part("x", "composite", png()), part("x", "layer", png(255), 0), part("x", "background", png())):
+        accept(sent)
+    picture, mask = source.read({"id": "x"})
+    assert picture.size == mask.size == (6, 4)
+    assert mask.getextrema() == (255, 255)
+    assert source.read({"id": "x"}) == (None, None)
+    assert source.read({"id": "never sent"}) == (None, None), "as of an editor that was emptied"
+
+
+def test_what_no_page_sends_leaves_nothing_behind(source: PictureInput) -> None:
+    """Gradio's own endpoint took any index, and made room for as many layers: 20,000,000 were 300 MB."""
+    accept = source.editor.accept_blobs
+    wrong: list[Any] = [
+        *(part("x", "layer", png(), index) for index in (1, 20_000_000, -1, "null", "x")),
+        part("x", "everything", png()),
+        part("x" * 1000, "background", png()),
+        DataWithFiles(data={"id": "x", "type": "background"}, files=[]),
+        DataWithFiles(data=None, files=[("x", b"x")]),
+        {"id": "x"},
+        None,
+    ]
+    for sent in wrong:
+        accept(sent)
+    assert source._sent._sent == {}
+    assert source.editor.blob_storage == {}
+
+
+def test_the_oldest_pictures_are_forgotten_and_their_visitors_told() -> None:
+    """Each stroke of a brush sends a picture, and only the last one is ever asked for; nothing was forgotten."""
+    sent = SentPictures(most=3, most_bytes=100)
+    for number in "abcd":
+        sent.accept(part(number, "background", b"x" * 10))
+    with pytest.raises(RequestRejected, match="too long ago"):
+        sent.take("a")
+    assert sent.take("b") == (b"x" * 10, None)
+    sent.accept(part("e", "background", b"x" * 80))
+    sent.accept(part("e", "background", b"x" * 85))
+    with pytest.raises(RequestRejected, match="too long ago"):
+        sent.take("c")
+    assert sent.take("e") == (b"x" * 85, None)
+    assert sent.take("d") == (b"x" * 10, None)
+    assert (sent._sent, sent._bytes) == ({}, 0)
+
+
+def test_more_than_one_layer_is_refused(source: PictureInput, tmp_path: Path) -> None:
+    """Every layer of a value was decoded, as many as it named: sixty times one file of 10 MB."""
+    for name, content in (("picture", png()), ("layer", png(255)), ("none", os.urandom(100))):
+        (tmp_path / name).write_bytes(content)
+    picture, layer, none = ({"path": str(tmp_path / name)} for name in ("picture", "layer", "none"))
+    read, mask = source.read({"background": picture, "layers": [layer], "id": None})
+    assert read.size == mask.size == (6, 4)
+    assert source.read({"background": picture, "layers": None})[1] is None
+    for layers in ([none, none], [layer] * 60, "layer", 5):
+        with pytest.raises(RequestRejected, match="must be one layer"):
+            source.read({"background": picture, "layers": layers})
