@@ -24,7 +24,8 @@ _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
 _MAX_TEXT = 20_000
 # The web UI's names of schedulers, where they differ from ours.
 _WEB_UI = {"Euler a": "Euler ancestral"}
-_PARAMETER = re.compile(r'\s*([A-Za-z][\w /-]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
+# It begins after a comma: were it looked for everywhere, a long word would be read once for each of its letters.
+_PARAMETER = re.compile(r'(?:^|(?<=,))\s*([A-Za-z][\w /-]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
 
 
 @dataclass(frozen=True, kw_only=True)
