@@ -1,8 +1,10 @@
 """The images tab's part of the API: pictures and replays for programs, with pictures as data URLs."""
 
+import asyncio
 import base64
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import Any
 
 import gradio as gr
@@ -18,10 +20,11 @@ class ImagesApi:
     Args:
         backend: the images backend.
         threads: where its steps run.
+        reader: where pictures that are sent are decoded.
     """
 
-    def __init__(self, backend: Backend, threads: Executor):
-        self._backend, self._threads = backend, threads
+    def __init__(self, backend: Backend, threads: Executor, reader: Executor):
+        self._backend, self._threads, self._reader = backend, threads, reader
 
     def register(self, options: dict[str, Any]) -> None:
         """Add the endpoints to the surrounding blocks."""
@@ -47,30 +50,27 @@ class ImagesApi:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
         picture to start from) and `mask` (white where to draw) are data URLs."""
-        moments = self._backend.get().generate(
-            prompt,
-            negative_prompt=negative_prompt,
-            steps=steps,
-            guidance_scale=guidance_scale,
-            seed=seed,
-            images=images,
-            width=width,
-            height=height,
-            scheduler=scheduler,
-            strength=strength,
-            image=_picture(image, "image"),
-            mask=_picture(mask, "mask"),
-        )
-        async with aclosing(stepped(moments, self._threads)) as running:
-            async for moment in running:
-                if not _is_last(moment):
-                    yield _news(moment)
-                    continue
-                yield {
-                    "images": [_data_url(picture.png) for picture in moment.pictures],
-                    "seeds": [picture.seed for picture in moment.pictures],
-                    "notice": moment.notice,
-                }
+        generator = self._backend.get()
+
+        def begin() -> Iterator[Any]:
+            return generator.generate(
+                prompt,
+                negative_prompt=negative_prompt,
+                steps=steps,
+                guidance_scale=guidance_scale,
+                seed=seed,
+                images=images,
+                width=width,
+                height=height,
+                scheduler=scheduler,
+                strength=strength,
+                image=_picture(image, "image"),
+                mask=_picture(mask, "mask"),
+            )
+
+        async with aclosing(self._told(begin, _drawn)) as told:
+            async for news in told:
+                yield news
 
     @streamed
     async def replay(self, png: str, image: str | None = None, mask: str | None = None) -> dict[str, Any]:
@@ -79,14 +79,27 @@ class ImagesApi:
         from hfjax_app.images import replay
         from hfjax_app.images.uploads import from_data_url
 
-        given = {"image": _picture(image, "image"), "mask": _picture(mask, "mask")}
-        moments = replay(self._backend.get(), from_data_url(png, "picture"), **given)
-        async with aclosing(stepped(moments, self._threads)) as running:
-            async for moment in running:
-                if summary := getattr(moment, "summary", None):
-                    yield {"identical": moment.is_identical, "summary": summary}
-                elif not _is_last(moment):
-                    yield _news(moment)
+        generator = self._backend.get()
+
+        def begin() -> Iterator[Any]:
+            given = {"image": _picture(image, "image"), "mask": _picture(mask, "mask")}
+            return replay(generator, from_data_url(png, "picture"), **given)
+
+        async with aclosing(self._told(begin, _compared)) as told:
+            async for news in told:
+                yield news
+
+    async def _told(
+        self, begin: Callable[[], Iterator[Any]], news: Callable[[Iterator[Any]], Iterator[dict[str, Any]]]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """`news` of the moments of the generator that `begin` makes of what was sent.
+
+        Pictures are decoded and encoded in threads: it takes too long for the one that serves everybody.
+        """
+        moments = await asyncio.get_running_loop().run_in_executor(self._reader, begin)
+        async with aclosing(stepped(news(moments), self._threads)) as told:
+            async for each in told:
+                yield each
 
 
 def _picture(url: object, name: str) -> Any:
@@ -95,11 +108,31 @@ def _picture(url: object, name: str) -> Any:
     return None if url is None else read_picture(from_data_url(url, name), name)
 
 
-def _is_last(moment: Any) -> bool:
-    return getattr(moment, "is_last", False)
+def _drawn(moments: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """What /generate streams."""
+    with closing(moments):
+        for moment in moments:
+            if not getattr(moment, "is_last", False):
+                yield _progress(moment)
+                continue
+            yield {
+                "images": [_data_url(picture.png) for picture in moment.pictures],
+                "seeds": [picture.seed for picture in moment.pictures],
+                "notice": moment.notice,
+            }
 
 
-def _news(moment: Any) -> dict[str, Any]:
+def _compared(moments: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """What /replay streams."""
+    with closing(moments):
+        for moment in moments:
+            if summary := getattr(moment, "summary", None):
+                yield {"identical": moment.is_identical, "summary": summary}
+            elif not getattr(moment, "is_last", False):
+                yield _progress(moment)
+
+
+def _progress(moment: Any) -> dict[str, Any]:
     if reason := getattr(moment, "reason", None):
         return {"waiting": reason}
     return {"step": moment.step, "steps": moment.steps, "seconds_left": round(moment.seconds_left, 2)}

@@ -1,16 +1,17 @@
 """The images tab: a prompt becomes pictures, step by step, with a live preview that can be cancelled."""
 
+import asyncio
 import html
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from typing import Any
 
 import gradio as gr
-from gradio.processing_utils import save_bytes_to_cache
+from gradio.processing_utils import save_bytes_to_cache, save_pil_to_cache
 from PIL import Image
 
 from hfjax_app.backends import Backend
@@ -43,6 +44,7 @@ class ImagesTab:
     def __init__(self, backend: Backend):
         self._backend = backend
         self._threads = ThreadPoolExecutor(VISITORS, "images")  # those who wait in line must not hold up the chat
+        self._reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
         self.gate = Gate(backend)
         with self.gate.panel, gr.Row(equal_height=False):
             with gr.Column(scale=3):
@@ -78,7 +80,7 @@ class ImagesTab:
         self._made = gr.State([], time_to_live=SESSION_S)
         self._listen()
         self.gate.fill([self._steps, self._guidance, self._scheduler, self._size], self._defaults)
-        ImagesApi(backend, self._threads).register(_RUN)
+        ImagesApi(backend, self._threads, self._reader).register(_RUN)
 
     def _build_controls(self) -> None:
         self._prompt = gr.Textbox(
@@ -172,46 +174,51 @@ class ImagesTab:
         made: list[tuple[str, str]],
     ) -> AsyncGenerator[list[Any], None]:
         width, height = size_of(size)
-        image, mask = self._source.read(source)
-        moments = self._backend.get().generate(
-            prompt,
-            negative_prompt=negative,
-            steps=steps,
-            guidance_scale=guidance,
-            seed=secrets.randbelow(RANDOM_SEEDS) if is_random else seed,
-            images=count,
-            width=width,
-            height=height,
-            scheduler=scheduler,
-            image=image,
-            mask=mask,
-            strength=strength,
-        )
+        generator = self._backend.get()
+
+        def begin() -> Iterator[Any]:
+            image, mask = self._source.read(source)
+            return generator.generate(
+                prompt,
+                negative_prompt=negative,
+                steps=steps,
+                guidance_scale=guidance,
+                seed=secrets.randbelow(RANDOM_SEEDS) if is_random else seed,
+                images=count,
+                width=width,
+                height=height,
+                scheduler=scheduler,
+                image=image,
+                mask=mask,
+                strength=strength,
+            )
+
         same = gr.skip()
-        async with aclosing(self._shown(moments)) as shown:
-            async for picture, line, last in shown:
+        async with aclosing(self._shown(begin)) as shown:
+            async for picture, line, last, files in shown:
                 if last is None:
                     yield [picture, line, same, same, same, *_busy()]
                     continue
-                files = [self._saved(made_now) for made_now in last.pictures]
                 captions = [f"{prompt} · seed {picture.seed}" for picture in last.pictures]
                 made = [*zip(files, captions, strict=True), *made][:GALLERY_LIMIT]
-                # one picture is shown as its file, so that what is downloaded has its recipe inside
-                whole = files[0] if len(files) == 1 else picture
                 gallery = gr.Gallery(made, visible=True)
-                yield [whole, line, last.pictures[0].seed, gallery, made, *_busy()]
+                yield [picture, line, last.pictures[0].seed, gallery, made, *_busy()]
 
     @streamed
     async def _verify(self, file: Any, source: Any) -> AsyncGenerator[list[Any], None]:
         generator = self._backend.get()
-        moments = self._recipe.replayed(generator, file, *self._source.read(source))
-        async with aclosing(self._shown(moments)) as shown:
-            async for picture, line, _ in shown:
+
+        def begin() -> Iterator[Any]:
+            return self._recipe.replayed(generator, file, *self._source.read(source))
+
+        async with aclosing(self._shown(begin)) as shown:
+            async for picture, line, _, _ in shown:
                 yield [picture, line, *_busy()]
 
     @streamed
     async def _reuse(self, file: Any) -> AsyncGenerator[list[Any], None]:
-        recipe = self._recipe.settings(self._backend.get(), file)
+        generator, loop = self._backend.get(), asyncio.get_running_loop()
+        recipe = await loop.run_in_executor(self._reader, self._recipe.settings, generator, file)
         size = f"{recipe.width} x {recipe.height}"
         strength = gr.skip() if recipe.strength is None else recipe.strength
         hint = " It was started from a picture, which has to be uploaded again." if recipe.image else ""
@@ -220,15 +227,20 @@ class ImagesTab:
             *(recipe.seed, False, strength, note(f"The settings of the picture are in place.{hint}")),
         ]
 
-    async def _shown(self, moments: Iterator[Any]) -> AsyncGenerator[tuple[Any, Any, Any], None]:
-        """(picture, line below it, the last step or None) for each moment of a generator."""
-        async with aclosing(stepped(_with_sheets(moments), self._threads)) as running:
-            yield gr.skip(), note("Starting …"), None
-            async for moment, sheet in running:
+    async def _shown(
+        self, begin: Callable[[], Iterator[Any]]
+    ) -> AsyncGenerator[tuple[Any, Any, Any, Sequence[str]], None]:
+        """(picture, line below it, the last step or None, its pictures' files) for each moment of the generator that
+        `begin` makes of what was sent.
+        """
+        moments = await asyncio.get_running_loop().run_in_executor(self._reader, begin)
+        async with aclosing(stepped(self._with_files(moments), self._threads)) as running:
+            yield gr.skip(), note("Starting …"), None, ()
+            async for moment, sheet, files in running:
                 if reason := getattr(moment, "reason", None):
-                    yield gr.skip(), note(f"Waiting: {reason}."), None
-                elif summary := getattr(moment, "summary", None):
-                    yield moment.image, note(summary), None
+                    yield gr.skip(), note(f"Waiting: {reason}."), None, ()
+                elif summary := getattr(moment, "summary", None):  # its picture was the last step's
+                    yield gr.skip(), note(summary), None, ()
                 elif moment.is_last:
                     seeds = ", ".join(str(picture.seed) for picture in moment.pictures)
                     seconds = f"{moment.seconds / moment.steps:.2f} s each"
@@ -237,29 +249,34 @@ class ImagesTab:
                         f"seed {seeds}",
                         moment.notice,
                     ]
-                    yield sheet, note(" · ".join(filter(None, facts))), moment
+                    yield sheet, note(" · ".join(filter(None, facts))), moment, files
                 elif sheet is not None:
-                    yield sheet, _progress(moment), None
+                    yield sheet, _progress(moment), None, ()
+
+    def _with_files(self, moments: Iterator[Any]) -> Iterator[tuple[Any, str | None, Sequence[str]]]:
+        """Each moment with its contact sheet's file and those of finished pictures, made in the thread that draws:
+        previews take a turn on the device, and to write PNG takes long for the thread that serves everybody.
+
+        Steps that come soon after one that is shown get none: to draw each of a fast model takes longer than making it.
+        """
+        shown_at = -math.inf
+        with closing(moments):
+            for moment in moments:
+                is_last = getattr(moment, "is_last", None)
+                files = [self._saved(picture) for picture in moment.pictures] if is_last else []
+                sheet = None
+                if len(files) == 1:
+                    [sheet] = files  # so that what is downloaded has its recipe inside
+                elif is_last or (is_last is False and time.monotonic() >= shown_at + REDRAW_S):
+                    sheet = save_pil_to_cache(contact_sheet(moment.previews), self._picture.GRADIO_CACHE, format="png")
+                yield moment, sheet, files
+                if sheet is not None:
+                    shown_at = time.monotonic()
 
     def _saved(self, picture: Any) -> str:
         """The picture's PNG file, with its recipe inside, in Gradio's cache."""
         name = f"{picture.recipe.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
         return save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
-
-
-def _with_sheets(moments: Iterator[Any]) -> Iterator[tuple[Any, Image.Image | None]]:
-    """Each moment with its contact sheet, made in the thread that draws: previews take a turn on the device.
-
-    Steps that come soon after one that is shown get none: to draw each of a fast model takes longer than to make it.
-    """
-    shown_at = -math.inf
-    with closing(moments):
-        for moment in moments:
-            soon = not getattr(moment, "is_last", True) and time.monotonic() < shown_at + REDRAW_S
-            previews = None if soon else getattr(moment, "previews", None)
-            yield moment, None if previews is None else contact_sheet(previews)
-            if not soon:
-                shown_at = time.monotonic()
 
 
 def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:

@@ -1,0 +1,125 @@
+"""Where the images tab and its API decode and encode pictures, without a server: never in the event loop's thread."""
+
+import asyncio
+import base64
+import io
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gradio as gr
+import numpy as np
+import pytest
+from PIL import Image
+
+from hfjax_app.images import uploads, verification
+from hfjax_app.images.recipe import Recipe, to_png
+from hfjax_app.images.steps import ImageStep, Picture
+from hfjax_app.studio.images_api import ImagesApi
+from hfjax_app.studio.images_tab import ImagesTab
+
+RECIPE = Recipe(
+    prompt="a", negative_prompt="", steps=1, guidance_scale=1.0, seed=2**63, width=8, height=8, scheduler="DDIM"
+)
+
+
+class Generator:
+    """Draws grey pictures in two steps, and remembers in which threads anything took place."""
+
+    def __init__(self) -> None:
+        self.revision, self.versions = None, {}
+        self.threads: set[str] = set()
+
+    def seen(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self.threads.add(threading.current_thread().name)
+            return function(*args, **kwargs)
+
+        return watched
+
+    def generate(self, *args: Any, images: int = 1, **options: Any) -> Iterator[Any]:
+        self.threads.add(threading.current_thread().name)
+        return self._drawn(images)
+
+    def _drawn(self, images: int) -> Iterator[Any]:
+        grey = Image.new("RGB", (8, 8), "grey")
+        for step in (1, 2):
+            pixels = None if step == 1 else np.asarray(grey, np.float32) / 255
+            pictures = tuple(Picture(seed=i, pixels=pixels, latents=None, recipe=RECIPE) for i in range(images))
+            show = self.seen(lambda: [grey] * images)
+            yield ImageStep(step=step, steps=2, seconds=1.0, pictures=pictures, show=show, notice=None)
+
+
+@pytest.fixture
+def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
+    made = Generator()
+    for place, name in ((uploads, "read_picture"), (verification, "read_png"), (Picture, "png"), (Image.Image, "save")):
+        function = getattr(place, name)
+        if isinstance(function, property):
+            monkeypatch.setattr(place, name, property(made.seen(function.fget)))
+        else:
+            monkeypatch.setattr(place, name, made.seen(function))
+    return made
+
+
+def backend(generator: Generator) -> Any:
+    return SimpleNamespace(get=lambda: generator, state="warming up", progress="", model="images", name="images")
+
+
+def png() -> bytes:
+    return to_png(Image.new("RGB", (8, 8), "grey"), RECIPE)
+
+
+async def everything(events: Any) -> list[Any]:
+    return [event async for event in events]
+
+
+def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_path: Path) -> None:
+    """Decoding a large upload took a second, a picture's PNG a quarter, and all chats stood still meanwhile."""
+    file = tmp_path / "picture.png"
+    file.write_bytes(png())
+    sent = {"path": str(file)}
+
+    async def use() -> list[list[Any]]:
+        with gr.Blocks():
+            tab = ImagesTab(backend(generator))
+        generator.threads.clear()
+        source = {"background": sent, "layers": [sent]}
+        options = ("", 2, 1.0, "DDIM", "8 x 8")
+        return [
+            await everything(tab._generate("a", *options, 1, 0, True, source, 0.8, [])),
+            await everything(tab._generate("a", *options, 2, 0, True, source, 0.8, [])),
+            await everything(tab._verify(sent, source)),
+            await everything(tab._reuse(sent)),
+        ]
+
+    one, two, verdict, [settings] = asyncio.run(use())
+    assert "MainThread" not in generator.threads
+    assert len(generator.threads) >= 2
+    pictures = [Image.open(io.BytesIO(Path(moments[-1][0]).read_bytes())) for moments in (one, two)]
+    assert [picture.size for picture in pictures] == [(8, 8), (16, 8)]
+    assert "hfjax" in pictures[0].info, "one picture is its own file"
+    assert len(two[-1][4]) == 2
+    assert "Identical" in verdict[-1][1]
+    assert settings[0] == "a"
+
+
+def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> None:
+    url = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
+
+    async def use() -> list[list[Any]]:
+        generator.threads.clear()
+        with ThreadPoolExecutor(2) as threads:
+            api = ImagesApi(backend(generator), threads, threads)
+            drawn = await everything(api.generate("a", image=url, mask=url))
+            return [drawn, await everything(api.replay(url))]
+
+    drawn, replayed = asyncio.run(use())
+    assert "MainThread" not in generator.threads
+    assert [news.get("step") for news in drawn] == [1, None]
+    content = base64.b64decode(drawn[-1]["images"][0].rpartition(",")[2])
+    assert Image.open(io.BytesIO(content)).size == (8, 8)
+    assert replayed[-1]["identical"]
