@@ -5,10 +5,9 @@ file draws.
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -102,6 +101,7 @@ class ImageGenerator:
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = Turns()
         self._line = Line(SERVED_TOGETHER)
+        self._compiler = ThreadPoolExecutor(1, "image-compiler")
         self._colours: np.ndarray | None = None
         own = self._programs.sized(self.size)
         for size in sizes:
@@ -261,25 +261,20 @@ class ImageGenerator:
             self._line.leave(ticket)
 
     def _compiled(self, size: tuple[int, int]) -> Generator[Waiting, None, SizedPrograms]:
-        """The programs for a size. A compilation has a thread of its own: who leaves does not wait for it, and it is
-        kept for whoever asks next."""
+        """The programs for a size. They compile in another thread, one size at a time: who leaves does not wait for it,
+        and it is kept for whoever asks next, unless it had not begun."""
         if not (seconds := self._programs.compile_seconds(size)):
             return self._programs.sized(size)
-        compiling: Future[SizedPrograms] = Future()
-
-        def compile_programs() -> None:
-            try:
-                compiling.set_result(self._programs.sized(size))
-            except Exception as error:
-                compiling.set_exception(error)
-
-        threading.Thread(target=compile_programs, name="image-compiler", daemon=True).start()
+        compiling = self._compiler.submit(self._programs.sized, size)
         started, (wide, tall) = time.perf_counter(), size
-        while not compiling.done():
-            left = max(1, round(seconds - (time.perf_counter() - started)))
-            yield Waiting(reason=f"{wide} x {tall} compiles about {left} s first")
-            wait([compiling], _LOOK_UP_S)
-        return compiling.result()
+        try:
+            while not compiling.done():
+                left = max(1, round(seconds - (time.perf_counter() - started)))
+                yield Waiting(reason=f"{wide} x {tall} compiles about {left} s first")
+                wait([compiling], _LOOK_UP_S)
+            return compiling.result()
+        finally:
+            compiling.cancel()
 
     def _draw(
         self,

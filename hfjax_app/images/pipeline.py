@@ -8,6 +8,7 @@ there is to compute both do. Another size is another set of programs.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -116,6 +117,7 @@ class DiffusionPrograms:
         self._alone = alone and self.rows_guided == 2
         self._sized: dict[tuple[int, int], SizedPrograms] = {}
         self._kept: set[tuple[int, int]] = set()
+        self._asked_at: dict[tuple[int, int], float] = {}
         self._compiling = threading.Lock()
         self.sized(self.size, keep=True)
 
@@ -176,16 +178,18 @@ class DiffusionPrograms:
 
         Args:
             size: (width, height), checked.
-            keep: for good; of the others the latest MOST_SIZES are kept.
+            keep: for good; of the others the MOST_SIZES that were asked for last are kept.
         """
         if found := self._sized.get(size):
+            self._asked_at[size] = time.monotonic()
             return found
         with self._compiling, loading.turn():
             if size not in self._sized:
                 self._sized[size] = SizedPrograms(self, self._programs, size, alone=self._alone)
+                self._asked_at[size] = time.monotonic()
                 if keep:
                     self._kept.add(size)
-                passing = [other for other in self._sized if other not in self._kept]
+                passing = sorted(self._sized.keys() - self._kept, key=self._asked_at.__getitem__)
                 for other in passing[:-MOST_SIZES]:
                     self._sized.pop(other)
             return self._sized[size]

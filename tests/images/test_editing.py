@@ -1,5 +1,6 @@
 """Image to image and inpainting against diffusers' own pipelines in torch, given the same noise."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from PIL import Image, ImageDraw
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
-from hfjax_app.images.pipeline import DiffusionPrograms
+from hfjax_app.images.pipeline import MOST_SIZES, DiffusionPrograms, SizedPrograms
 from hfjax_app.images.schedule import GivenNoise
 from hfjax_app.runtime.programs import Programs
 
@@ -132,3 +133,50 @@ def test_one_who_cancels_does_not_wait_for_a_compilation(generator: ImageGenerat
     with compilations() as seen:
         assert [type(step) for step in generator.generate("blue", **options)] == [ImageStep]
     assert seen == []
+
+
+def test_a_size_that_nobody_waits_for_any_more_is_not_begun(
+    generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each size that was asked for and given up had a thread and was compiled: who asked for many kept the processor
+    busy for hours, past the limit on requests that are served together."""
+    begun, is_busy, may_end = [], threading.Event(), threading.Event()
+    sized = generator._programs.sized
+
+    def slowly(size: tuple[int, int], **options: Any) -> SizedPrograms:
+        if size == generator.size:
+            return sized(size, **options)
+        begun.append(size)
+        is_busy.set()
+        assert may_end.wait(30)
+        return sized(size)
+
+    monkeypatch.setattr(generator._programs, "sized", slowly)
+    first = generator.generate("red dot", width=64, height=32, steps=1)
+    next(first)
+    assert is_busy.wait(30)
+    first.close()
+    threads = threading.active_count()
+    for height in (32, 40, 48, 56):
+        for _ in range(5):
+            given_up = generator.generate("red dot", width=40, height=height, steps=1)
+            next(given_up)
+            given_up.close()
+    waiting = generator.generate("red dot", width=32, height=64, steps=1)
+    next(waiting)
+    assert threading.active_count() == threads
+    may_end.set()
+    assert [type(step) for step in waiting][-1] is ImageStep
+    assert begun == [(64, 32), (32, 64)]
+
+
+def test_sizes_that_are_asked_for_again_stay_warm(make_pipeline: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest one was dropped, whoever drew in it: eight sizes asked for once pushed out one that all use."""
+    programs = DiffusionPrograms(make_pipeline())
+    made = programs.sized(programs.size)
+    monkeypatch.setattr("hfjax_app.images.pipeline.SizedPrograms", lambda *args, **options: made)
+    sizes = [(40 + 8 * i, 32) for i in range(MOST_SIZES + 1)]
+    for size in sizes:
+        programs.sized(size)
+        programs.sized(sizes[0])
+    assert programs.warm_sizes == (programs.size, sizes[0], *sizes[2:])
