@@ -78,7 +78,10 @@ class PromptReader:
         self._denoiser = denoiser_name(pipeline)
         network = getattr(pipeline, self._denoiser)
         self._signature = inspect.signature(network.forward)
-        setattr(self._pipeline, self._denoiser, _with_forward(network, self._note))
+        # While a network is traced, for a size that another visitor asked for, its parameters are the trace's; and a
+        # pipeline looks at the denoiser's and the autoencoder's, for their dtype and device.
+        setattr(self._pipeline, self._denoiser, _with_forward(_apart(network), self._note))
+        self._pipeline.vae = _apart(pipeline.vae)
         accepted = inspect.signature(pipeline.__call__).parameters
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
         self._lock = threading.Lock()  # tokenizers and pipelines keep state, which threads must not share
@@ -222,6 +225,14 @@ def _with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch
     changed = copy.copy(module)
     changed.forward = forward
     return changed
+
+
+def _apart(module: torch.nn.Module) -> torch.nn.Module:
+    """The module once more, with the same tensors, so that those of one can be replaced and the other keeps its own."""
+    other = copy.copy(module)
+    other._parameters, other._buffers = dict(module._parameters), dict(module._buffers)
+    other._modules = {name: child and _apart(child) for name, child in module._modules.items()}
+    return other
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
