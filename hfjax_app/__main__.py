@@ -156,6 +156,7 @@ def image(arguments: argparse.Namespace) -> None:
         step = next(steps)
         if hasattr(step, "reason"):
             print(f"note: {step.reason}", file=sys.stderr)
+        while hasattr(step, "reason"):  # it comes again every half second; once is enough here
             step = next(steps)
         with tqdm(total=step.steps, initial=step.step, unit="step", disable=False) as bar:
             for step in steps:

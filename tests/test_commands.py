@@ -11,14 +11,20 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from hfjax_app.__main__ import main
 from hfjax_app.chat import SamplingParams
+from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting
+from hfjax_app.images.checkpoint import Recommended
+from hfjax_app.images.recipe import Recipe
 from hfjax_app.settings import Settings
 from tests.chat.conftest import make_model, make_tokenizer
 from tests.images.pipelines import stable_diffusion as make_pipeline
@@ -275,6 +281,29 @@ def test_image_writes_the_picture_and_names_its_seed(
     assert f"Seed: {seed}" in Image.open(out_path).info["parameters"]
     assert run(*arguments, "--seed", seed)[0] == 0
     assert Image.open(out_path).tobytes() == picture
+
+
+def test_image_waits_as_long_as_another_size_compiles(
+    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second word on what it waits for, after half a second, was taken for the first step: AttributeError."""
+
+    def generate(*args: Any, **options: Any) -> Iterator[Any]:
+        for seconds in (3, 2, 1):
+            yield Waiting(reason=f"40 x 32 compiles about {seconds} s first")
+        recipe = Recipe(
+            prompt="a", negative_prompt="", steps=1, guidance_scale=1, seed=7, width=1, height=1, scheduler="DDIM"
+        )
+        picture = Picture(seed=7, pixels=np.zeros((1, 1, 3), np.float32), latents=None, recipe=recipe)
+        yield ImageStep(step=1, steps=1, seconds=1, pictures=(picture,), show=list, notice=None)
+
+    generator = SimpleNamespace(recommended=Recommended(), generate=generate)
+    monkeypatch.setattr(ImageGenerator, "from_pretrained", lambda *args, **options: generator)
+    out_path = tmp_path / "out.png"
+    status, out, err = run("image", "a circle", "--width", 40, "--out", out_path)
+    assert (status, out) == (0, f"{out_path} (seed 7)\n"), err
+    assert err.count("compiles about") == 1
+    assert Image.open(out_path).size == (1, 1)
 
 
 @pytest.mark.parametrize(
