@@ -66,9 +66,7 @@ class Samplers:
             if name == self.default:
                 continue
             try:
-                accepted = inspect.signature(choice).parameters  # diffusers would log every other one, at every probe
-                config = {key: value for key, value in scheduler.config.items() if key in accepted}
-                other = choice.from_config(config | options)
+                other = choice.from_config(_config_for(choice, scheduler) | options)
                 depth = probe(other, usual).depth
             except Exception:  # it does not know the checkpoint's kind of prediction or of schedule
                 continue
@@ -97,3 +95,11 @@ class Samplers:
 
     def _probed(self, name: str, steps: int, start: int) -> Schedule:
         return probe(self._schedulers[name], steps, start).padded(self.depth)
+
+
+def _config_for(choice: Any, scheduler: Any) -> dict[str, Any]:
+    """What `from_config` of another class would take of a scheduler's configuration: what was set, not its own class's
+    defaults. Names that the other class has not are left out here: diffusers would log them, at every probe.
+    """
+    accepted = inspect.signature(choice).parameters.keys() - set(scheduler.config.get("_use_default_values", ()))
+    return {name: value for name, value in scheduler.config.items() if name in accepted}

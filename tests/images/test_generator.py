@@ -76,7 +76,7 @@ def test_equals_diffusers_in_torch(
 
 @pytest.mark.parametrize("name", ["DDIM", "Euler", "Euler ancestral", "DPM++ 2M", "UniPC", "LCM"])
 def test_every_scheduler_equals_diffusers(
-    pipeline: StableDiffusionPipeline, generator: ImageGenerator, name: str, compilations: Callable
+    pipeline: StableDiffusionPipeline, folder: Path, generator: ImageGenerator, name: str, compilations: Callable
 ) -> None:
     """The same networks under diffusers' own class, given the noise that the device draws; nothing compiles.
 
@@ -91,9 +91,8 @@ def test_every_scheduler_equals_diffusers(
         "LCM": LCMScheduler,
     }
     assert generator.schedulers == tuple(kinds)
-    # as it is saved: what was not set explicitly diffusers leaves out of a copy, though the classes' defaults differ
-    config = {key: value for key, value in pipeline.scheduler.config.items() if not key.startswith("_")}
-    changed = with_scheduler(pipeline, kinds[name].from_config(config))
+    own = DDIMScheduler.from_pretrained(folder, subfolder="scheduler")
+    changed = with_scheduler(pipeline, kinds[name].from_config(own.config))
     shape = generator.latent_shape
     fresh = [np.asarray(noise.step_noise(noise.key_of(5), i, shape)) for i in range(6)]
     with compilations() as seen:
