@@ -45,7 +45,7 @@ def from_data_url(text: object, what: str) -> bytes:
 
 
 def read_picture(data: object, what: str) -> Image.Image:
-    """The decoded picture, turned as its camera was held; the first one of an animation.
+    """The decoded picture, turned as its camera was held; of an animation the first one (info["frames"] counts them).
 
     The size is read from the header before anything is decoded, so that a decompression bomb costs nothing.
 
@@ -65,7 +65,7 @@ def read_picture(data: object, what: str) -> Image.Image:
         if picture.width * picture.height <= MAX_PIXELS:
             picture.load()
             turned = ImageOps.exif_transpose(picture)
-            turned.info = dict(picture.info)
+            turned.info = picture.info | {"frames": getattr(picture, "n_frames", 1)}
             return turned
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         pass

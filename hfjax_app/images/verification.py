@@ -11,6 +11,9 @@ from hfjax_app.images.generator import ImageGenerator
 from hfjax_app.images.recipe import Recipe, digest, read_png
 from hfjax_app.images.steps import ImageStep, Waiting
 
+# Chunks of a PNG file by which its pixels are shown as others; ours have none.
+_SEEN_OTHERWISE = ("transparency", "icc_profile", "gamma", "chromaticity")
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Verdict:
@@ -21,6 +24,7 @@ class Verdict:
         recipe: what both were drawn from.
         differing: pixels that are not the same.
         largest: the largest difference of any colour channel, 0 to 255.
+        more: what the file has besides plain pixels, such as transparency: it is seen otherwise than it is compared.
         changes: what was another when the first one was made, such as "jax 0.10.1, now 0.10.2".
     """
 
@@ -28,17 +32,20 @@ class Verdict:
     recipe: Recipe
     differing: int
     largest: int
+    more: tuple[str, ...]
     changes: tuple[str, ...]
 
     @property
     def is_identical(self) -> bool:
-        return self.differing == 0
+        return self.differing == 0 and not self.more
 
     @property
     def summary(self) -> str:
         """One line for people."""
         if self.is_identical:
             return f"Identical: all {self.image.width * self.image.height:,} pixels are the same."
+        if self.more:
+            return f"Not identical: the file was changed, it has {' and '.join(self.more)}."
         reason = (
             f" Since then: {'; '.join(self.changes)}." if self.changes else " The file was changed, or its settings."
         )
@@ -89,11 +96,15 @@ def _compared(
     for step in steps:
         yield step
     again = step.pictures[0].image
+    more = [f"the colours {original.mode}, not RGB"] if original.mode != "RGB" else []
+    more += [f"{frames} frames"] if (frames := original.info["frames"]) > 1 else []
+    more += [name.replace("_", " ") for name in _SEEN_OTHERWISE if name in original.info]
     apart = np.abs(np.asarray(original.convert("RGB"), np.int16) - np.asarray(again, np.int16))
     yield Verdict(
         image=again,
         recipe=recipe,
         differing=int(apart.any(2).sum()),
         largest=int(apart.max()),
+        more=tuple(more),
         changes=changes,
     )

@@ -156,6 +156,40 @@ def test_a_changed_pixel_is_found(generator: ImageGenerator, made: bytes) -> Non
     assert "The file was changed" in found.summary
 
 
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ("transparent", "it has the colours RGBA, not RGB"),
+        ("palette", "it has the colours P, not RGB"),
+        ("one colour transparent", "it has transparency"),
+        ("colour profile", "it has icc profile"),
+        ("animated", "it has 2 frames"),
+    ],
+)
+def test_a_file_that_is_seen_otherwise_is_not_identical(
+    generator: ImageGenerator, made: bytes, form: str, says: str
+) -> None:
+    """Only the colours were compared: with every pixel fully transparent a file was "identical", and showed nothing."""
+    image, recipe = read_png(made)
+    info, file, options = PngInfo(), io.BytesIO(), {}
+    info.add_itxt("hfjax", json.dumps(asdict(recipe)))
+    if form == "transparent":
+        image.putalpha(0)
+    elif form == "palette":
+        image = image.quantize()
+    elif form == "one colour transparent":
+        options = {"transparency": image.getpixel((0, 0))}
+    elif form == "colour profile":
+        options = {"icc_profile": b"profile"}
+    else:
+        options = {"save_all": True, "append_images": [picture()]}
+    image.save(file, "PNG", pnginfo=info, **options)
+    found = verdict(generator, file.getvalue())
+    assert not found.is_identical
+    assert says in found.summary
+    assert found.summary.startswith("Not identical: the file was changed")
+
+
 def test_other_versions_are_named(generator: ImageGenerator, made: bytes) -> None:
     image, recipe = read_png(made)
     older = replace(recipe, versions={**recipe.versions, "jax": "0.1"}, seed=recipe.seed + 1)
