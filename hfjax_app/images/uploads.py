@@ -4,6 +4,7 @@ import base64
 import io
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, ImageOps
 
 from hfjax_app.errors import RequestRejected
@@ -66,10 +67,19 @@ def read_picture(data: object, what: str) -> Image.Image:
             picture.load()
             turned = ImageOps.exif_transpose(picture)
             turned.info = picture.info | {"frames": getattr(picture, "n_frames", 1)}
-            return turned
+            return _in_8_bits(turned)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         pass
     except Exception as error:  # Pillow's decoders raise whatever a damaged file leads to
         reason = "it is damaged" if data[:4] in (b"\x89PNG", b"RIFF") or data[:2] == b"\xff\xd8" else "it is none"
         raise RequestRejected(f"{what} can't be read as a PNG, JPEG or WebP picture: {reason}") from error
     raise RequestRejected(f"{what} has too many pixels: at most {MAX_PIXELS // 10**6} million")
+
+
+def _in_8_bits(picture: Image.Image) -> Image.Image:
+    """A grey picture of 16 bits by its higher byte, as Pillow reads colours of 16 bits; it would clip this to white."""
+    if not picture.mode.startswith("I"):
+        return picture
+    grey = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
+    grey.info = picture.info
+    return grey

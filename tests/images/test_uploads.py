@@ -6,6 +6,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -32,6 +33,15 @@ def bomb(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 def test_pictures_are_read(kind: str) -> None:
     assert read_picture(encoded(kind), "picture").size == (6, 4)
+
+
+def test_grey_of_16_bits_keeps_its_shades() -> None:
+    """Everything lighter than 255 of 65,535 became white: scans and depth maps were blank."""
+    shades, file = np.arange(256, dtype=np.uint16).reshape(16, 16), io.BytesIO()
+    Image.fromarray(shades * 257).save(file, "PNG")
+    picture = read_picture(file.getvalue(), "picture")
+    assert picture.mode == "L"
+    np.testing.assert_array_equal(np.asarray(picture), shades)
 
 
 def test_a_photograph_is_turned_as_it_was_held() -> None:
