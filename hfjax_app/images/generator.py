@@ -212,7 +212,7 @@ class ImageGenerator:
         """
         prompt, negative_prompt = checked_prompts(prompt, negative_prompt)
         size = self._programs.checked_size(width, height)
-        pixels, drawn = checked_picture(image, mask, size)
+        pixels, drawn = checked_picture(image, mask, size, self._programs.scale)
         name = self._programs.samplers.default if scheduler is None else scheduler
         request = ImageRequest(
             prompt=prompt,

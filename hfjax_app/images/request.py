@@ -48,7 +48,7 @@ class ImageRequest:
         """The mask in latents, float32 [1, 1, height, width]: the nearest pixel's, as in diffusers; else ones."""
         if self.mask is None:
             return np.ones((1, 1, self.size[1] // scale, self.size[0] // scale), np.float32)
-        return self.mask[None, None, ::scale, ::scale]
+        return _of_latents(self.mask, scale)[None, None]
 
 
 def whole_number(name: str, value: object, low: int, high: int) -> int:
@@ -117,16 +117,19 @@ def check_before_loading(
         real_number("guidance scale", guidance_scale, 0, MAX_GUIDANCE)
 
 
-def checked_picture(image: object, mask: object, size: tuple[int, int]) -> tuple[np.ndarray | None, np.ndarray | None]:
+def checked_picture(
+    image: object, mask: object, size: tuple[int, int], scale: int
+) -> tuple[np.ndarray | None, np.ndarray | None]:
     """The picture to start from and the mask as arrays of the wanted size.
 
     Args:
         image: a PIL picture, or None. It is enlarged or shrunk to cover the size, and its edges are cut.
         mask: a PIL picture of any size, white where to draw, or None.
         size: (width, height).
+        scale: pixels a side that are one latent.
 
     Raises:
-        RequestRejected: not pictures, a mask alone, or a mask with nothing to draw.
+        RequestRejected: not pictures, a mask alone, or a mask with nothing to draw, in latents.
     """
     for name, picture in (("image", image), ("mask", mask)):
         if picture is not None and not isinstance(picture, Image.Image):
@@ -141,7 +144,16 @@ def checked_picture(image: object, mask: object, size: tuple[int, int]) -> tuple
     drawn = (np.asarray(_covering(mask.convert("L"), size, Image.Resampling.NEAREST)) >= 128).astype(np.float32)
     if not drawn.any():
         raise RequestRejected("mask is empty: paint over what should be drawn anew")
+    if not _of_latents(drawn, scale).any():
+        raise RequestRejected(
+            f"mask of {int(drawn.sum())} pixels: too small or thin to draw in; paint over at least {scale} x {scale}"
+        )
     return pixels, drawn
+
+
+def _of_latents(mask: np.ndarray, scale: int) -> np.ndarray:
+    """A mask [height, width] of pixels as one of latents: the nearest pixel's."""
+    return mask[::scale, ::scale]
 
 
 def _covering(picture: Image.Image, size: tuple[int, int], resampling: Image.Resampling) -> Image.Image:

@@ -79,6 +79,17 @@ def test_inpainting_equals_diffusers(
     assert min(kept, drawn) > 1e-2, "the mask must matter on both sides"
 
 
+def test_a_mask_that_no_latent_sees_is_refused(generator: ImageGenerator) -> None:
+    """A dot between the pixels that latents are masked by was no empty mask, and nothing was drawn: the picture came
+    back as it was."""
+    dot = Image.new("L", (32, 32))
+    dot.putpixel((7, 7), 255)
+    with pytest.raises(RequestRejected, match="too small or thin to draw in; paint over at least 2 x 2"):
+        generator.generate("red dot", image=drawing(), mask=dot)
+    ImageDraw.Draw(dot).rectangle((7, 7, 8, 8), fill=255)
+    generator.generate("red dot", image=drawing(), mask=dot).close()
+
+
 def test_a_picture_of_another_shape_is_cut_around_its_middle(generator: ImageGenerator) -> None:
     """A wide picture gives what its middle square gives."""
     wide = Image.new("RGB", (96, 32), "black")
