@@ -110,6 +110,8 @@ class DiffusionPrograms:
         self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
         self.channels = self.vae.config.latent_channels
         self.scale = 2 ** (len(self.vae.config.block_out_channels) - 1)
+        # pixels a side that are one piece for the denoiser: transformers read patches of latents
+        self._patch = self.scale * (module.config.get("patch_size") or 1)
         sample = module.config.sample_size
         height, width = (sample, sample) if isinstance(sample, int) else sample
         self.size = (width * self.scale, height * self.scale)
@@ -165,8 +167,8 @@ class DiffusionPrograms:
         limit = MOST_PIXELS * self.size[0] * self.size[1]
         if wide * tall > limit:
             raise RequestRejected(f"size = {wide} x {tall}: at most {limit:,} pixels with this model")
-        if wide % self.scale or tall % self.scale:
-            raise RequestRejected(f"size = {wide} x {tall}: must be multiples of {self.scale} with this model")
+        if wide % self._patch or tall % self._patch:
+            raise RequestRejected(f"size = {wide} x {tall}: must be multiples of {self._patch} with this model")
         return wide, tall
 
     def compile_seconds(self, size: tuple[int, int]) -> float:

@@ -93,12 +93,13 @@ def unet(latent_size: int = 16, **options: Any) -> UNet2DConditionModel:
     )
 
 
-def vae(latent_size: int = 16, **options: Any) -> AutoencoderKL:
+def vae(latent_size: int = 16, blocks: int = 2, **options: Any) -> AutoencoderKL:
+    """All blocks but one halve the picture's sides."""
     return AutoencoderKL(
-        sample_size=2 * latent_size,
-        block_out_channels=(16, 16),
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
+        sample_size=2 ** (blocks - 1) * latent_size,
+        block_out_channels=(16,) * blocks,
+        down_block_types=("DownEncoderBlock2D",) * blocks,
+        up_block_types=("UpDecoderBlock2D",) * blocks,
         layers_per_block=1,
         norm_num_groups=8,
         **({"latent_channels": 4, "scaling_factor": 0.7, "mid_block_add_attention": False} | options),
@@ -190,7 +191,7 @@ def pixart() -> PixArtAlphaPipeline:
     )
 
 
-def stable_diffusion_3() -> StableDiffusion3Pipeline:
+def stable_diffusion_3(blocks: int = 2) -> StableDiffusion3Pipeline:
     """A transformer over words and pixels together, three text encoders, and flow matching."""
     torch.manual_seed(0)
     transformer = SD3Transformer2DModel(
@@ -213,7 +214,7 @@ def stable_diffusion_3() -> StableDiffusion3Pipeline:
         "text_encoder": clip(CLIPTextModelWithProjection),
         "text_encoder_2": clip(CLIPTextModelWithProjection),
         "text_encoder_3": t5_wide,
-        "vae": vae(latent_channels=8, shift_factor=0.1, use_quant_conv=False, use_post_quant_conv=False),
+        "vae": vae(blocks=blocks, latent_channels=8, shift_factor=0.1, use_quant_conv=False, use_post_quant_conv=False),
     }
     return finished(
         StableDiffusion3Pipeline(

@@ -17,6 +17,8 @@ from hfjax_app.images.pipeline import MOST_SIZES, DiffusionPrograms, SizedProgra
 from hfjax_app.images.schedule import GivenNoise
 from hfjax_app.runtime.programs import Programs
 
+from .pipelines import stable_diffusion_3
+
 SEED = 11
 OPTIONS = {"steps": 6, "guidance_scale": 2.0}
 
@@ -103,6 +105,16 @@ def test_a_picture_of_another_shape_is_cut_around_its_middle(generator: ImageGen
 def test_a_size_that_the_model_cannot_draw_is_refused_at_once(folder: Path) -> None:
     with pytest.raises(RequestRejected, match="width = 100: must be a multiple of 8 from 32 to 2048"):
         ImageGenerator.from_pretrained(folder, sizes=[(100, 64)])
+
+
+def test_a_size_that_the_denoiser_cannot_cut_into_patches_is_refused() -> None:
+    """1,032 pixels are 129 latents, and Stable Diffusion 3 reads two by two: diffusers raised in the middle of it."""
+    pipeline = stable_diffusion_3(blocks=4)
+    programs = DiffusionPrograms(pipeline)
+    assert programs.size == (128, 128)
+    with pytest.raises(RequestRejected, match="size = 136 x 128: must be multiples of 16 with this model"):
+        programs.checked_size(136, None)
+    assert programs.checked_size(144, 112) == (144, 112)
 
 
 def test_another_size_compiles_once_and_says_so(generator: ImageGenerator, compilations: Callable) -> None:
