@@ -25,7 +25,7 @@ from hfjax_app.studio.stepping import stepped
 GALLERY_LIMIT = 24
 SESSION_S = 4 * 3600
 REDRAW_S = 0.1  # at least, from one preview on a page to the next
-RANDOM_SEEDS = 2**32  # short enough to read and to pass through a browser's numbers
+RANDOM_SEEDS = 2**32  # short enough to read
 VISITORS = 32  # requests that are taken at the same time; the backend serves a few, the others wait in its line
 EXAMPLES = [
     "a red circle on a white background",
@@ -95,7 +95,8 @@ class ImagesTab:
             self._size = gr.Dropdown([], label="Size", allow_custom_value=True, elem_id="size", min_width=120)
             self._count = gr.Slider(1, 4, 1, step=1, label="Pictures", elem_id="count", min_width=120)
         with gr.Group(), gr.Row(equal_height=True):
-            self._seed = gr.Number(0, label="Seed", precision=0, minimum=0, elem_id="seed")
+            # text, because a browser rounds numbers from 2^53 on, and another seed is another picture
+            self._seed = gr.Textbox("0", label="Seed", placeholder="random", max_lines=1, elem_id="seed")
             self._is_random = gr.Checkbox(True, label="Random seed", elem_id="random-seed")
         with gr.Row():
             self._button = gr.Button("Generate", variant="primary", elem_id="generate")
@@ -183,7 +184,7 @@ class ImagesTab:
                 negative_prompt=negative,
                 steps=steps,
                 guidance_scale=guidance,
-                seed=secrets.randbelow(RANDOM_SEEDS) if is_random else seed,
+                seed=_seed(seed, is_random),
                 images=count,
                 width=width,
                 height=height,
@@ -202,7 +203,7 @@ class ImagesTab:
                 captions = [f"{prompt} · seed {picture.seed}" for picture in last.pictures]
                 made = [*zip(files, captions, strict=True), *made][:GALLERY_LIMIT]
                 gallery = gr.Gallery(made, visible=True)
-                yield [picture, line, last.pictures[0].seed, gallery, made, *_busy()]
+                yield [picture, line, str(last.pictures[0].seed), gallery, made, *_busy()]
 
     @streamed
     async def _verify(self, file: Any, source: Any) -> AsyncGenerator[list[Any], None]:
@@ -224,7 +225,7 @@ class ImagesTab:
         hint = " It was started from a picture, which has to be uploaded again." if recipe.image else ""
         yield [
             *(recipe.prompt, recipe.negative_prompt, recipe.steps, recipe.guidance_scale, recipe.scheduler, size, 1),
-            *(recipe.seed, False, strength, note(f"The settings of the picture are in place.{hint}")),
+            *(str(recipe.seed), False, strength, note(f"The settings of the picture are in place.{hint}")),
         ]
 
     async def _shown(
@@ -277,6 +278,14 @@ class ImagesTab:
         """The picture's PNG file, with its recipe inside, in Gradio's cache."""
         name = f"{picture.recipe.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
         return save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
+
+
+def _seed(typed: object, is_random: object) -> object:
+    """The number in the seed's field, or a random one; anything else goes on as it is, to be refused."""
+    if is_random or (isinstance(typed, str) and not typed.strip()):
+        return secrets.randbelow(RANDOM_SEEDS)
+    is_number = isinstance(typed, str) and typed.strip().isdecimal() and len(typed) <= 40
+    return int(typed) if is_number else typed
 
 
 def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:

@@ -105,6 +105,7 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
     assert len(two[-1][4]) == 2
     assert "Identical" in verdict[-1][1]
     assert settings[0] == "a"
+    assert settings[7] == str(RECIPE.seed), "as text: a browser would round the number"
 
 
 def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> None:
