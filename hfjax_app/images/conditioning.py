@@ -20,6 +20,7 @@ import torch
 from diffusers import DiffusionPipeline
 from torch.utils import _pytree as torch_pytree
 
+from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import denoiser_name, text_encoder_names
 from hfjax_app.runtime.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
@@ -55,6 +56,9 @@ class PromptReader:
         programs: where programs are compiled; each text encoder's at its first prompt.
         dtype: of the text encoders' weights.
         checkpoint: the files of the weights; None: they are the pipeline's own.
+
+    Attributes:
+        takes_negative: whether the pipeline has a negative prompt.
     """
 
     def __init__(
@@ -83,6 +87,7 @@ class PromptReader:
         setattr(self._pipeline, self._denoiser, _with_forward(_apart(network), self._note))
         self._pipeline.vae = _apart(pipeline.vae)
         accepted = inspect.signature(pipeline.__call__).parameters
+        self.takes_negative = "negative_prompt" in accepted
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
         self._lock = threading.Lock()  # tokenizers and pipelines keep state, which threads must not share
         self._noted: dict[str, Any] = {}
@@ -96,6 +101,9 @@ class PromptReader:
             negative_prompt: what to stay away from; blank is as if it were not given.
             guidance_scale: over 1, both prompts count.
             size: (width, height) of the picture in pixels.
+
+        Raises:
+            ModelUnavailable: at the first call: the pipeline uses its denoiser in another way than programs do.
         """
         negative = {"negative_prompt": negative_prompt} if negative_prompt.strip() else {}
         with self._lock:
@@ -111,8 +119,10 @@ class PromptReader:
                     **self._plain,
                 )
             noted, self._noted = self._noted, {}
-        latents = noted.pop(next(iter(self._signature.parameters)))
-        noted["timestep"] = torch.as_tensor(noted["timestep"]).ndim
+            latents = noted.pop(next(iter(self._signature.parameters)))
+            time = torch.as_tensor(noted["timestep"])
+            self._check(len(latents), time)
+        noted["timestep"] = time.ndim
         noted.pop("return_dict", None)
         leaves, how = torch_pytree.tree_flatten(noted)
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
@@ -136,6 +146,20 @@ class PromptReader:
         # some denoisers are told the time once, others once for each of the latents
         arguments["timestep"] = timestep.expand(len(latents)) if arguments["timestep"] else timestep
         return network(latents, **arguments, return_dict=False)[0]
+
+    def _check(self, rows: int, time: torch.Tensor) -> None:
+        """Guidance is of a pair of rows in one call, and the time the scheduler's own; else pictures would be wrong."""
+        name, pipeline = type(self._pipeline).__name__, self._pipeline
+        told, scheduled = float(time.flatten()[0]), float(pipeline.scheduler.timesteps[0])
+        if abs(told - scheduled) > 1e-3 * abs(scheduled):
+            raise ModelUnavailable(
+                f"{name} can't run in compiled programs: it tells its denoiser a time of its own, {told:g} where the "
+                f"scheduler's is {scheduled:g}"
+            )
+        if rows == 1 and getattr(pipeline, "do_classifier_free_guidance", False):
+            raise ModelUnavailable(
+                f"{name} can't run in compiled programs: it calls its denoiser once with the prompt and once without it"
+            )
 
     @property
     def argument_bytes(self) -> int:

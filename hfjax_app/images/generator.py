@@ -211,6 +211,8 @@ class ImageGenerator:
             ModelUnavailable: while drawing: the model made something that is no number.
         """
         prompt, negative_prompt = checked_prompts(prompt, negative_prompt)
+        if negative_prompt.strip() and not self._programs.reader.takes_negative:
+            raise RequestRejected("negative prompt: this model takes none; leave it empty")
         size = self._programs.checked_size(width, height)
         pixels, drawn = checked_picture(image, mask, size, self._programs.scale)
         name = self._programs.samplers.default if scheduler is None else scheduler

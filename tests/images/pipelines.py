@@ -5,13 +5,19 @@ from typing import Any
 
 import torch
 from diffusers import (
+    AuraFlowPipeline,
+    AuraFlowTransformer2DModel,
     AutoencoderKL,
+    CogView4Pipeline,
+    CogView4Transformer2DModel,
     DDIMScheduler,
     DiffusionPipeline,
     DPMSolverMultistepScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
     FlowMatchEulerDiscreteScheduler,
+    LatentConsistencyModelPipeline,
+    LCMScheduler,
     PixArtAlphaPipeline,
     PixArtTransformer2DModel,
     SD3Transformer2DModel,
@@ -134,6 +140,71 @@ def stable_diffusion_2() -> StableDiffusionPipeline:
 def sd_turbo() -> StableDiffusionPipeline:
     scheduler = EulerDiscreteScheduler(timestep_spacing="trailing", steps_offset=1, beta_schedule="scaled_linear")
     return stable_diffusion(scheduler=scheduler, use_linear_projection=True, attention_head_dim=(2, 4))
+
+
+def latent_consistency() -> LatentConsistencyModelPipeline:
+    """Told the guidance instead of being guided, and without a negative prompt."""
+    torch.manual_seed(0)
+    parts = {"text_encoder": clip(), "unet": unet(time_cond_proj_dim=8), "vae": vae()}
+    return finished(
+        LatentConsistencyModelPipeline(
+            **{name: amplified(part) for name, part in parts.items()},
+            tokenizer=clip_tokenizer(),
+            scheduler=LCMScheduler(),
+            safety_checker=None,
+            feature_extractor=None,
+            requires_safety_checker=False,
+        )
+    )
+
+
+def aura_flow() -> AuraFlowPipeline:
+    """Tells its denoiser a time from 0 to 1."""
+    torch.manual_seed(0)
+    transformer = AuraFlowTransformer2DModel(
+        sample_size=16,
+        num_mmdit_layers=1,
+        num_single_dit_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=4,
+        joint_attention_dim=WIDTH,
+        caption_projection_dim=32,
+        pos_embed_max_size=256,
+    )
+    return finished(
+        AuraFlowPipeline(
+            tokenizer=t5_tokenizer(),
+            text_encoder=t5(),
+            vae=vae(),
+            transformer=transformer,
+            scheduler=FlowMatchEulerDiscreteScheduler(),
+        )
+    )
+
+
+def cog_view_4() -> CogView4Pipeline:
+    """Calls its denoiser once for each prompt; with another text encoder and plainer times than its own."""
+    torch.manual_seed(0)
+    transformer = CogView4Transformer2DModel(
+        in_channels=4,
+        out_channels=4,
+        sample_size=16,
+        num_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=4,
+        text_embed_dim=WIDTH,
+        time_embed_dim=8,
+        condition_dim=4,
+    )
+    return finished(
+        CogView4Pipeline(
+            tokenizer=clip_tokenizer(),
+            text_encoder=clip(),
+            vae=vae(),
+            transformer=transformer,
+            scheduler=FlowMatchEulerDiscreteScheduler(),
+        )
+    )
 
 
 def stable_diffusion_xl(scheduler: Any = None) -> StableDiffusionXLPipeline:
