@@ -13,7 +13,7 @@ from typing import Any
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.runtime import loading
-from hfjax_app.runtime.process import folder_beside_others, keep_compiled, prepare
+from hfjax_app.runtime.process import keep_compiled, prepare
 from hfjax_app.runtime.programs import CompilerCount, ProgramReport
 from hfjax_app.settings import Settings
 
@@ -122,13 +122,7 @@ class Backends:
         return self.chat, self.sentiment, self.images
 
     def start(self) -> "Backends":
-        """Begin to warm up in the background.
-
-        Raises:
-            RequestRejected: compiled programs can't be kept where jax's setting says.
-        """
-        if self.settings.cache_dir is None:
-            folder_beside_others()
+        """Begin to warm up in the background."""
         self.compiler.start()
         self._thread.start()
         return self

@@ -77,7 +77,7 @@ def default_cache_folder() -> Path:
     return root / "hfjax_app" / f"programs-{hashlib.sha256(features.encode()).hexdigest()[:12]}"
 
 
-def folder_beside_others() -> Path | None:
+def _folder_beside_others() -> Path | None:
     """Our own part of the folder where jax's setting has other programs keep theirs; None where nothing is set.
 
     Theirs have no seals, and would be removed.
@@ -120,7 +120,7 @@ def prepare(cache_folder: Path | None = None) -> None:
             jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
         if cache_folder is None and _use_cache_folder.cache_info().currsize:
             return  # an earlier call has chosen
-        _use_cache_folder(cache_folder or folder_beside_others() or default_cache_folder())
+        _use_cache_folder(cache_folder or _folder_beside_others() or default_cache_folder())
 
 
 def keep_compiled() -> None:

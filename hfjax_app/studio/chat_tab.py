@@ -15,6 +15,7 @@ from hfjax_app.backends import Backend
 from hfjax_app.chat import Reply, SamplingParams
 from hfjax_app.errors import RequestRejected
 from hfjax_app.studio.refusal import refusals_shown, streamed
+from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.status import Gate, model_name
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, with_fact
 
@@ -173,7 +174,7 @@ class ChatTab:
         drawn_at = 0.0
         *before_seed, seed, min_p, repetition_penalty = options
         said = [message.said() for message in messages]
-        replies = self._replies(said, *before_seed, _seed(seed), min_p, repetition_penalty)
+        replies = self._replies(said, *before_seed, typed_seed(seed), min_p, repetition_penalty)
         self._answering += 1
         try:
             async with aclosing(replies):
@@ -215,15 +216,6 @@ class ChatTab:
         names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")
         params = SamplingParams(**dict(zip(names, options, strict=True)))
         return self._backend.get().reply(messages, params, system_prompt=system_prompt, stop=stop)
-
-
-def _seed(typed: object) -> object:
-    """The number in the seed's field, None where it is empty; anything else goes on as it is, to be refused."""
-    if not isinstance(typed, str):
-        return typed
-    if not typed.strip():
-        return None
-    return int(typed) if typed.strip().isdecimal() and len(typed) <= 40 else typed
 
 
 def _shown(messages: list[Message]) -> list[dict[str, object]]:

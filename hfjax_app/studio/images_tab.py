@@ -19,6 +19,7 @@ from hfjax_app.studio.images_api import ImagesApi
 from hfjax_app.studio.picture_input import PictureInput, size_of
 from hfjax_app.studio.recipe_panel import RecipePanel
 from hfjax_app.studio.refusal import streamed
+from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.status import Gate
 from hfjax_app.studio.stepping import stepped
 
@@ -95,7 +96,6 @@ class ImagesTab:
             self._size = gr.Dropdown([], label="Size", allow_custom_value=True, elem_id="size", min_width=120)
             self._count = gr.Slider(1, 4, 1, step=1, label="Pictures", elem_id="count", min_width=120)
         with gr.Group(), gr.Row(equal_height=True):
-            # text, because a browser rounds numbers from 2^53 on, and another seed is another picture
             self._seed = gr.Textbox("0", label="Seed", placeholder="random", max_lines=1, elem_id="seed")
             self._is_random = gr.Checkbox(True, label="Random seed", elem_id="random-seed")
         with gr.Row():
@@ -270,6 +270,7 @@ class ImagesTab:
                     [sheet] = files  # so that what is downloaded has its recipe inside
                 elif is_last or (is_last is False and time.monotonic() >= shown_at + REDRAW_S):
                     sheet = save_pil_to_cache(contact_sheet(moment.previews), self._picture.GRADIO_CACHE, format="png")
+                    self._picture.temp_files.add(sheet)
                 yield moment, sheet, files
                 if sheet is not None:
                     shown_at = time.monotonic()
@@ -277,15 +278,15 @@ class ImagesTab:
     def _saved(self, picture: Any) -> str:
         """The picture's PNG file, with its recipe inside, in Gradio's cache."""
         name = f"{picture.recipe.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
-        return save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
+        path = save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
+        self._gallery.temp_files.add(path)  # what Gradio deletes in time; it forgets those of components it updated
+        return path
 
 
 def _seed(typed: object, is_random: object) -> object:
-    """The number in the seed's field, or a random one; anything else goes on as it is, to be refused."""
-    if is_random or (isinstance(typed, str) and not typed.strip()):
-        return secrets.randbelow(RANDOM_SEEDS)
-    is_number = isinstance(typed, str) and typed.strip().isdecimal() and len(typed) <= 40
-    return int(typed) if is_number else typed
+    """The number in the seed's field, or a random one where it is empty or random ones are wanted."""
+    seed = None if is_random else typed_seed(typed)
+    return secrets.randbelow(RANDOM_SEEDS) if seed is None else seed
 
 
 def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:
