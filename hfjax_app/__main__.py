@@ -299,8 +299,8 @@ def _parser() -> argparse.ArgumentParser:
         help="how closely to follow the words (default: the model card's, or 7.5)",
     )
     sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same picture")
-    sub.add_argument("--width", type=int, metavar="W", help="pixels, a multiple of 8 (default: the model's own)")
-    sub.add_argument("--height", type=int, metavar="H", help="pixels, a multiple of 8 (default: the model's own)")
+    sub.add_argument("--width", type=int, metavar="W", help="pixels, a multiple of 8 or 16 (default: the model's own)")
+    sub.add_argument("--height", type=int, metavar="H", help="pixels, a multiple of 8 or 16 (default: the model's own)")
     sub.add_argument("--scheduler", metavar="NAME", help="such as DDIM, Euler or UniPC (default: the checkpoint's own)")
     sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['image_model'].default})")
 

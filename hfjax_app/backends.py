@@ -116,6 +116,7 @@ class Backends:
         self.sentiment = Backend("sentiment", settings.sentiment_model, self._make_sentiment)
         self.images = Backend("images", settings.image_model, self._make_images)
         self._thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
+        self._prepared = threading.Event()
 
     @property
     def all(self) -> tuple[Backend, ...]:
@@ -138,7 +139,10 @@ class Backends:
             backend.stop()
 
     def device(self) -> str:
-        """The devices in words, such as "4 x TPU v5 lite" or "CPU"; "none" where they can't be had."""
+        """The devices in words, such as "4 x TPU v5 lite" or "CPU"; "starting" until the warm-up has them (the hosts of
+        a slice wait for each other), "none" where they can't be had."""
+        if self._thread.is_alive() and not self._prepared.is_set():
+            return "starting"
         try:
             prepare(self.settings.cache_dir)
         except Exception:  # the backends say why
@@ -152,8 +156,9 @@ class Backends:
     def _warm_up(self) -> None:
         try:
             prepare(self.settings.cache_dir)
+            self._prepared.set()
             self._check_budget()
-        except Exception as error:  # hosts that never met, a cache folder that can't be had: nothing can be served
+        except Exception as error:  # such as jax's cache in a bucket: nothing can be served
             for backend in self.all:
                 backend.refuse(_in_words(error))
             return

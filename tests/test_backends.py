@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -153,3 +154,19 @@ def test_where_nothing_can_be_prepared_every_backend_says_why() -> None:
     for line in progress:
         assert line.startswith("failed: JAX_COMPILATION_CACHE_DIR = 'gs://bucket/programs': compiled programs are kept")
     assert device == "none"
+
+
+def test_the_device_is_told_while_hosts_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page and /health ask for it; they had to wait as long as the hosts did."""
+    met = threading.Event()
+
+    def prepare(folder: Path | None) -> None:
+        met.wait()
+        raise ModelUnavailable("no hosts here")
+
+    monkeypatch.setattr("hfjax_app.backends.prepare", prepare)
+    backends = Backends(load_settings()).start()
+    assert backends.device() == "starting"
+    met.set()
+    assert backends.wait(timeout=60)
+    assert backends.device() == "none"

@@ -5,9 +5,10 @@ file draws.
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -101,7 +102,7 @@ class ImageGenerator:
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = Turns()
         self._line = Line(SERVED_TOGETHER)
-        self._compiler = ThreadPoolExecutor(1, "image-compiler")
+        self._compiler = threading.Lock()  # held while another size compiles
         self._colours: np.ndarray | None = None
         own = self._programs.sized(self.size)
         for size in sizes:
@@ -195,7 +196,7 @@ class ImageGenerator:
             seed: of the first picture, 0 to MAX_SEED; the others' follow it. None draws one of 32 bits, so that it
                 survives a text field of JavaScript.
             images: how many pictures, 1 to MAX_IMAGES. Each is what its seed gives alone.
-            width: in pixels, a multiple of 8; None is the model's own.
+            width: in pixels, a multiple of 8 or what the model takes; None is its own.
             height: the same.
             scheduler: one of `schedulers`; None is the checkpoint's own.
             image: a picture to start from, which is scaled and cut to the size.
@@ -265,18 +266,34 @@ class ImageGenerator:
     def _compiled(self, size: tuple[int, int]) -> Generator[Waiting, None, SizedPrograms]:
         """The programs for a size. They compile in another thread, one size at a time: who leaves does not wait for it,
         and it is kept for whoever asks next, unless it had not begun."""
-        if not (seconds := self._programs.compile_seconds(size)):
-            return self._programs.sized(size)
-        compiling = self._compiler.submit(self._programs.sized, size)
-        started, (wide, tall) = time.perf_counter(), size
-        try:
-            while not compiling.done():
-                left = max(1, round(seconds - (time.perf_counter() - started)))
-                yield Waiting(reason=f"{wide} x {tall} compiles about {left} s first")
+        started, (wide, tall), compiling = time.perf_counter(), size, None
+        while compiling is None or not compiling.done():
+            if not (seconds := self._programs.compile_seconds(size)):
+                break
+            if compiling is None and self._compiler.acquire(blocking=False):
+                compiling = self._compile(size)
+            left = max(1, round(seconds - (time.perf_counter() - started)))
+            yield Waiting(reason=f"{wide} x {tall} compiles about {left} s first")
+            if compiling is None:
+                time.sleep(_LOOK_UP_S)  # whoever waits here must be told every half second that it does
+            else:
                 wait([compiling], _LOOK_UP_S)
-            return compiling.result()
-        finally:
-            compiling.cancel()
+        return self._programs.sized(size) if compiling is None else compiling.result()
+
+    def _compile(self, size: tuple[int, int]) -> Future[SizedPrograms]:
+        """Compile in a thread that a process which ends does not wait for; gives the compiler free afterwards."""
+        compiling: Future[SizedPrograms] = Future()
+
+        def compile_programs() -> None:
+            try:
+                compiling.set_result(self._programs.sized(size))
+            except Exception as error:
+                compiling.set_exception(error)
+            finally:
+                self._compiler.release()
+
+        threading.Thread(target=compile_programs, name="image-compiler", daemon=True).start()
+        return compiling
 
     def _draw(
         self,

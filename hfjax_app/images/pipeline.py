@@ -150,7 +150,7 @@ class DiffusionPrograms:
         """(width, height); None stands for the checkpoint's own.
 
         Raises:
-            RequestRejected: not a whole number, not a multiple of 8, too small or too large.
+            RequestRejected: not a whole number, not a multiple of what the model takes, too small or too large.
         """
         given = {"width": width, "height": height}
         own = dict(zip(given, self.size, strict=True))

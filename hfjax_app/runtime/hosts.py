@@ -43,7 +43,7 @@ def join() -> None:
     """Make jax one system over all hosts of the slice; does nothing where there is one. Before jax has devices.
 
     Raises:
-        ModelUnavailable: the others were not there within jax's five minutes.
+        ModelUnavailable: jax could not begin to. Where the others don't come within five minutes, it ends the process.
     """
     count = hosts_of_slice()
     if count == 1:

@@ -7,6 +7,7 @@ place with a note; only what makes the whole file unreadable refuses it.
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,8 @@ _ARCHIVES = {
     b"7z\xbc\xaf": "a 7z archive",
 }
 _LINES = "line"
-_NAME_CHARACTERS = 80
+_NAME_CHARACTERS, _KEY_CHARACTERS = 80, 1_000
+_UNSHOWN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and half a surrogate pair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,8 +187,8 @@ def _json_table(file: IO[str], shared: dict) -> Table:
                 value = _parsed(line)
                 fields = {_LINES: value} if isinstance(value, str) else value if isinstance(value, dict) else {}
                 for key, text in fields.items():
-                    if not 0 < len(key) <= _NAME_CHARACTERS or not key.isprintable():
-                        continue  # half a surrogate pair, say, which no page can show
+                    if not key.strip() or len(key) > _KEY_CHARACTERS or _UNSHOWN.search(key):
+                        continue
                     lengths[key] = lengths.get(key, 0) + (len(text) if isinstance(text, str) else 0)
             yield line
 

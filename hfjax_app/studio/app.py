@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hfjax_app.backends import Backends
 from hfjax_app.studio.blocks import build_studio
-from hfjax_app.studio.frames import rest_between_frames
+from hfjax_app.studio.scripts import run_first
 from hfjax_app.studio.theme import CSS, HEAD, theme
 
 MAX_BODY = 16 << 20  # bytes of one request: a picture of the largest size as text, and a little more
@@ -21,7 +21,7 @@ MAX_UPLOAD = "10mb"  # of a file; the backends look closer
 
 def studio_app(backends: Backends) -> FastAPI:
     """The studio as an ASGI app with its page at / and the state of the backends at /health."""
-    rest_between_frames()
+    run_first()
     app = FastAPI(openapi_url=None)
     app.add_middleware(BodyLimit, limit=MAX_BODY)
     app.add_middleware(ContentPolicy)

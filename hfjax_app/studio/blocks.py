@@ -4,12 +4,14 @@ import gradio as gr
 
 from hfjax_app.backends import Backends
 from hfjax_app.studio.chat_tab import ChatTab
+from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.sentiment_tab import SentimentTab
 from hfjax_app.studio.status import StatusLine
 
 TITLE = "hfjax studio"
 QUEUE_LIMIT = 128
+EVENTS_AT_ONCE = 100  # more than chats, pictures and lists that may wait together, so that none keeps out the others
 SESSIONS = (
     1_000  # pages and API calls whose values Gradio keeps; it makes 200 kB for each call and forgets it only here
 )
@@ -29,15 +31,18 @@ def build_studio(backends: Backends) -> gr.Blocks:
         Blocks that take theme and CSS when they are served (`launch`).
     """
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(PICTURES_KEPT_S, PICTURES_KEPT_S)) as page:
+        files = MadeFiles()
+        page.temp_file_sets.append(files)
         gr.HTML(_HEADER, elem_id="header")
         status = StatusLine(backends)
         with gr.Tab("Chat", id="chat"):
             chat = ChatTab(backends.chat, backends.settings.context)
         with gr.Tab("Sentiment", id="sentiment"):
-            sentiment = SentimentTab(backends.sentiment, backends.chat)
+            sentiment = SentimentTab(backends.sentiment, backends.chat, files)
         with gr.Tab("Images", id="images"):
-            images = ImagesTab(backends.images)
+            images = ImagesTab(backends.images, files)
         status.watch(page, [chat.gate, sentiment.gate, images.gate])
+    page.max_threads = EVENTS_AT_ONCE
     page.queue(max_size=QUEUE_LIMIT, api_open=False)  # closed: nobody runs past the queue and its limits
     page._queue.sleep_when_free = QUEUE_LOOK_S
     page.state_session_capacity = SESSIONS

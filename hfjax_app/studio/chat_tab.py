@@ -19,7 +19,7 @@ from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.status import Gate, model_name
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, with_fact
 
-CONCURRENCY = 24  # answers and waiting lines of all visitors; Gradio itself runs at most 40 events at a time
+CONCURRENCY = 24  # answers and waiting lines of all visitors
 # Between two redraws of a page, times the pages that are being answered: drawing takes its time from whoever else is
 # served, and 15 ms of the browser's. One that redraws more often falls behind fast models; a closed one is noticed at a
 # redraw.
@@ -137,8 +137,7 @@ class ChatTab:
         about = event._data or {}
         match about:
             case {"previous_value": _, "index": index, "value": text}:
-                rewritten = as_typed(text) if isinstance(text, str) else text
-                return self._answer(messages[: position(index)], rewritten, options)
+                return self._answer(messages[: position(index)], text, options)
             case {"value": {"text": text}}:
                 return self._answer(messages, text, options)
             case {"index": index}:
@@ -170,7 +169,7 @@ class ChatTab:
             RequestRejected: before anything was yielded.
             EngineStopped: also in the middle; what had been said by then stays on the page.
         """
-        messages = [*before, Message(role="user", text=text)]
+        messages = [*before, Message(role="user", text=as_typed(text) if isinstance(text, str) else text)]
         drawn_at = 0.0
         *before_seed, seed, min_p, repetition_penalty = options
         said = [message.said() for message in messages]

@@ -15,6 +15,7 @@ from gradio.processing_utils import save_bytes_to_cache, save_pil_to_cache
 from PIL import Image
 
 from hfjax_app.backends import Backend
+from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_api import ImagesApi
 from hfjax_app.studio.picture_input import PictureInput, size_of
 from hfjax_app.studio.recipe_panel import RecipePanel
@@ -42,8 +43,8 @@ _RUN = {"concurrency_id": "images", "concurrency_limit": VISITORS}
 class ImagesTab:
     """Builds the tab's components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: Backend):
-        self._backend = backend
+    def __init__(self, backend: Backend, files: MadeFiles):
+        self._backend, self._files = backend, files
         self._threads = ThreadPoolExecutor(VISITORS, "images")  # those who wait in line must not hold up the chat
         self._reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
         self.gate = Gate(backend)
@@ -270,7 +271,7 @@ class ImagesTab:
                     [sheet] = files  # so that what is downloaded has its recipe inside
                 elif is_last or (is_last is False and time.monotonic() >= shown_at + REDRAW_S):
                     sheet = save_pil_to_cache(contact_sheet(moment.previews), self._picture.GRADIO_CACHE, format="png")
-                    self._picture.temp_files.add(sheet)
+                    self._files.add(sheet)
                 yield moment, sheet, files
                 if sheet is not None:
                     shown_at = time.monotonic()
@@ -279,7 +280,7 @@ class ImagesTab:
         """The picture's PNG file, with its recipe inside, in Gradio's cache."""
         name = f"{picture.recipe.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
         path = save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
-        self._gallery.temp_files.add(path)  # what Gradio deletes in time; it forgets those of components it updated
+        self._files.add(path)
         return path
 
 

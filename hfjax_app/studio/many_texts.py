@@ -16,6 +16,7 @@ from hfjax_app.backends import Backend
 from hfjax_app.errors import RequestRejected
 from hfjax_app.sentiment.many import BINS, NO_LABEL, UNJUDGED, Results, Row, judged
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
+from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.refusal import refusals_shown, streamed
 
 AT_ONCE = 2  # lists; single texts go before them
@@ -44,8 +45,8 @@ class Run:
 class ManyTexts:
     """Builds its components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: Backend):
-        self._backend = backend
+    def __init__(self, backend: Backend, files: MadeFiles):
+        self._backend, self._files = backend, files
         self._line: list[Run] = []  # all visitors' lists in order; only touched on the event loop
         with gr.Row(equal_height=False):
             with gr.Column(scale=3):
@@ -110,7 +111,6 @@ class ManyTexts:
             )
             count = gr.HTML(elem_id="many-count")
         self._cache = Path(download.GRADIO_CACHE)
-        self._kept = download.temp_files  # what Gradio deletes in time; it forgets files of a component that it updated
         run = gr.State(None, time_to_live=SESSION_S)
         at_once = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private"}
         gr.on(
@@ -202,7 +202,7 @@ class ManyTexts:
             folder = self._cache / secrets.token_hex(16)
             folder.mkdir(parents=True)
             run.files[made] = run.results.save_csv(folder / "sentiment.csv", label)
-            self._kept.add(str(run.files[made]))
+            self._files.add(str(run.files[made]))
         count = f"{len(rows):,} rows" if len(rows) <= ROWS_SHOWN else f"the first {ROWS_SHOWN} of {len(rows):,} rows"
         return [
             [_line(row) for row in rows[:ROWS_SHOWN]],

@@ -3,6 +3,7 @@
 import gradio as gr
 
 from hfjax_app.backends import Backend
+from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.many_texts import ManyTexts
 from hfjax_app.studio.one_text import OneText
 from hfjax_app.studio.own_labels import OwnLabels
@@ -15,14 +16,15 @@ class SentimentTab:
     Args:
         backend: the classifier.
         chat: judges labels of the visitor's own.
+        files: those that are made for visitors.
     """
 
-    def __init__(self, backend: Backend, chat: Backend):
+    def __init__(self, backend: Backend, chat: Backend, files: MadeFiles):
         self.gate = Gate(backend)
         with self.gate.panel, gr.Tabs():
             with gr.Tab("One text", id="one-text"):
                 OneText(backend)
             with gr.Tab("Many texts", id="many-texts"):
-                ManyTexts(backend)
+                ManyTexts(backend, files)
             with gr.Tab("Your own labels", id="own-labels"):
                 OwnLabels(chat)

@@ -11,8 +11,9 @@ from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
 
 _TAG = re.compile(r"<[^>]*>")
-# What begins a tag where Gradio's Markdown shows a question. A character that is not seen makes text of it.
-_TAG_BEGINS = re.compile(r"<(?=[a-zA-Z/!?])")
+# What begins a tag where Gradio's Markdown shows a question, outside of code. A character that is not seen makes text
+# of it; clipboard.js takes it away again.
+_TAG_BEGINS = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)|<(?=[a-zA-Z/!?])", re.DOTALL)
 _UNSEEN = "<\N{WORD JOINER}"
 
 
@@ -26,7 +27,8 @@ class Message:
 
     def shown(self) -> dict[str, object]:
         """The message as gr.Chatbot takes it. Texts are parts, because Gradio would re-indent a bare string."""
-        texts = [self.text, self.note] if self.role == "assistant" else [_TAG_BEGINS.sub(_UNSEEN, self.text)]
+        shown = _TAG_BEGINS.sub(lambda found: found[1] or _UNSEEN, self.text)
+        texts = [self.text, self.note] if self.role == "assistant" else [shown]
         return {"role": self.role, "content": [{"type": "text", "text": text} for text in texts]}
 
     def said(self) -> dict[str, str]:

@@ -159,6 +159,21 @@ def test_what_one_types_is_shown_as_typed(studio: Studio, visit: Visit) -> None:
     assert page.evaluate("window.hacked") is None
 
 
+def test_what_one_types_is_copied_as_typed(studio: Studio, visit: Visit) -> None:
+    """By the button and by selecting it; HTML is shown with a character that is not seen, and code must not get it."""
+    page = visit(studio)
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    typed = "What does <div> do?"
+    ask(page, typed)
+    expect(questions(page)).to_have_text(typed.replace("<", "<\N{WORD JOINER}"))
+    page.get_by_role("button", name="Copy").first.click()
+    page.wait_for_function(f"navigator.clipboard.readText().then(text => text == '{typed}')")
+    page.evaluate("navigator.clipboard.writeText('')")
+    questions(page).click(click_count=3)
+    page.keyboard.press("Control+C")
+    page.wait_for_function(f"navigator.clipboard.readText().then(text => text.trim() == '{typed}')")
+
+
 def test_a_message_loads_nothing_from_elsewhere(studio: Studio, browser: Browser) -> None:
     """Messages are Markdown, the model's too: the address of a picture in one could carry away what was said."""
     context = browser.new_context()

@@ -18,6 +18,7 @@ from PIL import Image
 from hfjax_app.images import uploads, verification
 from hfjax_app.images.recipe import Recipe, to_png
 from hfjax_app.images.steps import ImageStep, Picture
+from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_api import ImagesApi
 from hfjax_app.studio.images_tab import ImagesTab
 
@@ -85,7 +86,7 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
 
     async def use() -> list[list[Any]]:
         with gr.Blocks():
-            tab = ImagesTab(backend(generator))
+            tab = ImagesTab(backend(generator), MadeFiles())
         generator.threads.clear()
         source = {"background": sent, "layers": [sent]}
         options = ("", 2, 1.0, "DDIM", "8 x 8")

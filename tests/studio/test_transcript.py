@@ -24,8 +24,8 @@ def test_html_that_somebody_typed_is_shown_and_comes_back() -> None:
     """Gradio's Markdown takes <div> for HTML, which is not seen; a character that is not seen either prevents it."""
     typed = Message(role="user", text="Is <div> bigger than </p>, or 1 < 2, in `<b>`?")
     [shown] = typed.shown()["content"]
-    assert not re.search(r"<[a-z/]", shown["text"])
-    assert "1 < 2" in shown["text"]
+    assert not re.search(r"<[a-z/]", shown["text"].replace("`<b>`", ""))
+    assert "1 < 2, in `<b>`?" in shown["text"]
     assert read([typed.shown()]) == [typed]
     assert as_typed(shown["text"]) == typed.text
 

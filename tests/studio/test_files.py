@@ -1,0 +1,34 @@
+"""Files that are made for visitors, as Gradio sweeps them."""
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from gradio.route_utils import delete_files_created_by_app
+
+from hfjax_app.studio.files import MadeFiles
+
+
+def test_files_that_are_made_during_a_sweep_do_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradio goes through a set in a thread, and a set that grew meanwhile ended all deleting until the next start."""
+    files = MadeFiles()
+    page = SimpleNamespace(blocks={}, temp_file_sets=[files])
+    for number in range(4):
+        path = tmp_path / str(number)
+        path.touch()
+        files.add(str(path))
+    remove, added = os.remove, []
+
+    def remove_and_add(path: str) -> None:
+        remove(path)
+        maker = threading.Thread(target=files.add, args=(f"{path}-new",))
+        maker.start()
+        maker.join()
+        added.append(f"{path}-new")
+
+    monkeypatch.setattr(os, "remove", remove_and_add)
+    delete_files_created_by_app(page, age=None)
+    assert list(tmp_path.iterdir()) == []
+    assert files == set(added)
