@@ -38,8 +38,6 @@ from hfjax_app.runtime.tracing import why_untraceable
 UNSOUND = {
     "gpt_neo": "its local attention counts the window from the last row, not from the last token",
     "moshi": "its mask does not know the window of its cache",
-    "deepseek_v32": "its sparse attention chose other tokens than on transformers' own cache",
-    "glm_moe_dsa": "its sparse attention chose other tokens than on transformers' own cache",
 }
 
 

@@ -163,4 +163,6 @@ def likeliest(logits: jax.Array) -> jax.Array:
 
 
 def _gumbel(key: jax.Array, position: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return jax.random.gumbel(jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), position), shape)
+    own = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), position)
+    # By default numbers are of 23 bits, which never draws a token of less than about 1e-7.
+    return jax.random.gumbel(own, shape, mode="high")

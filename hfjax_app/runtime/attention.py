@@ -17,6 +17,8 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from hfjax_app.runtime import packing
 
 NAME = "hfjax"
+# Tensors that models hand on to any attention, and that the mask or the keys already say.
+_SAID_OTHERWISE = ("position_ids", "cache_position")
 LOWEST = jnp.finfo(jnp.float32).min
 MANY_ROWS, BLOCK = 512, 256  # on CPU, several queries look at so many rows or more in blocks
 
@@ -168,9 +170,17 @@ def _attention_forward(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The signature that AttentionInterface asks for; sliding windows are already in the mask."""
+    """The signature that AttentionInterface asks for; sliding windows are already in the mask.
+
+    Raises:
+        NotImplementedError: the architecture gives a tensor that this attention knows nothing of: a bias for positions,
+            or which keys a sparse one looks at.
+    """
+    for name, other in others.items():
+        if isinstance(other, torch.Tensor) and name not in _SAID_OTHERWISE:
+            raise NotImplementedError(f"its attention takes {name}")
     if query.device.type == "meta":  # the cache layout is read off a forward without values
         return query.new_empty((*query.shape[:-1], value.shape[-1])).transpose(1, 2), None
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import torch
 from torchax import interop
 from torchax.ops import jaten, ops_registry  # noqa: F401  (importing jaten fills the registry)
-from torchax.tensor import Environment
+from torchax.tensor import Environment, Tensor
 
 from hfjax_app.runtime import winograd
 from hfjax_app.runtime.linear import linear
@@ -29,7 +29,8 @@ def upsample_nearest2d(
     scales_h: float | Sequence[float] | None = None,
     scales_w: float | None = None,
 ) -> jax.Array:
-    """Nearest-neighbour enlargement: output[y, x] = image[y * height // new height, x * width // new width].
+    """Nearest-neighbour enlargement: output[y, x] = image[y * height // new height, x * width // new width], or with
+    factors image[floor(y / factor), floor(x / factor)].
 
     Upstream decomposes it with int64 indices, which JAX cuts to int32 with a warning at every trace, and gathers; whole
     factors, the only ones in a diffusion model, are a broadcast.
@@ -37,27 +38,36 @@ def upsample_nearest2d(
     Args:
         image: [batch, channels, height, width].
         output_size: the new height and width, or None where `scales_h` has both factors (the `vec` overload).
-        scales_h: the height's factor; only read where `output_size` is None.
-        scales_w: the width's factor; not read.
+        scales_h: the height's factor, or None.
+        scales_w: the width's factor, or None.
     """
     batch, channels, height, width = image.shape
+    factors = scales_h if isinstance(scales_h, Sequence) else (scales_h, scales_w)
     if output_size is None:
-        factors = scales_h if isinstance(scales_h, Sequence) else (scales_h, scales_w)
         output_size = int(height * factors[0]), int(width * factors[1])
     new_height, new_width = (int(size) for size in output_size)
     if new_height % height == 0 and new_width % width == 0:
         tall, wide = new_height // height, new_width // width
         spread = jnp.broadcast_to(image[:, :, :, None, :, None], (batch, channels, height, tall, width, wide))
         return spread.reshape(batch, channels, new_height, new_width)
-    rows = jnp.arange(new_height, dtype=jnp.int32) * height // new_height
-    columns = jnp.arange(new_width, dtype=jnp.int32) * width // new_width
+    rows = _nearest(new_height, height, factors[0])
+    columns = _nearest(new_width, width, factors[1])
     return image[:, :, rows][:, :, :, columns]
+
+
+def _nearest(new: int, old: int, factor: float | None) -> jax.Array:
+    """Which of `old` places each of `new` ones shows."""
+    if factor is None:
+        return jnp.arange(new, dtype=jnp.int32) * old // new
+    return jnp.minimum(jnp.floor(jnp.arange(new) * jnp.float32(1 / factor)).astype(jnp.int32), old - 1)
 
 
 def convolution(
     image: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Sequence[int], *rest: Any
 ) -> jax.Array:
     """Upstream's, but for kernels that `kernels.py` keeps transformed, which have three axes where a kernel has four.
+
+    Upstream mixes the groups of a transposed convolution up, so that these are convolved one by one.
 
     Args:
         image: [batch, inputs, height, width], or what else torch convolves.
@@ -67,7 +77,13 @@ def convolution(
         rest: padding (1 there), dilation, transposed, output padding, groups.
     """
     if not image.ndim == weight.ndim + 1 == 4:
-        return _upstream_convolution(image, weight, bias, stride, *rest)
+        *others, transposed, more, groups = rest
+        if not transposed or groups == 1:
+            return _upstream_convolution(image, weight, bias, stride, *rest)
+        parts = zip(jnp.split(image, groups, axis=1), jnp.split(weight, groups), strict=True)
+        alone = [_upstream_convolution(*part, None, stride, *others, transposed, more, 1) for part in parts]
+        out = jnp.concatenate(alone, axis=1)
+        return out if bias is None else out + bias.reshape(-1, *[1] * (out.ndim - 2))
     out = winograd.convolution(image, weight)
     return out if bias is None else out + bias[:, None, None]
 
@@ -194,7 +210,8 @@ def scaled_dot_product_attention(
     if is_causal:
         attn_mask = jnp.tri(query.shape[-2], key.shape[-2], dtype=bool)
     together = functools.partial(_attention, mask=attn_mask, scale=scale)
-    if attn_mask is not None or math.prod(query.shape[:-1]) * key.shape[-2] <= _MOST_SCORES:
+    shared = not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]  # keys, by several heads or images
+    if shared or attn_mask is not None or math.prod(query.shape[:-1]) * key.shape[-2] <= _MOST_SCORES:
         return together(query, key, value)
     one_by_one = functools.partial(_each_head, together)
     return jax.lax.platform_dependent(query, key, value, cpu=one_by_one, default=together)
@@ -263,8 +280,14 @@ def _ragged_dot_of_batch(
     return jnp.zeros_like(product).at[order].set(product).reshape(batch, count, -1), True
 
 
+def type_as(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """x in the dtype of another; upstream's method changes x itself, and knows no views (Gemma 3n has some)."""
+    return x.to(other.dtype)
+
+
 def install(environment: Environment) -> None:
     """Put the lowerings into a torchax environment, in the place of upstream's."""
+    Tensor.type_as = type_as
     environment.override_op_definition(torch.nn.functional.linear, interop.torch_view(linear))
     lowering = interop.torch_view(upsample_nearest2d)
     for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):

@@ -22,18 +22,30 @@ _MOST_INPUTS = (2**31 - 1) // 127**2  # more might overflow the integer products
 
 
 class Int8Linear(torch.nn.Module):
-    """A linear layer whose weights are int8 [outputs, inputs] with a float32 scale [outputs]; on the meta device."""
+    """A linear layer whose weights are int8 [outputs, inputs] with a float32 scale [outputs]; on the meta device.
+
+    Some architectures read a layer's weights themselves (Mamba's `dt_proj.weight @ ...`), or their dtype: to those,
+    `weight` is what the int8 ones stand for.
+    """
 
     def __init__(self, linear: torch.nn.Linear):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._dtype = linear.weight.dtype
         self.register_buffer("weight", torch.empty(linear.weight.shape, dtype=torch.int8, device="meta"))
         self.register_buffer("scale", torch.empty(linear.out_features, dtype=torch.float32, device="meta"))
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = interop.call_jax(int8_dot, x, self.weight, self.scale)
+        out = interop.call_jax(int8_dot, x, self._buffers["weight"], self.scale)
         return out if self.bias is None else out + self.bias
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """[outputs, inputs], in the model's dtype; computed, where anything reads more than its shape and dtype."""
+        if "weight" not in self._buffers:
+            raise AttributeError("weight")  # while it is being registered
+        return (self._buffers["weight"] * self.scale[:, None]).to(self._dtype)
 
 
 def sources(model: torch.nn.Module) -> dict[str, str]:

@@ -107,6 +107,7 @@ SLOW_ONES = {
     "arcee": USUAL,
     "aria_text": USUAL | {"moe_num_experts": 4, "moe_topk": 2},
     "bamba": USUAL | MAMBA | {"attn_layer_indices": [1]},
+    "bert": USUAL | {"is_decoder": True},
     "biogpt": USUAL,
     "bitnet": USUAL,
     "codegen": GPT2 | {"rotary_dim": 4},
@@ -133,6 +134,9 @@ SLOW_ONES = {
     "flex_olmo": USUAL | EXPERTS,
     "gemma": HEAD,
     "gemma3_text": HEAD | SLIDING | {"query_pre_attn_scalar": 8},
+    "gemma3n_text": HEAD
+    | PER_LAYER
+    | {"laurel_rank": 4, "altup_num_inputs": 2, "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0]},
     "gemma4_text": HEAD | PER_LAYER,
     "glm": HEAD,
     "glm4": HEAD,
@@ -267,6 +271,8 @@ def test_greedy_equals_generate(architecture: str) -> None:
     ("architecture", "options", "says"),
     [
         ("gpt_neo", {}, "GPTNeoForCausalLM can't run on the static cache: its local attention"),
+        ("deepseek_v32", LATENT | DENSE_FIRST, r"its attention takes indices \(modeling_deepseek_v32.py, line"),
+        ("inkling_text", HEAD, r"its attention takes position_bias \(modeling_inkling.py, line"),
         ("jetmoe", USUAL | {"kv_channels": 8}, r"its code depends on the values of tensors \(modeling_jetmoe.py, line"),
         ("minimax", HEAD, "MiniMax uses cache of its own"),
         ("rwkv", SIZES | {"hidden_size": 32, "num_hidden_layers": 2}, "it keeps nothing in transformers' cache"),

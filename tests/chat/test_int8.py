@@ -4,11 +4,42 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.runtime import quantization
+from tests.chat.test_architectures import make_model
+
+
+def with_rounded_weights(folder: Path) -> PreTrainedModel:
+    rounded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    for name in quantization.sources(rounded):
+        weight = rounded.get_parameter(name)
+        values, scale = quantization.quantize(weight.detach())
+        weight.data = torch.from_numpy(values * scale[:, None])
+    return rounded
+
+
+@pytest.mark.parametrize("architecture", ["falcon_mamba", pytest.param("jamba", marks=pytest.mark.slow), "mamba2"])
+def test_layers_whose_weights_a_model_reads_itself(
+    architecture: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """State-space models multiply by `dt_proj.weight`, and cast to the dtype of `lm_head.weight`: both took the int8
+    numbers for the weights."""
+    make_model(architecture).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    rounded = with_rounded_weights(tmp_path)
+    prompt = np.random.default_rng(0).integers(5, 128, 20).tolist()
+    want = rounded.generate(
+        torch.tensor([prompt]), attention_mask=torch.ones(1, 20), max_new_tokens=10, do_sample=False
+    )
+    options = {"slots": 1, "context": 64, "prefill_chunk": 16, "speculation": "never"}
+    engine = ChatEngine.from_pretrained(tmp_path, quantize="int8", **options).start()
+    got = engine.generate([prompt], SamplingParams(max_tokens=10, temperature=0.0))
+    engine.stop()
+    assert got == [want[0, 20:].tolist()]
 
 
 def test_greedy_equals_generate_with_the_rounded_weights(
@@ -16,11 +47,7 @@ def test_greedy_equals_generate_with_the_rounded_weights(
 ) -> None:
     model_of("gemma3").save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    rounded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    for name in quantization.sources(rounded):
-        weight = rounded.get_parameter(name)
-        values, scale = quantization.quantize(weight.detach())
-        weight.data = torch.from_numpy(values * scale[:, None])
+    rounded = with_rounded_weights(tmp_path)
     prompts = [np.random.default_rng(n).integers(5, 512, n).tolist() for n in (3, 40)]
     want = [
         rounded.generate(torch.tensor([p]), attention_mask=torch.ones(1, len(p)), max_new_tokens=30, do_sample=False)

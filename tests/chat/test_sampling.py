@@ -20,7 +20,7 @@ from transformers import (
 
 from hfjax_app.chat import SamplingParams
 from hfjax_app.chat.penalties import Occurrences, occurrences, penalized
-from hfjax_app.chat.sampling import SamplerState, filtered_probabilities, sample, sampler_state
+from hfjax_app.chat.sampling import SamplerState, _gumbel, filtered_probabilities, sample, sampler_state
 from hfjax_app.errors import RequestRejected
 
 VOCABULARY = 300
@@ -115,6 +115,16 @@ def test_draws_follow_the_distribution() -> None:
     tokens = jax.jit(jax.vmap(lambda p: sample(logits, state, p[None], seen)[0]))(np.arange(draws, dtype=np.int32))
     seen = np.bincount(np.asarray(tokens), minlength=8) / draws
     assert np.all(np.abs(seen - expected) <= 5 * np.sqrt(expected * (1 - expected) / draws))
+
+
+def test_the_least_likely_tokens_can_be_drawn() -> None:
+    """Noise of 23 bits ends at 16.6: of a vocabulary of 262,144, tokens below 1e-7 together never came up."""
+    key = sampler_state(SamplingParams(), 1).key
+    count = 1 << 24
+    more = jax.jit(lambda position: (_gumbel(key, position, (count,)) > 16.7).sum())
+    seen = sum(int(more(np.int32(position))) for position in range(16))
+    expected = 16 * count * math.exp(-16.7)  # 15
+    assert abs(seen - expected) < 4 * math.sqrt(expected)
 
 
 def test_rows_are_independent() -> None:

@@ -29,6 +29,37 @@ def test_upsample_nearest_by_a_factor_equals_torch() -> None:
     np.testing.assert_array_equal(np.asarray(got), upsample(torch.from_numpy(image)).numpy())
 
 
+@pytest.mark.parametrize("factor", [1.7, 2.3, 0.6])
+def test_upsample_nearest_by_a_broken_factor_equals_torch(factor: float) -> None:
+    """torch divides by the factor; the sizes' ratio shows other pixels."""
+    image = np.random.default_rng(0).standard_normal((1, 2, 9, 11)).astype(np.float32)
+    upsample = torch.nn.Upsample(scale_factor=factor)
+    got = jax.jit(pure_function(upsample))({}, image)
+    np.testing.assert_array_equal(np.asarray(got), upsample(torch.from_numpy(image)).numpy())
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_a_transposed_convolution_in_groups_equals_torch(groups: int) -> None:
+    """Upstream gave other numbers for groups of several channels, without a word."""
+    torch.manual_seed(0)
+    layer = torch.nn.ConvTranspose2d(4, 8, 3, stride=2, padding=1, output_padding=1, groups=groups)
+    image = torch.randn(2, 4, 5, 6)
+    got = jax.jit(pure_function(layer))(weights_of(layer), image.numpy())
+    np.testing.assert_allclose(np.asarray(got), layer(image).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_type_as_leaves_its_tensor_as_it_is() -> None:
+    """Upstream changed the tensor itself, and failed where the other was a view, as in Gemma 3n."""
+
+    def rounded_and_exact(_: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        exact = x.float() / 3
+        return exact.type_as(x[0]), exact
+
+    x = jnp.ones((2, 3), jnp.bfloat16)
+    rounded, exact = jax.jit(pure_function(torch.nn.Identity(), rounded_and_exact))({}, x)
+    assert (rounded.dtype, exact.dtype) == (jnp.bfloat16, jnp.float32)
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gelu_equals_torch(approximate: str, dtype: torch.dtype) -> None:
@@ -138,6 +169,19 @@ def test_attention_of_many_scores_equals_torch(dtype: torch.dtype) -> None:
     got = program({}, *map(as_jax, (query, key, value)))
     want = torch.nn.functional.scaled_dot_product_attention(query, key, value).float().numpy()
     np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=HALF[dtype], atol=2 * HALF[dtype])
+
+
+def test_attention_of_many_scores_with_shared_keys_equals_torch() -> None:
+    """One head of keys for all, by broadcasting."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 400, 8, generator=generator)
+    key, value = (torch.randn(1, 1, 400, 8, generator=generator) for _ in range(2))
+    attention = pure_function(
+        torch.nn.Identity(), lambda _, *args: torch.nn.functional.scaled_dot_product_attention(*args)
+    )
+    got = jax.jit(attention)({}, *map(as_jax, (query, key, value)))
+    want = torch.nn.functional.scaled_dot_product_attention(query, key, value).numpy()
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-5)
 
 
 def as_jax(tensor: torch.Tensor) -> jax.Array:
