@@ -134,8 +134,10 @@ def keep_compiled() -> None:
 @functools.cache
 def _use_cache_folder(folder: Path) -> None:
     import jax
+    from jax.experimental.compilation_cache import compilation_cache
 
     jax.config.update("jax_compilation_cache_dir", str(folder))
+    compilation_cache.reset_cache()  # whoever compiled before: jax holds on to the folder of that moment
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     if runs_on_cpu():  # these are caches of GPU kernels, but their path would be part of every entry's key
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")

@@ -190,6 +190,16 @@ def test_a_folder_that_is_named_is_taken_as_it_is(tmp_path: Path) -> None:
     assert used.stdout.strip() == str(tmp_path), used.stderr
 
 
+def test_what_was_compiled_before_does_not_keep_the_folder(tmp_path: Path) -> None:
+    """jax looks for its folder once, at the first compilation; programs went on into the other's, and got no seals."""
+    calls = "import jax\njax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)\n"
+    calls += "jax.jit(lambda x: x + 1)(1.0)\nprepare()\njax.jit(lambda x: x + 2)(1.0)"
+    used = folder_in_use(calls, JAX_COMPILATION_CACHE_DIR=tmp_path)
+    assert used.stdout.strip() == str(tmp_path / "hfjax_app"), used.stderr
+    assert len(list(tmp_path.glob("*-cache"))) == 1
+    assert len(list((tmp_path / "hfjax_app").glob("*-cache"))) == 1
+
+
 def test_only_entries_are_removed_and_what_can_not_be_stays(tmp_path: Path) -> None:
     """A user's own files have such names too, and a folder of one ended the start with a traceback."""
     unsealed = tmp_path / f"jit_f-{'0' * 64}-cache"
