@@ -164,5 +164,7 @@ def likeliest(logits: jax.Array) -> jax.Array:
 
 def _gumbel(key: jax.Array, position: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     own = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), position)
-    # By default numbers are of 23 bits, which never draws a token of less than about 1e-7.
-    return jax.random.gumbel(own, shape, mode="high")
+    # jax's own has 23 bits, which never draws a token of less than about 1e-7, or takes two numbers for each. This one
+    # has 32 where they matter, near zero.
+    uniform = jnp.minimum((jax.random.bits(own, shape, jnp.uint32).astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
+    return -jnp.log(-jnp.log1p(-uniform))
