@@ -94,7 +94,9 @@ class ImagesTab:
             self._guidance = gr.Slider(0, 20, 7.5, step=0.1, label="Guidance", elem_id="guidance")
         with gr.Row():
             self._scheduler = gr.Dropdown([], label="Scheduler", elem_id="scheduler", min_width=120)
-            self._size = gr.Dropdown([], label="Size", allow_custom_value=True, elem_id="size", min_width=120)
+            self._size = gr.Dropdown(
+                [], label="Size", info="Or type another.", allow_custom_value=True, elem_id="size", min_width=120
+            )
             self._count = gr.Slider(1, 4, 1, step=1, label="Pictures", elem_id="count", min_width=120)
         with gr.Group(), gr.Row(equal_height=True):
             self._seed = gr.Textbox("0", label="Seed", placeholder="random", max_lines=1, elem_id="seed")
@@ -126,7 +128,7 @@ class ImagesTab:
             [self._button.click, self._prompt.submit],
             self._generate,
             inputs,
-            [*shown, self._seed, self._gallery, self._made, *buttons],
+            [*shown, self._seed, self._size, self._gallery, self._made, *buttons],
             **shared,
             **_RUN,
         )
@@ -135,12 +137,13 @@ class ImagesTab:
         )
         settings = [
             *(self._prompt, self._negative, self._steps, self._guidance, self._scheduler, self._size, self._count),
-            *(self._seed, self._is_random, self._strength),
+            *(self._seed, self._is_random, self._source.editor, self._strength),
         ]
         self._recipe.reuse.click(
             self._reuse, self._recipe.file, [*settings, self._progress_line], **shared, concurrency_limit=VISITORS
         )
         at_once = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+        self._seed.input(None, None, self._is_random, js="() => false", **at_once)  # who types one wants that
         for event in (run, verify):
             event.then(_idle, None, buttons, **at_once)
         # the cancellation first, then its note, or a late step would overwrite that
@@ -150,8 +153,7 @@ class ImagesTab:
 
     def _defaults(self, generator: Any) -> list[Any]:
         """What only the loaded model knows."""
-        sizes = [f"{width} x {height}" for width, height in generator.warm_sizes]
-        names = list(generator.schedulers)
+        sizes, names = _sizes(generator), list(generator.schedulers)
         return [
             gr.Slider(maximum=generator.max_steps, value=generator.recommended.steps),
             gr.Slider(value=generator.recommended.guidance_scale),
@@ -199,12 +201,13 @@ class ImagesTab:
         async with aclosing(self._shown(begin)) as shown:
             async for picture, line, last, files in shown:
                 if last is None:
-                    yield [picture, line, same, same, same, *_busy()]
+                    yield [picture, line, same, same, same, same, *_busy()]
                     continue
                 captions = [f"{prompt} · seed {picture.seed}" for picture in last.pictures]
                 made = [*zip(files, captions, strict=True), *made][:GALLERY_LIMIT]
+                sizes = gr.Dropdown(_sizes(generator))  # another size has become one of them
                 gallery = gr.Gallery(made, visible=True)
-                yield [picture, line, str(last.pictures[0].seed), gallery, made, *_busy()]
+                yield [picture, line, str(last.pictures[0].seed), sizes, gallery, made, *_busy()]
 
     @streamed
     async def _verify(self, file: Any, source: Any) -> AsyncGenerator[list[Any], None]:
@@ -223,10 +226,13 @@ class ImagesTab:
         recipe = await loop.run_in_executor(self._reader, self._recipe.settings, generator, file)
         size = f"{recipe.width} x {recipe.height}"
         strength = gr.skip() if recipe.strength is None else recipe.strength
+        source = (
+            gr.skip() if recipe.image else None
+        )  # what another picture was started from would be drawn into this one
         hint = " It was started from a picture, which has to be uploaded again." if recipe.image else ""
         yield [
             *(recipe.prompt, recipe.negative_prompt, recipe.steps, recipe.guidance_scale, recipe.scheduler, size, 1),
-            *(str(recipe.seed), False, strength, note(f"The settings of the picture are in place.{hint}")),
+            *(str(recipe.seed), False, source, strength, note(f"The settings of the picture are in place.{hint}")),
         ]
 
     async def _shown(
@@ -270,7 +276,10 @@ class ImagesTab:
                 if len(files) == 1:
                     [sheet] = files  # so that what is downloaded has its recipe inside
                 elif is_last or (is_last is False and time.monotonic() >= shown_at + REDRAW_S):
-                    sheet = save_pil_to_cache(contact_sheet(moment.previews), self._picture.GRADIO_CACHE, format="png")
+                    overview = contact_sheet(moment.previews)
+                    if is_last:  # as the web UI has it: the settings of the first picture
+                        overview.info["parameters"] = moment.pictures[0].recipe.text()
+                    sheet = save_pil_to_cache(overview, self._picture.GRADIO_CACHE, format="png")
                     self._files.add(sheet)
                 yield moment, sheet, files
                 if sheet is not None:
@@ -288,6 +297,10 @@ def _seed(typed: object, is_random: object) -> object:
     """The number in the seed's field, or a random one where it is empty or random ones are wanted."""
     seed = None if is_random else typed_seed(typed)
     return secrets.randbelow(RANDOM_SEEDS) if seed is None else seed
+
+
+def _sizes(generator: Any) -> list[str]:
+    return [f"{width} x {height}" for width, height in generator.warm_sizes]
 
 
 def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:

@@ -8,6 +8,7 @@ from typing import Any
 import gradio as gr
 
 from hfjax_app.backends import Backend
+from hfjax_app.embedded import MODELS
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.studio.refusal import refusals_shown
 from hfjax_app.studio.status import model_name
@@ -44,9 +45,10 @@ class OwnLabels:
                 label = gr.Label(label="Label", elem_id="own-label")
                 took = gr.HTML(elem_id="own-time")
         name = html.escape(model_name(backend.model))
+        untrained = " This tiny one was never trained for that, and is mostly wrong." if backend.model in MODELS else ""
         gr.HTML(
             f'<div class="note">The chat model <b>{name}</b> is asked which label fits. How likely each one is as its '
-            "answer is compared with how likely it is for an empty text.</div>"
+            f"answer is compared with how likely it is for an empty text.{untrained}</div>"
         )
         examples = gr.Examples(EXAMPLES, [text, labels], label="Try one", api_visibility="private")
         # preprocess=False: values arrive as the client sent them, and the backend judges them

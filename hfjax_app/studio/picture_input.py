@@ -91,6 +91,7 @@ class PictureInput:
             height=340,
             elem_id="source-picture",
         )
+        gr.HTML('<div class="note" id="source-note"></div>')  # pictures.js writes there
         self._sent = SentPictures()
         self.editor.accept_blobs = self._sent.accept
 

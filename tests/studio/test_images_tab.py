@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import numpy as np
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from .conftest import Studio
 
@@ -42,6 +43,14 @@ def choose(page: Page, elem_id: str, option: str) -> None:
 def set_number(page: Page, elem_id: str, value: str) -> None:
     page.locator(f"#{elem_id} input[type=number]").fill(value)
     page.locator(f"#{elem_id} input[type=number]").blur()
+
+
+def open_editor(page: Page) -> Locator:
+    page.locator("#start-from button").first.click()
+    editor = page.locator("#source-picture")
+    expect(editor.locator("canvas").first).to_be_visible()
+    page.wait_for_timeout(2000)  # shown before it takes files
+    return editor
 
 
 def cpu_seconds(pid: int) -> float:
@@ -86,6 +95,7 @@ def test_a_downloaded_picture_brings_its_settings_back(
     choose(page, "scheduler", "Euler ancestral")
     sheet = generate(page, "a yellow star")
     assert sheet.size == (128, 128), "four places, three pictures"
+    of_sheet = sheet.info["parameters"]
     expect(page.locator("#gallery img")).to_have_count(3)
     seed = int(page.locator(SEED).input_value())
     source = page.locator("#gallery img").nth(2).get_attribute("src")
@@ -93,6 +103,7 @@ def test_a_downloaded_picture_brings_its_settings_back(
     file.write_bytes(httpx.get(source).content)
     with Image.open(file) as picture:
         assert f"Steps: 5, Sampler: Euler a, CFG scale: 3.5, Seed: {seed + 2}" in picture.info["parameters"]
+        assert of_sheet == picture.info["parameters"].replace(str(seed + 2), str(seed)), "the first one's settings"
 
     page = visit(studio, tab="Images")
     page.locator("#recipe button").first.click()
@@ -151,11 +162,8 @@ def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable
     file = tmp_path / "blue.png"
     Image.new("RGB", (64, 64), (30, 60, 220)).save(file)
     page = visit(studio, tab="Images")
-    page.locator("#start-from button").first.click()
-    editor = page.locator("#source-picture")
+    editor = open_editor(page)
     canvas = editor.locator("canvas").first
-    expect(canvas).to_be_visible()
-    page.wait_for_timeout(2000)  # shown before it takes files
     editor.locator("input[type=file]").first.set_input_files(file)
     expect(page.get_by_text("Upload an image")).to_be_hidden()
     editor.get_by_role("button", name="Brush", exact=True).click()
@@ -215,3 +223,93 @@ def test_an_empty_prompt_is_refused(studio: Studio, visit: Callable[..., Page]) 
     expect(page.get_by_text("prompt is empty: type something first")).to_be_visible()
     expect(page.locator("#generate")).to_be_enabled()
     expect(page.locator("#negative-prompt textarea, #negative-prompt input")).to_have_value("blue")
+
+
+def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+    """12 megapixels, of which an editor's canvas as PNG is more than an upload may be: it drew nothing, and said so
+    nowhere. Settings of a picture that started from none take it out again."""
+    noise = np.random.default_rng(0).integers(0, 256, (375, 500, 3), np.uint8)
+    photo = tmp_path / "photo.jpg"
+    Image.fromarray(noise).resize((4000, 3000), Image.Resampling.BICUBIC).save(photo, quality=50)
+    page = visit(studio, tab="Images")
+    set_number(page, "steps", "2")
+    plain = tmp_path / "plain.png"
+    generate(page, "a red circle")
+    plain.write_bytes(shown(page))
+    editor = open_editor(page)
+    editor.locator("input[type=file]").first.set_input_files(photo)
+    expect(page.get_by_text("Upload an image")).to_be_hidden()
+    page.wait_for_timeout(1000)
+    assert json.loads(generate(page, "a red circle").info["hfjax"])["image"]
+    page.locator("#recipe button").first.click()
+    page.locator("#recipe-file input[type=file]").set_input_files(plain)
+    expect(page.locator("#recipe-file")).to_contain_text("plain")
+    page.locator("#reuse").click()
+    expect(page.locator("#image-progress")).to_contain_text("The settings of the picture are in place.")
+    generate(page, "a red circle")
+    assert shown(page) == plain.read_bytes()
+
+
+def test_what_is_no_picture_is_said_where_it_was_put(
+    studio: Studio, visit: Callable[..., Page], tmp_path: Path
+) -> None:
+    file = tmp_path / "words.png"
+    file.write_text("no picture")
+    page = visit(studio, tab="Images")
+    page.evaluate("window.addEventListener('unhandledrejection', event => event.preventDefault())")
+    editor = open_editor(page)
+    editor.locator("input[type=file]").first.set_input_files(file)
+    expect(page.locator("#source-note")).to_have_text("This file can't be read as a picture.")
+
+
+def test_another_size_is_offered_from_then_on(studio: Studio, visit: Callable[..., Page]) -> None:
+    """It is compiled first. With a prompt that is longer than the model reads: what was cut is said at the end."""
+    page = visit(studio, tab="Images")
+    set_number(page, "steps", "2")
+    page.locator("#size input").fill("72 x 64")
+    page.locator("#size input").press("Enter")
+    assert generate(page, "a red circle " * 60).size == (72, 64)
+    expect(page.locator("#image-progress")).to_contain_text("the end of the prompt was not read: 'a red circle")
+    page.locator("#size input").click()
+    expect(page.get_by_role("option", name="72 x 64", exact=True)).to_be_visible()
+
+
+def test_programs_are_told_that_a_size_compiles_first(studio: Studio) -> None:
+    """A page may not draw it where the programs come from the cache at once, but it was sent."""
+    url = f"{studio.url}/gradio_api/call/generate"
+    options = ["a red circle", "", 2, 7.5, 1, 1, 64, 72, None, None, None, 0.8]
+    event = httpx.post(url, json={"data": options}).json()["event_id"]
+    with httpx.stream("GET", f"{url}/{event}", timeout=60) as stream:
+        sent = "".join(stream.iter_lines())
+    assert re.search(r'"waiting": "64 x 72 compiles about \d+ s first"', sent), sent[:1000]
+
+
+def test_a_typed_seed_is_the_one_that_is_used(studio: Studio, visit: Callable[..., Page]) -> None:
+    page = visit(studio, tab="Images")
+    set_number(page, "steps", "2")
+    expect(page.locator("#random-seed input")).to_be_checked()
+    page.locator(SEED).press_sequentially("12345")
+    expect(page.locator("#random-seed input")).not_to_be_checked()
+    generate(page, "a red circle")
+    expect(page.locator("#image-progress")).to_contain_text("12345")
+
+
+def test_who_waits_in_line_knows_the_place(studio: Studio, visit: Callable[..., Page]) -> None:
+    """Four pictures are drawn at the same time; they are cancelled when it is known."""
+    others = [visit(studio, tab="Images") for _ in range(4)]
+    for page in others:
+        set_number(page, "steps", "100")
+        set_number(page, "count", "4")
+        page.locator("#prompt textarea").fill("a red boat on a lake")
+        page.locator("#generate").click()
+        expect(page.locator("#image-progress")).to_contain_text(re.compile(r"step \d+ of 100"), timeout=PICTURE_MS)
+    page = visit(studio, tab="Images")
+    set_number(page, "steps", "2")
+    page.locator("#prompt textarea").fill("a red circle")
+    page.locator("#generate").click()
+    expect(page.locator("#image-progress")).to_contain_text("Waiting: number 1 in the line.")
+    others[0].close()  # a closed page makes room
+    expect(page.locator("#image-progress")).to_contain_text("steps in", timeout=PICTURE_MS)
+    for other in others[1:]:
+        other.locator("#cancel").click()
+        expect(other.locator("#image-progress .note")).to_have_text("Cancelled.")

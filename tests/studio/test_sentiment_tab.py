@@ -199,6 +199,7 @@ def test_labels_of_ones_own(studio: Studio, visit: Callable[..., Page]) -> None:
     page.locator("#own-text textarea").fill("I want my money back, it broke after a day.")
     page.locator("#own-labels").locator("textarea, input").fill("refund request, praise, bug report")
     page.locator("#own-classify").click()
+    expect(page.get_by_text("was never trained for that")).to_be_visible()
     shown = page.locator("#own-label .confidence-set")
     expect(shown).to_have_count(3, timeout=LIST_MS)
     texts = shown.all_inner_texts()
