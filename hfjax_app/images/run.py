@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import noise
 from hfjax_app.images.conditioning import Told
 from hfjax_app.images.pipeline import SizedPrograms
@@ -51,6 +52,15 @@ class Run:
         return cls(seed=seed, state=programs.start(latents), fixed=programs.put(fixed))
 
     def advance(self, programs: SizedPrograms, told: Told, schedule: Schedule, step: int) -> jax.Array:
-        """Make one step, from 0, and wait for it: the predicted clean latents."""
+        """Make one step, from 0, and wait for it: the predicted clean latents.
+
+        Raises:
+            ModelUnavailable: what the denoiser made is no number; no later step would be one.
+        """
         self.state, clean = programs.denoise(self.state, told, self.fixed, schedule, step)
-        return clean.block_until_ready()
+        clean.copy_to_host_async()  # small, and on its way when the step ends: to look at it is no second wait
+        if not np.isfinite(np.asarray(clean)).all():
+            raise ModelUnavailable(
+                f"the image model made latents that are no numbers (NaN) in step {step + 1}; try another seed"
+            )
+        return clean

@@ -351,6 +351,14 @@ def test_pixels_that_are_no_numbers_are_an_error(make_pipeline: Callable[..., St
         ImageGenerator(broken)
 
 
+def test_latents_that_are_no_numbers_are_an_error_at_their_step(generator: ImageGenerator) -> None:
+    """The denoiser overflows at once. Previews were black all the way, and the error came after the last step."""
+    steps = generator.generate("red dot", steps=5, images=2, latents=np.full(generator.latent_shape, 3e38))
+    with pytest.raises(ModelUnavailable, match=r"no numbers \(NaN\) in step 1;"):
+        next(steps)
+    assert last(generator.generate("red dot", steps=2, seed=1)).image is not None, "nobody else is concerned"
+
+
 def test_a_large_picture_has_a_preview_too(make_pipeline: Callable[..., StableDiffusionPipeline]) -> None:
     """Above 128 pixels previews come from a linear map, which must resemble what the decoder shows."""
     large = ImageGenerator(make_pipeline(latent_size=72))
