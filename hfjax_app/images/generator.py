@@ -24,6 +24,7 @@ from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
 from hfjax_app.images.checkpoint import Recommended, fetch_weights, read_empty, recommended, revision_of
 from hfjax_app.images.line import Line
+from hfjax_app.images.mask import to_text
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.recipe import Recipe, current_versions, digest
 from hfjax_app.images.request import (
@@ -244,7 +245,7 @@ class ImageGenerator:
             scheduler=name,
             strength=None if image is None else request.strength,
             image=digest(image),
-            mask=digest(mask),
+            mask=None if drawn is None else to_text(drawn),
             model=self.name,
             revision=self.revision,
             versions=self.versions,

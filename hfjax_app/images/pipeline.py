@@ -22,6 +22,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.images.checkpoint import denoiser_name
 from hfjax_app.images.conditioning import PromptReader, Told
 from hfjax_app.images.denoiser import Denoiser, Network
+from hfjax_app.images.request import LARGEST
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.runtime import loading
@@ -34,7 +35,6 @@ from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
 from hfjax_app.runtime.weights import weights_for
 
 SIZE_STEP = 8
-LARGEST = 2048  # pixels a side
 MOST_PIXELS = 4  # times those of the checkpoint's own size
 MOST_SIZES = 8  # that visitors asked for and that stay warm
 _NEUTRAL = "a"

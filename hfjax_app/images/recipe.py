@@ -12,16 +12,19 @@ from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from typing import Any
 
+import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app import __version__
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.mask import MAX_CHARACTERS, from_text
 from hfjax_app.images.uploads import read_picture
 
 _JSON, _TEXT = "hfjax", "parameters"
 _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
-_MAX_TEXT = 20_000
+_MAX_TEXT = 20_000  # besides the mask
+_SHA256 = re.compile("[0-9a-f]{64}")
 # The web UI's names of schedulers, where they differ from ours.
 _WEB_UI = {"Euler a": "Euler ancestral"}
 # It begins after a comma: were it looked for everywhere, a long word would be read once for each of its letters.
@@ -35,7 +38,7 @@ class Recipe:
     Attributes:
         strength: None where no picture was started from.
         image: SHA-256 of the picture that was started from, over its pixels; None without one.
-        mask: the same of its mask.
+        mask: its mask in latents, see `mask.py`; in older files the mask's SHA-256. None without one.
         model: the checkpoint's name.
         revision: of the checkpoint.
         versions: the app's and its libraries', the device's kind, and the networks' dtype; None where a file does not
@@ -62,6 +65,14 @@ class Recipe:
         names = ("prompt", "negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
         strength = {} if self.strength is None else {"strength": self.strength}
         return {name: getattr(self, name) for name in names} | strength
+
+    def latent_mask(self) -> np.ndarray | None:
+        """The mask, bool [height, width] in latents; None where there is none, or only the SHA-256 of one.
+
+        Raises:
+            RequestRejected: it is neither.
+        """
+        return None if self.mask is None or _SHA256.fullmatch(self.mask) else from_text(self.mask)
 
     def text(self) -> str:
         """As the web UI writes it: the prompt, the negative prompt, and a line of parameters."""
@@ -116,14 +127,15 @@ def to_png(picture: Image.Image, recipe: Recipe) -> bytes:
 
 
 def read_png(data: object) -> tuple[Image.Image, Recipe]:
-    """A picture and the recipe inside its PNG file, whose values are of the right types, and not checked further.
+    """A picture and the recipe inside its PNG file, whose values are of the right types, and not checked further (the
+    mask is).
 
     Raises:
         RequestRejected: not a picture, no recipe inside, or one that nobody wrote this way.
     """
     picture = read_picture(data, "picture")
     found = picture.info.get(_JSON)
-    if isinstance(found, str) and len(found) <= _MAX_TEXT:
+    if isinstance(found, str) and len(found) <= _MAX_TEXT + MAX_CHARACTERS:
         return picture, _from_json(found)
     text = picture.info.get(_TEXT)
     if isinstance(text, str) and len(text) <= _MAX_TEXT:
@@ -157,7 +169,11 @@ def _from_json(text: str) -> Recipe:
     versions = values["versions"]
     if versions is not None and not all(isinstance(part, str) for pair in versions.items() for part in pair):
         raise RequestRejected("the picture's settings are forged or damaged: versions must be text")
-    return Recipe(**values)
+    if len(text) - len(values["mask"] or "") > _MAX_TEXT:
+        raise RequestRejected(f"the picture's settings are forged or damaged: they are {len(text):,} characters long")
+    recipe = Recipe(**values)
+    recipe.latent_mask()
+    return recipe
 
 
 def _from_text(text: str) -> Recipe:

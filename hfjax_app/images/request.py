@@ -15,6 +15,7 @@ MAX_GUIDANCE = 20.0
 SEEDS = 2**64
 MAX_SEED = SEEDS - 1
 MAX_IMAGES = 4
+LARGEST = 2048  # pixels a side
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +26,7 @@ class ImageRequest:
         seeds: one for each picture.
         size: (width, height) in pixels.
         image: the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
-        mask: 1 where to draw and 0 where to keep the picture, float32 [height, width], or None.
+        mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
     """
 
     prompt: str
@@ -45,10 +46,10 @@ class ImageRequest:
         return 0 if self.image is None else self.steps - min(int(self.steps * self.strength), self.steps)
 
     def latent_mask(self, scale: int) -> np.ndarray:
-        """The mask in latents, float32 [1, 1, height, width]: the nearest pixel's, as in diffusers; else ones."""
+        """The mask as a step takes it, float32 [1, 1, height, width]; without one all ones."""
         if self.mask is None:
             return np.ones((1, 1, self.size[1] // scale, self.size[0] // scale), np.float32)
-        return _of_latents(self.mask, scale)[None, None]
+        return self.mask[None, None].astype(np.float32)
 
 
 def whole_number(name: str, value: object, low: int, high: int) -> int:
@@ -120,7 +121,7 @@ def check_before_loading(
 def checked_picture(
     image: object, mask: object, size: tuple[int, int], scale: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The picture to start from and the mask as arrays of the wanted size.
+    """The picture to start from as an array of the wanted size, and the mask in latents, as `ImageRequest` has them.
 
     Args:
         image: a PIL picture, or None. It is enlarged or shrunk to cover the size, and its edges are cut.
@@ -129,7 +130,7 @@ def checked_picture(
         scale: pixels a side that are one latent.
 
     Raises:
-        RequestRejected: not pictures, a mask alone, or a mask with nothing to draw, in latents.
+        RequestRejected: not pictures, a mask alone, or see `checked_mask`.
     """
     for name, picture in (("image", image), ("mask", mask)):
         if picture is not None and not isinstance(picture, Image.Image):
@@ -139,21 +140,24 @@ def checked_picture(
             raise RequestRejected("mask: there is no picture to draw into; upload one")
         return None, None
     pixels = np.asarray(_covering(image.convert("RGB"), size, Image.Resampling.LANCZOS), np.float32) / 255
-    if mask is None:
-        return pixels, None
-    drawn = (np.asarray(_covering(mask.convert("L"), size, Image.Resampling.NEAREST)) >= 128).astype(np.float32)
+    return pixels, None if mask is None else checked_mask(mask, size, scale)
+
+
+def checked_mask(mask: Image.Image, size: tuple[int, int], scale: int) -> np.ndarray:
+    """A mask in latents, bool [height, width]: the nearest pixel's, as in diffusers. Arguments as in `checked_picture`.
+
+    Raises:
+        RequestRejected: there is nothing to draw, in latents.
+    """
+    drawn = np.asarray(_covering(mask.convert("L"), size, Image.Resampling.NEAREST)) >= 128
     if not drawn.any():
         raise RequestRejected("mask is empty: paint over what should be drawn anew")
-    if not _of_latents(drawn, scale).any():
+    latents = drawn[::scale, ::scale]
+    if not latents.any():
         raise RequestRejected(
             f"mask of {int(drawn.sum())} pixels: too small or thin to draw in; paint over at least {scale} x {scale}"
         )
-    return pixels, drawn
-
-
-def _of_latents(mask: np.ndarray, scale: int) -> np.ndarray:
-    """A mask [height, width] of pixels as one of latents: the nearest pixel's."""
-    return mask[::scale, ::scale]
+    return latents
 
 
 def _covering(picture: Image.Image, size: tuple[int, int], resampling: Image.Resampling) -> Image.Image:

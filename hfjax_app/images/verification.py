@@ -9,6 +9,7 @@ from PIL import Image
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.generator import ImageGenerator
 from hfjax_app.images.recipe import Recipe, digest, read_png
+from hfjax_app.images.request import checked_mask
 from hfjax_app.images.steps import ImageStep, Waiting
 
 # Chunks of a PNG file by which its pixels are shown as others; ours have none.
@@ -61,7 +62,7 @@ def replay(
         generator: of the same checkpoint.
         png: the file's bytes.
         image: the picture that it started from, if it did.
-        mask: the mask, if there was one.
+        mask: the mask, if there was one; the file itself holds it, unless it is an older one.
 
     Yields:
         what `ImageGenerator.generate` yields, and the Verdict at the end.
@@ -80,14 +81,36 @@ def replay(
             f"the picture was made by {recipe.model or 'an unnamed model'}, revision {recipe.revision or 'unknown'}; "
             f"this one is revision {generator.revision}"
         )
-    for name, given, known in (("picture", image, recipe.image), ("mask", mask, recipe.mask)):
-        if known is not None and digest(given) != known:
-            missing = "upload it" if given is None else "the uploaded one is another"
-            raise RequestRejected(f"the picture was drawn from a {name} that is needed to draw it again: {missing}")
+    if recipe.image is not None and digest(image) != recipe.image:
+        raise _needed("picture", image)
     steps = generator.generate(
-        **recipe.arguments(), image=image if recipe.image else None, mask=mask if recipe.mask else None
+        **recipe.arguments(), image=image if recipe.image else None, mask=_mask_again(generator, recipe, mask)
     )
     return _compared(steps, original, recipe, tuple(recipe.differences(generator.versions)))
+
+
+def _mask_again(generator: ImageGenerator, recipe: Recipe, given: Image.Image | None) -> Image.Image | None:
+    """The mask that the picture was drawn with, in pixels; for drawing it is the same as the one that was painted."""
+    kept = recipe.latent_mask()
+    if kept is None:
+        if recipe.mask is not None and digest(given) != recipe.mask:
+            raise _needed("mask", given)
+        return given if recipe.mask else None
+    scale = generator.size[0] // generator.latent_shape[3]
+    tall, wide = kept.shape
+    if (wide * scale, tall * scale) != (recipe.width, recipe.height):
+        raise RequestRejected(
+            f"the picture's settings are forged or damaged: mask of {wide} x {tall} for a picture of {recipe.width} x "
+            f"{recipe.height}, where {scale} x {scale} pixels are one of it"
+        )
+    if given is not None and not np.array_equal(checked_mask(given, (recipe.width, recipe.height), scale), kept):
+        raise _needed("mask", given)
+    return Image.fromarray(kept.repeat(scale, 0).repeat(scale, 1))
+
+
+def _needed(name: str, given: Image.Image | None) -> RequestRejected:
+    missing = "upload it" if given is None else "the uploaded one is another"
+    return RequestRejected(f"the picture was drawn from a {name} that is needed to draw it again: {missing}")
 
 
 def _compared(

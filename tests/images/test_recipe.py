@@ -1,5 +1,6 @@
 """Recipes inside PNG files: there and back, the web UI's text, forgeries, and drawing a picture again from one."""
 
+import base64
 import io
 import json
 import time
@@ -7,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, Verdict, replay
-from hfjax_app.images.recipe import Recipe, read_png, to_png
+from hfjax_app.images.mask import from_text, to_text
+from hfjax_app.images.recipe import Recipe, digest, read_png, to_png
+from hfjax_app.images.request import LARGEST
 
 RECIPE = Recipe(
     prompt="a red dot, twice\non two lines",
@@ -30,6 +34,7 @@ RECIPE = Recipe(
     revision="0123456789ab",
     versions={"hfjax_app": "0.1.0", "jax": "0.10.2"},
 )
+KEPT = f"16x16:{base64.b64encode(bytes([0, 255] * 16)).decode()}"  # of 32 x 32 pixels, the right half is drawn
 WEB_UI = """a cat
 Negative prompt: dog
 Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 5, Size: 64x32, Model hash: abc, Model: "x, y", Clip skip: 2"""
@@ -108,7 +113,19 @@ def changed(**values: Any) -> str:
         ({"hfjax": changed(seed=True)}, "forged or damaged: seed = 'True'"),
         ({"hfjax": changed(prompt=None)}, "forged or damaged: prompt"),
         ({"hfjax": changed(versions={"jax": 1})}, "versions must be text"),
-        ({"hfjax": "x" * 30_000}, "no settings inside"),
+        ({"hfjax": changed(mask="AB" * 32)}, "forged or damaged: mask = 'ABAB"),
+        ({"hfjax": changed(mask="")}, "forged or damaged: mask = ''"),
+        ({"hfjax": changed(mask="16x16:" + "?" * 44)}, "forged or damaged: mask = '16x16:??"),
+        ({"hfjax": changed(mask=KEPT[:-1])}, "forged or damaged: mask"),
+        ({"hfjax": changed(mask=KEPT + "AAAA")}, "forged or damaged: mask"),
+        ({"hfjax": changed(mask=KEPT.replace("16x16", "16x17"))}, "forged or damaged: mask"),
+        ({"hfjax": changed(mask=KEPT.replace("16x16", "0x0"))}, "forged or damaged: mask"),
+        ({"hfjax": changed(mask=KEPT.replace("16x16", "9999x9999"))}, "forged or damaged: mask"),
+        ({"hfjax": changed(mask=KEPT.replace("16x16", "016x16"))}, "forged or damaged: mask"),
+        ({"hfjax": changed(mask="3x1:/w==")}, "forged or damaged: mask"),
+        ({"hfjax": changed(mask=[[True]])}, r"forged or damaged: mask = '\[\[True\]\]'"),
+        ({"hfjax": changed(model="x" * 30_000)}, "forged or damaged: they are 30,... characters long"),
+        ({"hfjax": "x" * 800_000}, "no settings inside"),
         ({"parameters": "a cat"}, "can't be read: their last line must hold Steps"),
         ({"parameters": "a cat\nSteps: x, Sampler: DDIM, CFG scale: 1, Seed: 1, Size: 8x8"}, "can't be read"),
         ({"parameters": "a cat\nSteps: 1, Sampler: DDIM, CFG scale: 1, Seed: 1, Size: 8"}, "can't be read"),
@@ -205,6 +222,72 @@ def test_a_picture_made_from_another_needs_that_one(generator: ImageGenerator) -
     with pytest.raises(RequestRejected, match="the uploaded one is another"):
         replay(generator, file, image=Image.new("RGB", (32, 32)))
     assert verdict(generator, file, image=picture()).is_identical
+
+
+def painted() -> Image.Image:
+    """A mask over one corner, with an edge that is not along latents, of another size than the picture."""
+    mask = Image.new("L", (64, 64))
+    ImageDraw.Draw(mask).polygon([(21, 5), (63, 11), (50, 63)], fill=255)
+    return mask
+
+
+@pytest.fixture(scope="module")
+def inpainted(generator: ImageGenerator) -> bytes:
+    *_, step = generator.generate("red dot", steps=4, seed=1, image=picture(), mask=painted(), strength=1.0)
+    return step.pictures[0].png
+
+
+def test_an_inpainted_picture_needs_no_mask(generator: ImageGenerator, inpainted: bytes) -> None:
+    """Its file held a hash of the mask alone, and nobody can paint the same one twice: nothing that was painted in a
+    page could be verified there."""
+    with pytest.raises(RequestRejected, match="drawn from a picture that is needed to draw it again: upload it"):
+        replay(generator, inpainted)
+    assert verdict(generator, inpainted, image=picture()).is_identical
+    assert verdict(generator, inpainted, image=picture(), mask=painted()).is_identical
+    with pytest.raises(RequestRejected, match=r"drawn from a mask .* the uploaded one is another"):
+        replay(generator, inpainted, image=picture(), mask=Image.new("L", (32, 32), 255))
+    *_, whole = generator.generate("red dot", steps=4, seed=1, image=picture(), strength=1.0)
+    assert whole.image.tobytes() != Image.open(io.BytesIO(inpainted)).tobytes(), "the mask must matter"
+
+
+def test_a_replayed_mask_is_kept_again(generator: ImageGenerator, inpainted: bytes) -> None:
+    *_, step, _ = replay(generator, inpainted, image=picture())
+    assert step.pictures[0].recipe == read_png(inpainted)[1]
+
+
+def test_files_that_hold_a_hash_of_the_mask_need_the_mask(generator: ImageGenerator, inpainted: bytes) -> None:
+    image, recipe = read_png(inpainted)
+    older = to_png(image, replace(recipe, mask=digest(painted())))
+    with pytest.raises(RequestRejected, match="drawn from a mask that is needed to draw it again: upload it"):
+        replay(generator, older, image=picture())
+    with pytest.raises(RequestRejected, match=r"drawn from a mask .* the uploaded one is another"):
+        replay(generator, older, image=picture(), mask=Image.new("L", (32, 32), 255))
+    assert verdict(generator, older, image=picture(), mask=painted()).is_identical
+
+
+def test_masks_that_do_not_fit_their_picture_are_refused(generator: ImageGenerator, inpainted: bytes) -> None:
+    image, recipe = read_png(inpainted)
+
+    def replayed(mask: np.ndarray, **values: Any) -> None:
+        replay(generator, to_png(image, replace(recipe, mask=to_text(mask), **values)), image=picture())
+
+    for shape in [(8, 8), (32, 32), (16, 17), (1, 256)]:
+        with pytest.raises(RequestRejected, match=f"mask of {shape[1]} x {shape[0]} for a picture of 32 x 32"):
+            replayed(np.ones(shape, bool))
+    with pytest.raises(RequestRejected, match="mask is empty"):
+        replayed(np.zeros((16, 16), bool))
+    with pytest.raises(RequestRejected, match="there is no picture to draw into"):
+        replayed(np.ones((16, 16), bool), image=None)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 16), (LARGEST, LARGEST)], ids=str)
+def test_masks_survive_their_file(shape: tuple[int, int]) -> None:
+    """Of any size that a picture can have, beside the longest prompts."""
+    mask = np.random.default_rng(0).random(shape) < 0.5
+    recipe = replace(RECIPE, prompt="\a" * 1000, negative_prompt="\a" * 1000, mask=to_text(mask))
+    _, read = read_png(to_png(picture(), recipe))
+    assert read == recipe
+    np.testing.assert_array_equal(from_text(read.mask), mask)
 
 
 @pytest.mark.parametrize(

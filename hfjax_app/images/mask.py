@@ -1,0 +1,42 @@
+"""A mask as drawing uses it, one bit for each latent, and the text by which a recipe keeps it."""
+
+import base64
+import re
+
+import numpy as np
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images.request import LARGEST
+
+# No picture has more latents than pixels.
+MAX_CHARACTERS = len(f"{LARGEST}x{LARGEST}:") + 4 * -(-LARGEST * LARGEST // 24)
+_FORM = re.compile(r"([0-9]{1,4})x([0-9]{1,4}):([A-Za-z0-9+/]+={0,2})")
+
+
+def to_text(mask: np.ndarray) -> str:
+    """Such as "8x2:8PA=": width, height, and in base64 the bits row after row, the first one a byte's highest.
+
+    Args:
+        mask: bool [height, width], True where to draw.
+    """
+    tall, wide = mask.shape
+    return f"{wide}x{tall}:{base64.b64encode(np.packbits(mask)).decode()}"
+
+
+def from_text(text: str) -> np.ndarray:
+    """The mask of a text, bool [height, width].
+
+    Raises:
+        RequestRejected: `to_text` never writes it this way.
+    """
+    if found := _FORM.fullmatch(text):
+        wide, tall = int(found[1]), int(found[2])
+        try:
+            packed = np.frombuffer(base64.b64decode(found[3], validate=True), np.uint8)
+        except ValueError:
+            packed = np.zeros(0, np.uint8)
+        if packed.size == -(-wide * tall // 8):
+            mask = np.unpackbits(packed, count=wide * tall).reshape(tall, wide).astype(bool)
+            if to_text(mask) == text:  # each mask has one text
+                return mask
+    raise RequestRejected(f"the picture's settings are forged or damaged: mask = {text[:40]!r}")
