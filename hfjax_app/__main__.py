@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -41,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = _parser().parse_args(arguments)
     try:
         console.quiet()
+        console.write_anything()
         parsed.command(parsed)
         sys.stdout.flush()
     except HfjaxError as error:
@@ -74,10 +75,6 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def chat(arguments: argparse.Namespace) -> None:
     settings = load_settings(chat_model=arguments.model, context=arguments.context)
-    asyncio.run(_chat(arguments, settings))
-
-
-async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
     from hfjax_app.chat import SamplingParams
     from hfjax_app.chat.conversation import MAX_CHARACTERS
     from hfjax_app.text import checked_text
@@ -105,17 +102,24 @@ async def _chat(arguments: argparse.Namespace, settings: Settings) -> None:
     assistant.check(messages, params, system_prompt=arguments.system)
     engine.start()
     try:
-        shown = 0
-        async for reply in assistant.reply(messages, params, system_prompt=arguments.system):
-            print(reply.text[shown:], end="", flush=True)
-            shown = len(reply.text)
-        print(flush=True)
+        # only now, because under asyncio Ctrl-C waits until whatever computes has ended
+        reply = asyncio.run(_printed(assistant.reply(messages, params, system_prompt=arguments.system)))
     finally:
         assistant.stop()
     if arguments.stats:
         stats = ("ttft_s", "tokens", "tokens_per_s", "prompt_tokens", "finish_reason")
         stats += ("drafted_tokens", "accepted_tokens")
         print(json.dumps({name: getattr(reply, name) for name in stats}), file=sys.stderr)
+
+
+async def _printed(replies: AsyncIterator[Any]) -> Any:
+    """The last of the replies, when all of its text is on stdout."""
+    shown = 0
+    async for reply in replies:
+        print(reply.text[shown:], end="", flush=True)
+        shown = len(reply.text)
+    print(flush=True)
+    return reply
 
 
 def sentiment(arguments: argparse.Namespace) -> None:

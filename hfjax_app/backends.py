@@ -24,18 +24,25 @@ OnReport = Callable[[ProgramReport], None]
 class Backend:
     """One tab's model: its state, the programs compiled so far, and, once ready, the thing itself.
 
-    state is "waiting" (for the backends before it), "loading", "compiling", "ready" or "failed"; `seconds` is how long
-    getting ready took, and every program that was compiled since.
+    `seconds` is how long getting ready took, and every program that was compiled since.
     """
 
     name: str
     model: str
     make: Callable[[OnReport], Any]
-    state: str = "waiting"
     seconds: float = 0.0
     reports: list[ProgramReport] = field(default_factory=list)
     error: str | None = None
     _instance: Any = None
+    _state: str = "waiting"
+
+    @property
+    def state(self) -> str:
+        """ "waiting" (for the backends before it), "loading", "compiling", "ready" or "failed", then also what has
+        broken since."""
+        if self._state == "ready" and (reason := getattr(self._instance, "broken", None)):
+            self.refuse(reason)
+        return self._state
 
     def get(self) -> Any:
         """The ready backend.
@@ -74,18 +81,18 @@ class Backend:
             on_turn: called when the turn has come.
         """
         with loading.turn():
-            self.state, started = "loading", time.monotonic()
+            self._state, started = "loading", time.monotonic()
             on_turn()
             try:
                 self._instance = self.make(self._reported)
                 self.seconds = time.monotonic() - started
-                self.state = "ready"
+                self._state = "ready"
             except Exception as error:  # also a bug of ours or a library's: the other backends must still come up
                 self.refuse(_in_words(error))
 
     def refuse(self, reason: str) -> None:
         """Be one that can't be used, and say why."""
-        self.error, self.state = reason, "failed"
+        self.error, self._state = reason, "failed"
 
     def _reported(self, report: ProgramReport) -> None:
         """A program is ready: of the warm-up, or one more of a backend that serves, such as another picture size's."""
@@ -93,9 +100,12 @@ class Backend:
         if self.state == "ready":
             self.seconds += report.seconds
         else:
-            self.state = "compiling"
+            self._state = "compiling"
 
     def stop(self) -> None:
+        """Serve nobody any more; may be called twice."""
+        if self.state == "ready":
+            self.refuse("the server is stopping")
         if stop := getattr(self._instance, "stop", None):
             stop()
 

@@ -1,4 +1,4 @@
-"""What third parties may write to the terminal of our commands: nothing that their user can't act on."""
+"""The terminal of our commands: any text of ours, and of third parties nothing that their user can't act on."""
 
 import os
 import sys
@@ -25,3 +25,12 @@ def quiet() -> None:
         os.environ.setdefault(name, value)
     if not sys.warnoptions:
         warnings.simplefilter("ignore")
+
+
+def write_anything() -> None:
+    """Let output that the terminal's encoding can't say be written by its numbers, and closed streams swallow it."""
+    for name in ("stdout", "stderr"):
+        if (stream := getattr(sys, name)) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open as long as the process)
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

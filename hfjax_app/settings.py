@@ -20,10 +20,12 @@ def _default_host() -> str:
 class Settings(BaseSettings):
     """What a deployment can choose. Model fields take an embedded model's name, a folder, or a hub id."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
 
     host: str = Field(
-        default_factory=_default_host, description="address to listen on; 0.0.0.0, the default in a Space: every one"
+        default_factory=_default_host,
+        min_length=1,
+        description="address to listen on; 0.0.0.0, the default in a Space: every one",
     )
     port: int = Field(7860, ge=1, le=65535, description="port to listen on")
     chat_model: str = Field("chat-gemma", min_length=1, description="causal language model of the chat tab")

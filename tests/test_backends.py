@@ -170,3 +170,13 @@ def test_the_device_is_told_while_hosts_wait_for_each_other(monkeypatch: pytest.
     met.set()
     assert backends.wait(timeout=60)
     assert backends.device() == "none"
+
+
+def test_what_has_broken_or_ends_is_not_ready(backends: Backends) -> None:
+    """Last, because afterwards nobody is served: /health and the page go by the state."""
+    backends.chat.get().engine.stop()
+    assert [backend.state for backend in backends.all] == ["failed", "ready", "ready"]
+    with pytest.raises(ModelUnavailable, match="the chat engine is not running"):
+        backends.chat.get()
+    backends.stop()
+    assert backends.images.error == "the server is stopping"

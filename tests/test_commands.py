@@ -436,3 +436,21 @@ def test_a_reader_that_leaves_ends_it_quietly(endless: list[str]) -> None:
         stderr = process.stderr.read()
         process.wait(timeout=60)
     assert (process.returncode, stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_text_that_the_terminal_cannot_say_is_written_by_its_numbers(encoding: str) -> None:
+    code = "from hfjax_app import console; console.write_anything(); print('a \\u2764'); print('and on')"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
+    assert ended.stdout.splitlines() == [rb"a \u2764", b"and on"]
+
+
+def test_a_closed_stdout_is_no_failure() -> None:
+    """As with `>&-` in a shell: Python has no sys.stdout then."""
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; from hfjax_app.__main__ import main; sys.exit(main(['plan', '--help']))",
+    ]
+    assert subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], cwd=ROOT, capture_output=True).returncode == 0

@@ -93,3 +93,13 @@ def test_a_space_listens_to_the_outside(monkeypatch: pytest.MonkeyPatch) -> None
     assert load_settings().host == "0.0.0.0"
     monkeypatch.setenv("HFJAX_HOST", "127.0.0.1")
     assert load_settings().host == "127.0.0.1"
+
+
+def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty host would have listened on every interface."""
+    for name in ("HFJAX_HOST", "HFJAX_PORT", "HFJAX_CHAT_MODEL"):
+        monkeypatch.setenv(name, "")
+    settings = load_settings()
+    assert (settings.host, settings.port, settings.chat_model) == ("127.0.0.1", 7860, "chat-gemma")
+    with pytest.raises(RequestRejected, match="host"):
+        load_settings(host="")

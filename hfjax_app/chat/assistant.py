@@ -76,6 +76,11 @@ class ChatAssistant:
     def stop(self) -> None:
         self.engine.stop()
 
+    @property
+    def broken(self) -> str | None:
+        """Why nobody can be answered any more; None while the engine runs."""
+        return None if self.engine.alive else f"the chat engine is not running: {self.engine.why}"
+
     def check(self, messages: list[dict[str, str]], params: SamplingParams, *, system_prompt: str = "") -> None:
         """Raise RequestRejected as `reply` would, also before the engine is started: compiling may take minutes."""
         prompt, _ = self._fitted(messages, params, system_prompt)

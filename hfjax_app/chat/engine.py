@@ -157,6 +157,11 @@ class ChatEngine:
     def alive(self) -> bool:
         return self._worker.alive
 
+    @property
+    def why(self) -> str:
+        """Why the engine doesn't run."""
+        return self._worker.why
+
     def stats(self) -> EngineStats:
         return self._worker.stats()
 

@@ -255,11 +255,11 @@ class ImageGenerator:
     def _served(
         self, request: ImageRequest, recipe: Recipe, schedule: Schedule, given: np.ndarray | None
     ) -> Generator[ImageStep | Waiting, None, None]:
+        programs = yield from self._compiled(request.size)  # before it takes a place that others could draw in
         ticket = self._line.join()
         try:
             for place in self._line.wait(ticket, _LOOK_UP_S):
                 yield Waiting(reason=f"number {place} in the line")
-            programs = yield from self._compiled(request.size)
             yield from self._draw(request, recipe, schedule, given, programs)
         finally:
             self._line.leave(ticket)

@@ -26,7 +26,12 @@ def studio_app(backends: Backends) -> FastAPI:
     app.add_middleware(BodyLimit, limit=MAX_BODY)
     app.add_middleware(ContentPolicy)
 
-    @app.get("/health")
+    @app.get("/gradio_api/deep_link")
+    def no_links() -> JSONResponse:
+        """Gradio would write a session's values to files that nothing deletes."""
+        return JSONResponse({"detail": "this studio makes no links to a page's values"}, status_code=404)
+
+    @app.api_route("/health", methods=["GET", "HEAD"])
     def health() -> JSONResponse:
         state = _health(backends)
         return JSONResponse(state, status_code=200 if state["status"] == "ready" else 503)

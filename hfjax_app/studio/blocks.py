@@ -6,12 +6,12 @@ from hfjax_app.backends import Backends
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
+from hfjax_app.studio.payloads import guard
 from hfjax_app.studio.sentiment_tab import SentimentTab
 from hfjax_app.studio.status import StatusLine
 
 TITLE = "hfjax studio"
-QUEUE_LIMIT = 128
-EVENTS_AT_ONCE = 100  # more than chats, pictures and lists that may wait together, so that none keeps out the others
+EVENTS_AT_ONCE = 160  # more than chats, pictures and lists that may wait together, so that none keeps out the others
 SESSIONS = (
     1_000  # pages and API calls whose values Gradio keeps; it makes 200 kB for each call and forgets it only here
 )
@@ -43,7 +43,8 @@ def build_studio(backends: Backends) -> gr.Blocks:
             images = ImagesTab(backends.images, files)
         status.watch(page, [chat.gate, sentiment.gate, images.gate])
     page.max_threads = EVENTS_AT_ONCE
-    page.queue(max_size=QUEUE_LIMIT, api_open=False)  # closed: nobody runs past the queue and its limits
+    page.queue(api_open=False)  # closed: nobody runs past the queue and its limits
     page._queue.sleep_when_free = QUEUE_LOOK_S
     page.state_session_capacity = SESSIONS
+    guard(page)
     return page

@@ -19,7 +19,7 @@ from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.status import Gate, model_name
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, with_fact
 
-CONCURRENCY = 24  # answers and waiting lines of all visitors
+CONCURRENCY = 64  # answers and waiting lines of all visitors; who comes later is shown nothing until then
 # Between two redraws of a page, times the pages that are being answered: drawing takes its time from whoever else is
 # served, and 15 ms of the browser's. One that redraws more often falls behind fast models; a closed one is noticed at a
 # redraw.
@@ -44,6 +44,7 @@ class ChatTab:
 
     def __init__(self, backend: Backend, context: int):
         self._backend = backend
+        self._max_tokens = min(SamplingParams().max_tokens, context)
         self._answering = 0  # pages; only touched on the event loop
         self.gate = Gate(backend)
         name = model_name(backend.model)
@@ -83,7 +84,7 @@ class ChatTab:
                 defaults = SamplingParams()
                 with gr.Row():
                     max_tokens = gr.Slider(
-                        1, context, min(defaults.max_tokens, context), step=1, label="Max tokens", elem_id="max-tokens"
+                        1, context, self._max_tokens, step=1, label="Max tokens", elem_id="max-tokens"
                     )
                     temperature = gr.Slider(
                         0, 2, defaults.temperature, step=0.05, label="Temperature", elem_id="temperature"
@@ -193,7 +194,7 @@ class ChatTab:
         self,
         messages: list[dict[str, str]],
         system_prompt: str = "",
-        max_tokens: int = 256,
+        max_tokens: int | None = None,
         temperature: float = 0.7,
         top_p: float = 1.0,
         top_k: int = 0,
@@ -204,8 +205,9 @@ class ChatTab:
     ) -> dict[str, Any]:
         """Answer a conversation: messages are {"role": "user" or "assistant", "content": text}, the last one the
         user's. Streams the answer so far with its speed; the last one has a finish_reason. The answer ends before
-        the first of the strings in `stop`."""
-        options = (max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty)
+        the first of the strings in `stop`. `max_tokens` null: as the tab has it."""
+        most = self._max_tokens if max_tokens is None else max_tokens
+        options = (most, temperature, top_p, top_k, seed, min_p, repetition_penalty)
         replies = self._replies(messages, system_prompt, *options, stop=() if stop is None else stop)
         async with aclosing(replies):
             async for reply in replies:

@@ -1,12 +1,33 @@
 """Files that the studio makes for its visitors, and that Gradio deletes in time."""
 
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from gradio.utils import get_upload_folder
+
 
 class MadeFiles(set[str]):
     """Their paths, to be among the sets that Gradio sweeps (`Blocks.temp_file_sets`).
 
     A component's own set is swept only as long as no event has updated the component. Gradio goes through the sets in a
-    thread; files that are made meanwhile would end that, and with it all deleting.
+    thread; files that are made meanwhile would end that, and with it all deleting. What of uploads is left that broke
+    off, which Gradio forgets, is among them.
     """
 
-    def __iter__(self):
-        return set.__iter__(self.copy())
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun = int(time.time())  # files' times lag some milliseconds behind
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(set.__iter__(self.copy()), self._broken_off())
+
+    def _broken_off(self) -> Iterator[str]:
+        """Parts of uploads, under the names of Python's temporary files, since this process began."""
+        for path in Path(get_upload_folder()).glob("tmp*"):
+            try:
+                if path.is_file() and path.stat().st_mtime >= self._begun:
+                    yield str(path)
+            except FileNotFoundError:  # it has become a whole upload
+                pass

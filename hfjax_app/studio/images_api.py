@@ -36,8 +36,8 @@ class ImagesApi:
         self,
         prompt: str,
         negative_prompt: str = "",
-        steps: int = 20,
-        guidance_scale: float = 7.5,
+        steps: int | None = None,
+        guidance_scale: float | None = None,
         seed: int | None = None,
         images: int = 1,
         width: int | None = None,
@@ -49,15 +49,16 @@ class ImagesApi:
     ) -> dict[str, Any]:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
-        picture to start from) and `mask` (white where to draw) are data URLs."""
+        picture to start from) and `mask` (white where to draw) are data URLs. `steps` and
+        `guidance_scale` null: as the model card recommends."""
         generator = self._backend.get()
 
         def begin() -> Iterator[Any]:
             return generator.generate(
                 prompt,
                 negative_prompt=negative_prompt,
-                steps=steps,
-                guidance_scale=guidance_scale,
+                steps=generator.recommended.steps if steps is None else steps,
+                guidance_scale=generator.recommended.guidance_scale if guidance_scale is None else guidance_scale,
                 seed=seed,
                 images=images,
                 width=width,
@@ -100,6 +101,7 @@ class ImagesApi:
         moments = await asyncio.get_running_loop().run_in_executor(self._reader, begin)
         async with aclosing(stepped(news(moments), self._threads)) as told:
             async for each in told:
+                self._backend.get()  # refuses when the server ends
                 yield each
 
 

@@ -245,6 +245,7 @@ class ImagesTab:
         async with aclosing(stepped(self._with_files(moments), self._threads)) as running:
             yield gr.skip(), note("Starting …"), None, ()
             async for moment, sheet, files in running:
+                self._backend.get()  # refuses when the server ends
                 if reason := getattr(moment, "reason", None):
                     yield gr.skip(), note(f"Waiting: {reason}."), None, ()
                 elif summary := getattr(moment, "summary", None):  # its picture was the last step's

@@ -165,6 +165,7 @@ class ManyTexts:
             pieces = judged(classifier, cells)
             while not run.cancelled and (rows := await asyncio.to_thread(next, pieces, None)):
                 run.results.add(rows)
+                self._backend.get()  # refuses when the server ends
                 yield [gr.skip(), _progress(run, time.perf_counter() - started), *same]
         finally:
             self._line.remove(run)

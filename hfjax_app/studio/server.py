@@ -6,6 +6,8 @@ import importlib
 import os
 import signal
 import socket
+import threading
+from types import FrameType
 
 import uvicorn
 
@@ -30,13 +32,11 @@ def launch(backends: Backends, settings: Settings) -> None:
     with _listen(settings.host, settings.port) as listener:
         for name in ("chat", "sentiment", "images"):  # before there are two threads that import the same modules
             importlib.import_module(f"hfjax_app.{name}")
-        # uvicorn hands a signal on when it is done; SIGTERM would then kill us before the backends have stopped
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _end)
         backends.start()
         try:
             _serve(backends, settings, listener)
-        except KeyboardInterrupt:
-            pass
         finally:
             backends.stop()
     if not backends.wait(0):
@@ -51,7 +51,33 @@ def _serve(backends: Backends, settings: Settings, listener: socket.socket) -> N
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"hfjax studio is at http://{host}:{settings.port}", flush=True)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_WORDS_S, forwarded_allow_ips="*")
-    uvicorn.Server(config).run(sockets=[listener])
+    _Server(config, backends).run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends streams by their backends: a page that is told so goes on with the next server, a page whose stream is cut
+    off waits for it until it is reloaded."""
+
+    ending = False
+
+    def __init__(self, config: uvicorn.Config, backends: Backends):
+        super().__init__(config)
+        self._backends = backends
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if not _Server.ending:
+            _Server.ending = True
+            threading.Thread(target=self._backends.stop, name="ending", daemon=True).start()
+        super().handle_exit(sig, frame)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """A signal that uvicorn has not taken. It hands them on when it is done, and then the rest ends by itself.
+
+    Before that, an exception would be lost wherever Python can raise none, such as in a finaliser.
+    """
+    if not _Server.ending:
+        os._exit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

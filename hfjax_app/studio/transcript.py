@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
 
-_TAG = re.compile(r"<[^>]*>")
+_TAG = re.compile(r"<[^<>]*>")
+_MAX_NOTE = 1_000  # characters; ours have some hundred
 # What begins a tag where Gradio's Markdown shows a question, outside of code. A character that is not seen makes text
 # of it; clipboard.js takes it away again.
 _TAG_BEGINS = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)|<(?=[a-zA-Z/!?])", re.DOTALL)
@@ -52,7 +53,7 @@ def _message(message: object) -> Message:
         case {"role": "user" | "assistant" as role, "content": str(text)}:
             return Message(role=role, text=as_typed(text))
         case {"role": "user" | "assistant" as role, "content": [{"text": str(text)}, *notes]}:
-            under = str(notes[0].get("text", "")) if _is_part(notes) else ""
+            under = str(notes[0].get("text", ""))[:_MAX_NOTE] if _is_part(notes) else ""
             return Message(role=role, text=as_typed(text), note=under)
     raise RequestRejected("each message needs a role of user or assistant and a text")
 

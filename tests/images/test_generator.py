@@ -25,6 +25,7 @@ from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
+from hfjax_app.images.generator import SERVED_TOGETHER
 from hfjax_app.images.schedule import GivenNoise
 
 NOISE = np.random.default_rng(7).standard_normal((1, 4, 16, 16)).astype(np.float32)
@@ -419,3 +420,12 @@ def test_a_bad_folder_says_why(
     with pytest.raises(ModelUnavailable, match=message) as caught:
         ImageGenerator.from_pretrained(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+def test_who_waits_for_another_size_takes_no_place_from_those_who_can_draw(generator: ImageGenerator) -> None:
+    """Four who asked for new sizes kept everybody else in the line until the last of them was compiled."""
+    waiting = [generator.generate("a", width=generator.size[0] + 8 * i, steps=1) for i in range(1, SERVED_TOGETHER + 1)]
+    assert all("compiles about" in next(each).reason for each in waiting)
+    assert isinstance(next(generator.generate("a", steps=1)), ImageStep)
+    for each in waiting:
+        each.close()

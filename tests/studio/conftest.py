@@ -41,6 +41,7 @@ class Studio:
     process: subprocess.Popen[str]
     url: str
     output: Path
+    visitors: Path | None = None  # where Gradio keeps what they bring
     early_health: list[httpx.Response] = field(default_factory=list)
 
     def health(self) -> dict[str, Any]:
@@ -103,6 +104,7 @@ def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     """The app as a visitor gets it: embedded models, all warm. What visitors brought and made is gone at the end."""
     visitors = tmp_path_factory.mktemp("visitors")
     studio = start(tmp_path_factory.mktemp("studio") / "log", GRADIO_TEMP_DIR=str(visitors))
+    studio.visitors = visitors
     warm = studio.wait_until(lambda health: health["status"] != "warming up", START_S, "warm")
     assert warm["status"] == "ready", warm
     yield studio

@@ -180,6 +180,7 @@ def test_good_calls(studio: Studio) -> None:
     assert event == "complete"
     assert reply["text"]
     assert 1 <= reply["tokens"] <= 8
+    assert httpx.head(f"{studio.url}/health").status_code == 200
     event, [scores] = call(studio, "classify", "I loved it")
     assert event == "complete"
     assert max(scores, key=scores.get) == "positive"

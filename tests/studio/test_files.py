@@ -32,3 +32,14 @@ def test_files_that_are_made_during_a_sweep_do_not_end_it(tmp_path: Path, monkey
     delete_files_created_by_app(page, age=None)
     assert list(tmp_path.iterdir()) == []
     assert files == set(added)
+
+
+def test_what_is_left_of_broken_uploads_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    older = tmp_path / "tmpolder"
+    older.touch()
+    os.utime(older, (0, 0))
+    files = MadeFiles()
+    (tmp_path / "tmpabc123").touch()
+    delete_files_created_by_app(SimpleNamespace(blocks={}, temp_file_sets=[files]), age=None)
+    assert [*tmp_path.iterdir()] == [older], "another process's, perhaps"

@@ -32,6 +32,7 @@ class Generator:
 
     def __init__(self) -> None:
         self.revision, self.versions = None, {}
+        self.warm_sizes, self.recommended = ((8, 8),), SimpleNamespace(steps=2, guidance_scale=1.0)
         self.threads: set[str] = set()
 
     def seen(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,7 +104,7 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
     pictures = [Image.open(io.BytesIO(Path(moments[-1][0]).read_bytes())) for moments in (one, two)]
     assert [picture.size for picture in pictures] == [(8, 8), (16, 8)]
     assert "hfjax" in pictures[0].info, "one picture is its own file"
-    assert len(two[-1][4]) == 2
+    assert len(two[-1][5]) == 2
     assert "Identical" in verdict[-1][1]
     assert settings[0] == "a"
     assert settings[7] == str(RECIPE.seed), "as text: a browser would round the number"

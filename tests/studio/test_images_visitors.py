@@ -214,3 +214,15 @@ def test_nobody_cancels_another_visitors_picture(url: str, generator: ImageGener
         got = picture(finished.result(60))
     assert steps.begun[LEAVES] == STEPS
     assert got == alone(generator, LEAVES)
+
+
+def test_when_the_server_ends_streams_are_told(backends: Backends, url: str, steps: Steps) -> None:
+    """Last, because the backends end. A page whose stream is only cut off waits until it is reloaded."""
+    visitor = Visitor(url)
+    visitor.draw(LEAVES)
+    assert steps.is_held.wait(30)
+    backends.stop()
+    steps.has_happened.set()
+    ended = visitor.result()
+    assert "the server is stopping" in ended["error"]
+    assert steps.begun[LEAVES] <= steps.held_at + 1

@@ -7,7 +7,7 @@ import pytest
 
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio.transcript import Message, as_typed, note, read
+from hfjax_app.studio.transcript import Message, as_typed, note, read, with_fact
 
 
 def test_notes_stay_on_the_page() -> None:
@@ -55,3 +55,11 @@ def test_the_note_says_how_many_drafted_tokens_were_right() -> None:
 def test_anything_else_is_refused(history: Any) -> None:
     with pytest.raises(RequestRejected):
         read(history)
+
+
+def test_a_note_that_no_page_has_is_cut() -> None:
+    """Of 300,000 opening brackets, marking an answer as stopped took a minute, in which nobody was served."""
+    forged = [{"role": "assistant", "content": [{"text": "a"}, {"text": "<" * 300_000}]}]
+    [message] = read(forged)
+    assert len(with_fact(message.note, "stopped")) < 10_000
+    assert len(with_fact("<" * 300_000, "stopped")) > 300_000
