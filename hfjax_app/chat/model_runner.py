@@ -81,7 +81,7 @@ class ModelRunner:
     ):
         config = model.config.get_text_config(decoder=True)
         positions = getattr(config, "max_position_embeddings", None)
-        if positions is not None and context > positions:
+        if positions is not None and 0 < positions < context:  # XLNet's config says -1: no limit
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
         self.prefill_chunks, self.decode_chunk = prefill_tiers(min(prefill_chunk, context), context), decode_chunk

@@ -7,7 +7,6 @@ knows that too.
 from collections.abc import Mapping
 
 from hfjax_app.chat.plan import ChatPlanner
-from hfjax_app.errors import HfjaxError
 from hfjax_app.planning.report import GIB
 from hfjax_app.planning.together import Planner, planner_of
 from hfjax_app.planning.topology import MARGIN, Chip, Topology
@@ -34,7 +33,7 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
         try:
             planner = planner_of(kind, model, **options)
             need = _need(planner, devices)
-        except HfjaxError:
+        except Exception:  # also a library's: it must not keep the other models from being loaded
             continue
         if fits(need + sum(needs.values()), here):
             planners[kind], needs[kind] = planner, need

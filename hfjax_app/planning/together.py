@@ -5,7 +5,7 @@ from typing import Any
 
 from hfjax_app.chat.plan import ChatPlan, ChatPlanner
 from hfjax_app.embedded import resolve
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.images.plan import ImagePlanner
 from hfjax_app.planning.report import Planned, Report
 from hfjax_app.planning.topology import Topology, devices
@@ -63,15 +63,15 @@ def plan_together(
     for kind, model in models.items():
         try:
             planners[kind] = planner_of(kind, model, **options)
-        except ModelUnavailable as error:
-            reasons[kind] = str(error)
+        except Exception as error:
+            reasons[kind] = _reason(error)
     if not reasons:
         chips = devices(topology)
         for kind, planner in planners.items():
             try:
                 plans[kind] = planner.compile(chips, on_report)
-            except ModelUnavailable as error:
-                reasons[kind] = str(error)
+            except Exception as error:
+                reasons[kind] = _reason(error)
     planned = tuple(
         Planned(
             kind=kind,
@@ -92,6 +92,19 @@ def plan_together(
             need = plans["chat"].need
             floor = decode_floor(need.read, need.cache, planners["chat"].slots, topology)
     return Report(topology=topology, models=planned, advice=advice, floor=floor)
+
+
+def _reason(error: Exception) -> str:
+    """Why one model can't run, in one line; what a library raises over it must not hide what is known of the others.
+
+    Raises:
+        RequestRejected: a request's fault is no model's.
+    """
+    if isinstance(error, HfjaxError) and not isinstance(error, ModelUnavailable):
+        raise error
+    if isinstance(error, ModelUnavailable):
+        return str(error)
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no more is known'])[0]}"
 
 
 def _advice(planner: ChatPlanner | None, plans: Mapping[str, Any], topology: Topology) -> Advice:

@@ -93,8 +93,13 @@ class Encoder:
 
 
 def _positions(model: torch.nn.Module) -> int:
-    """How many tokens the model has positions for. RoBERTa and its kin count positions from behind the padding's."""
-    positions = getattr(model.config, "max_position_embeddings", None) or LENGTHS[-1]
+    """How many tokens the model has positions for. RoBERTa and its kin count positions from behind the padding's.
+
+    Where the config names none, or -1 as XLNet's does, as many as are ever read.
+    """
+    positions = getattr(model.config, "max_position_embeddings", None) or 0
+    if positions <= 0:
+        return LENGTHS[-1]
     for module in model.modules():
         if not isinstance(module, torch.nn.Embedding) or module is model.get_input_embeddings():
             continue

@@ -22,11 +22,18 @@ def checked_labels(model: Any) -> tuple[list[str], bool]:
     """A classifier's labels, and whether several of them may fit a text, by the rule of transformers' own pipeline.
 
     Raises:
-        ModelUnavailable: the model is a regression, or its labels can't be told apart.
+        ModelUnavailable: the model is a regression, it judges by what is padding here, or its labels can't be told
+            apart.
     """
     config = model.config
     if config.problem_type == "regression":
         raise ModelUnavailable(f"{type(model).__name__} is a regression: its output is no probability of a label")
+    summaries = {module.summary_type for module in model.modules() if hasattr(module, "summary_type")} - {"first"}
+    if summaries:  # transformers' SequenceSummary doesn't look at the mask
+        raise ModelUnavailable(
+            f"{type(model).__name__} judges a text by a summary of kind {summaries.pop()!r}, in which the padding on "
+            "the text's right takes part"
+        )
     labels = [str(config.id2label[index]) for index in range(config.num_labels)]
     if len(set(labels)) < len(labels):
         raise ModelUnavailable(f"{type(model).__name__}: two labels have the same name: {', '.join(labels)}")

@@ -10,6 +10,7 @@ from hfjax_app.planning.budget import refusals
 from hfjax_app.planning.together import planner_of
 from hfjax_app.planning.topology import MARGIN
 from hfjax_app.settings import load_settings
+from tests.sentiment.conftest import save, word_tokenizer
 
 MODELS = {"chat": "chat-llama", "sentiment": "sentiment", "image": "images"}
 OPTIONS: dict[str, Any] = {"slots": 4, "context": 512, "dtype": "bfloat16", "int8": False}
@@ -43,6 +44,14 @@ def test_models_fit_together_or_the_one_that_does_not_is_named() -> None:
 
 def test_a_model_that_can_not_be_read_fails_for_itself(tmp_path: Path) -> None:
     assert refusals({"image": str(tmp_path)}, devices=1, memory=1, **OPTIONS) == {}
+
+
+def test_what_a_library_raises_over_a_model_is_its_own_failure(tmp_path: Path) -> None:
+    """A tokenizer that cuts texts to -1 tokens raises an OverflowError; no model of the app was loaded for that."""
+    save(tmp_path)
+    word_tokenizer(-1).save_pretrained(tmp_path)
+    models = {"sentiment": str(tmp_path), "image": "images"}
+    assert list(refusals(models, devices=1, memory=1, **OPTIONS)) == ["image"]
 
 
 def test_nothing_is_loaded_of_models_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

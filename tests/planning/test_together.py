@@ -18,7 +18,7 @@ from hfjax_app.__main__ import main
 from tests.chat.conftest import make_tokenizer
 from tests.images.pipelines import stable_diffusion
 from tests.planning.stable_diffusion_2 import TEXT_PARAMETERS, UNET_PARAMETERS, VAE_PARAMETERS, save_configs
-from tests.sentiment.conftest import CONFIG, save
+from tests.sentiment.conftest import CONFIG, save, word_tokenizer
 
 ROOT = Path(__file__).parents[2]
 MIB, GIB = 1 << 20, 1 << 30
@@ -103,6 +103,20 @@ def test_what_can_not_run_is_named_and_nothing_is_compiled(
     assert found["preflight"]["sentiment"]["supported"] is False
     assert "is a regression" in found["preflight"]["sentiment"]["reason"]
     assert log.startswith("error: DistilBertForSequenceClassification is a regression")
+    assert log.count("\n") == 1
+
+
+def test_what_a_library_raises_over_a_model_is_the_reason_why_it_can_not_run(
+    plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """It ended the command with a traceback; nothing was said of the other models."""
+    shutil.copytree(folders["sentiment"], tmp_path, dirs_exist_ok=True)
+    word_tokenizer(-1).save_pretrained(tmp_path)
+    status, found, log = plan("--image-model", folders["image"], "--sentiment-model", tmp_path, "--json")
+    assert status == 1
+    assert found["preflight"]["image"]["supported"] is True
+    assert found["preflight"]["sentiment"]["reason"].startswith("OverflowError: ")
+    assert log.startswith("error: OverflowError: ")
     assert log.count("\n") == 1
 
 

@@ -12,6 +12,7 @@ from transformers import (
     ModernBertConfig,
     PretrainedConfig,
     RobertaConfig,
+    XLNetConfig,
 )
 
 from hfjax_app.errors import ModelUnavailable
@@ -114,3 +115,29 @@ def test_a_regression_is_refused() -> None:
     )
     with pytest.raises(ModelUnavailable, match="regression"):
         SentimentClassifier(model.eval(), word_tokenizer())
+
+
+XLNET = {"vocab_size": 64, "d_model": 32, "d_inner": 64, "n_layer": 2, "n_head": 2, "initializer_range": 0.3}
+
+
+def test_a_config_that_names_no_number_of_positions() -> None:
+    """XLNet's says -1, which the tokenizer was asked to cut texts to; it raised an OverflowError."""
+    torch.manual_seed(1)
+    config = XLNetConfig(**XLNET, num_labels=3, pad_token_id=PAD, summary_type="first")
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    classifier = SentimentClassifier(model, word_tokenizer(LIMIT))
+    assert classifier.token_limit == LIMIT
+    try:
+        [scores] = classifier.classify([TEXTS[2]])
+    finally:
+        classifier.stop()
+    with torch.no_grad():
+        logits = model(**word_tokenizer()(TEXTS[2], return_tensors="pt")).logits[0]
+    assert list(scores.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-4)
+
+
+def test_a_model_that_judges_by_the_last_position_is_refused() -> None:
+    """There stands padding, on the right of every text; XLNet expects it on the left."""
+    model = AutoModelForSequenceClassification.from_config(XLNetConfig(**XLNET, num_labels=3)).eval()
+    with pytest.raises(ModelUnavailable, match=r"XLNetForSequenceClassification .* kind 'last'"):
+        SentimentClassifier(model, word_tokenizer())
