@@ -101,13 +101,13 @@ class ModelRunner:
             lanes=Lanes.of(mesh, lanes),
         )
         self.load(dict(weights))
-        self._row_tiers, self._slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
+        self._row_tiers, self.slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
         self._prefill: dict[tuple[int, int], Program] = {}
         self._copy: dict[int, Program] = {}
         self._decode: dict[tuple[int, int], Program] = {}
         self._speculate: dict[int, Program] = {}
         # A ring can lose as many rows as a prefill chunk has; a state, none. One request is one slot's program.
-        possible = speculation and 1 in self._slot_tiers and not self.decoder.is_recurrent
+        possible = speculation and 1 in self.slot_tiers and not self.decoder.is_recurrent
         self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: there are no drafts
 
     def load(self, weights: Weights) -> None:
@@ -133,7 +133,7 @@ class ModelRunner:
                 self.copy(0, 0, rows)
             for size in self.prefill_chunks:
                 self.prefill(0, np.zeros(size, np.int32), rows - 1, 1, 0, one)
-            for count in self._slot_tiers:
+            for count in self.slot_tiers:
                 self.decode(range(count), rows, 1)
             if self.draft:
                 self.speculate(0, rows, 1, 1)
@@ -156,7 +156,7 @@ class ModelRunner:
                 name = f"chat_prefill_{size}x{rows}"
                 self._prefill[size, rows] = programs.compile(name, function, self.weights, *held, *request, **options)
         for rows in self._row_tiers:
-            for count in self._slot_tiers:
+            for count in self.slot_tiers:
                 function = partial(self._decode_chunk, rows)
                 which = (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0))
                 name = f"chat_decode_{count}x{rows}"
@@ -311,7 +311,7 @@ class ModelRunner:
 
     def width(self, slots: int) -> int:
         """The slots of the program that decodes so many."""
-        return covering(self._slot_tiers, slots)
+        return covering(self.slot_tiers, slots)
 
     def _is_end(self, token: jax.Array) -> jax.Array:
         if not self.end_tokens:

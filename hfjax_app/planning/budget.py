@@ -1,7 +1,7 @@
 """Whether the models that an app is to serve fit its devices together: arithmetic on shapes, before anything is loaded.
 
-Counts weights and the KV cache; what programs need while they run must find room in the margin. `plan` compiles and
-knows that too.
+Counts weights, the KV cache and what programs copy of it; what else they need while they run must find room in the
+margin. `plan` compiles and knows that too.
 """
 
 from collections.abc import Mapping
@@ -53,8 +53,7 @@ def _need(planner: Planner, devices: int) -> int:
     """Bytes on the first of so many devices."""
     if not isinstance(planner, ChatPlanner):
         return planner.weights
-    need = planner.need(devices)
-    return need.weights + need.cache
+    return planner.need(devices).held
 
 
 def _advice(chat: Planner | None, here: Topology, peak: int) -> Advice:
@@ -62,13 +61,5 @@ def _advice(chat: Planner | None, here: Topology, peak: int) -> Advice:
     if not isinstance(chat, ChatPlanner):
         return Advice(slots=0, context=0, topology=larger(here, lambda devices: peak))
     need = chat.need(here.devices)
-    held = need.weights + need.cache
-    footprint = Footprint(
-        weights=need.weights, cache=need.cache, per_slot_token=need.per_slot_token, resident=held, temporary=0
-    )
-
-    def on_devices(count: int) -> tuple[int, int]:
-        need = chat.need(count)
-        return need.weights, need.cache
-
-    return advise(footprint, here, chat.slots, chat.context, on_devices, beside=peak - held)
+    footprint = Footprint(need=need, resident=need.weights + need.cache, decoding=need.copied)
+    return advise(footprint, here, chat.slots, chat.context, chat.need, beside=peak - need.held)

@@ -112,20 +112,21 @@ def _advice(planner: ChatPlanner | None, plans: Mapping[str, Any], topology: Top
     if planner is None:
         return Advice(slots=0, context=0, topology=larger(topology, lambda devices: beside))
 
-    def on_devices(count: int) -> tuple[int, int]:
-        need = planner.need(count)
-        return need.weights, need.cache
-
     footprint = footprint_of(plans["chat"])
-    return advise(footprint, topology, planner.slots, planner.context, on_devices, beside=beside)
+    return advise(footprint, topology, planner.slots, planner.context, planner.need, beside=beside)
 
 
 def footprint_of(plan: ChatPlan) -> Footprint:
-    """Arguments and temporaries are the compiler's; its arguments hold the padding of the chip's layouts."""
-    return Footprint(
-        weights=plan.need.weights,
-        cache=plan.need.cache,
-        per_slot_token=plan.need.per_slot_token,
-        resident=plan.resident,
-        temporary=plan.temporary,
-    )
+    """Arguments and temporaries are the compiler's; its arguments hold the padding of the chip's layouts.
+
+    Where it refused a program or gives no figures, what decoding copies is arithmetic.
+    """
+
+    def largest(*, decodes: bool) -> int:
+        programs = (program for program in plan.programs if program.name.startswith("chat_decode") == decodes)
+        return max((program.temporary for program in programs), default=0)
+
+    decoding = largest(decodes=True)
+    if plan.too_large or not decoding:
+        decoding = max(decoding, plan.need.copied)
+    return Footprint(need=plan.need, resident=plan.resident, decoding=decoding, others=largest(decodes=False))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hfjax_app.chat.need import Need, largest_fitting
 from hfjax_app.planning.topology import NAMES, Topology, parse
 
 _OWN_ACCOUNT = 1.1  # a chip that is here says that it has a little less than its vendor does
@@ -10,17 +11,23 @@ _OWN_ACCOUNT = 1.1  # a chip that is here says that it has a little less than it
 
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
-    """A chat model's bytes on each chip: arrays that stay (weights, cache, state), and the largest temporary."""
+    """A chat model's bytes on each chip.
 
-    weights: int
-    cache: int
-    per_slot_token: int
+    Args:
+        need: by arithmetic.
+        resident: arrays that stay (weights, cache, state), with the padding of the chip's layouts.
+        decoding: the largest temporary of the programs that copy slots' rows to decode them.
+        others: the largest temporary of the others.
+    """
+
+    need: Need
     resident: int
-    temporary: int
+    decoding: int
+    others: int = 0
 
     @property
     def peak(self) -> int:
-        return self.resident + self.temporary
+        return self.resident + max(self.decoding, self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,33 +80,34 @@ def advise(
     topology: Topology,
     slots: int,
     context: int,
-    on_devices: Callable[[int], tuple[int, int]],
+    need_on: Callable[[int], Need],
     *,
     beside: int = 0,
 ) -> Advice:
-    """Arithmetic on the compiled figures: the cache grows with slots and context, the rest is taken as it is.
+    """Arithmetic on the compiled figures: the cache and the copies of its rows follow from slots and context, the rest
+    is taken as it is.
 
     Args:
         footprint: what was compiled, for these slots and this context.
         topology: where it doesn't fit.
         slots, context: what was asked for.
-        on_devices: weights and cache, bytes on each of so many devices.
+        need_on: what each of so many devices would have to hold.
         beside: bytes that the other models take on the first chip, which they have to themselves nowhere.
     """
-    padding = footprint.resident / max(1, footprint.weights + footprint.cache)  # layouts of the chip, rounded up
-    room = topology.usable - beside - footprint.temporary - footprint.weights * padding
-    per_slot = footprint.cache * padding / slots
-    per_token = footprint.per_slot_token * padding * slots
-    fixed = footprint.cache * padding - per_token * context
+    need = footprint.need
+    padding = footprint.resident / max(1, need.weights + need.cache)  # layouts of the chip, rounded up
+    more = max(0, footprint.decoding - need.copied * padding)  # what decoding takes besides the copies
 
-    def peak(devices: int) -> float:
-        return sum(on_devices(devices)) * padding + footprint.temporary + beside
+    def peak(need: Need, slots: int, context: int) -> float:
+        copied = need.slot.copied(slots, context) * padding
+        held = (need.weights + need.slot.cache(slots, context)) * padding
+        return held + max(footprint.others, copied + more) + beside
 
-    tokens = int((room - fixed) / per_token) // 64 * 64 if per_token else 0
+    fewer, shorter = largest_fitting(slots, context, lambda *size: peak(need, *size) <= topology.usable)
     return Advice(
-        slots=max(0, min(slots - 1, int(room / per_slot))) if per_slot else 0,
-        context=tokens if 64 <= tokens < context else 0,
-        topology=larger(topology, peak),
+        slots=fewer,
+        context=shorter,
+        topology=larger(topology, lambda devices: peak(need_on(devices), slots, context)),
     )
 
 

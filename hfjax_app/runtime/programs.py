@@ -22,6 +22,9 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import compile_cache, compiled_text, loading
 from hfjax_app.runtime.mesh import replicated
 
+# What whoever serves can do, where no plan says how much of it.
+_SMALLER = "fewer slots, a shorter context, smaller pictures or int8 weights need less memory"
+
 # One for all models, so that those that were asked for first are ready first.
 _compiler = ThreadPoolExecutor(1, "compile")
 
@@ -76,7 +79,7 @@ class CompilerCount:
 
 
 class ProgramTooLarge(ModelUnavailable):
-    """A planned program that the compiler refuses, because its devices have too little memory for it."""
+    """A program that the compiler refuses, because its devices have too little memory for it."""
 
 
 class Program:
@@ -190,7 +193,7 @@ class Programs:
             The program. It refuses arguments of other shapes with a TypeError.
 
         Raises:
-            ProgramTooLarge: of a planned program, what the compiler says.
+            ProgramTooLarge: what the compiler says, in one line.
         """
         started = time.perf_counter()
 
@@ -222,10 +225,11 @@ class Programs:
             try:
                 compiled = lowered.compile()
             except jax.errors.JaxRuntimeError as error:
-                if not self.planned or "RESOURCE_EXHAUSTED" not in str(error):
+                if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
                 line = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
-                raise ProgramTooLarge(f"the compiler refuses {name}: {line}") from error
+                advice = "" if self.planned else f"; {_SMALLER}"
+                raise ProgramTooLarge(f"the compiler refuses {name}: {line}{advice}") from error
         if jax.config.jax_compilation_cache_dir and not hits:
             compile_cache.seal(Path(jax.config.jax_compilation_cache_dir))
         memory = compiled.memory_analysis()

@@ -2,21 +2,24 @@
 
 import pytest
 
+from hfjax_app.chat.need import Need, SlotNeed
 from hfjax_app.errors import RequestRejected
 from hfjax_app.planning.topology import NAMES, Chip, Topology, parse
 from hfjax_app.planning.verdict import Footprint, advise, decode_floor, fits, larger
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 
-def footprint(weights: int, cache: int, temporary: int, slots: int, context: int) -> Footprint:
-    return Footprint(
-        weights=weights,
-        cache=cache,
-        per_slot_token=cache // (slots * context),
-        resident=weights + cache,
-        temporary=temporary,
+def need(weights: int, per_token: int, slots: int, context: int) -> Need:
+    slot = SlotNeed(states=0, rows=((per_token, None),))
+    return Need(
+        weights=weights, cache=slot.cache(slots, context), copied=slot.copied(slots, context), read=0, slot=slot
     )
+
+
+def footprint(weights: int, per_token: int, decoding: int, slots: int, context: int, others: int = 0) -> Footprint:
+    needed = need(weights, per_token, slots, context)
+    return Footprint(need=needed, resident=needed.weights + needed.cache, decoding=decoding, others=others)
 
 
 def test_topologies_by_name() -> None:
@@ -40,29 +43,41 @@ def test_an_unknown_topology_is_refused_with_those_that_are_known(name: str) -> 
 
 
 def test_what_fits_needs_no_advice() -> None:
-    assert fits(footprint(10 * GIB, 4 * GIB, GIB, 8, 1024).peak, parse("v5e:1x1"))
-    assert not fits(footprint(10 * GIB, 4 * GIB, 2 * GIB, 8, 1024).peak, parse("v5e:1x1"))
-    assert fits(footprint(10 * GIB, 400 * GIB, 2 * GIB, 8, 1024).peak, parse("cpu:1"))
+    """A token of each of 8 slots takes 64 KiB: 0.5 GiB for 1,024 of them, and 4 GiB for 8,192."""
+    token = GIB // 16 // 1024
+    assert fits(footprint(10 * GIB, token, GIB, 8, 8192).peak, parse("v5e:1x1"))
+    assert not fits(footprint(10 * GIB, token, 2 * GIB, 8, 8192).peak, parse("v5e:1x1"))
+    assert not fits(footprint(10 * GIB, token, GIB, 8, 8192, others=2 * GIB).peak, parse("v5e:1x1"))
+    assert fits(footprint(10 * GIB, 100 * token, 2 * GIB, 8, 8192).peak, parse("cpu:1"))
+
+
+def on_devices(count: int) -> Need:
+    """10 GiB of weights and 8 slots, each of 1 GiB for 1,024 tokens, on each of so many devices."""
+    return need(10 * GIB // count, MIB // count, 8, 1024)
 
 
 def test_advice_is_the_largest_that_fits() -> None:
-    """15.04 GiB are usable: beside 10 of weights and 1 temporary, 4.04 are left, and a slot of 1,024 tokens takes 1."""
-    need = footprint(10 * GIB, 8 * GIB, GIB, 8, 1024)
-    advice = advise(need, parse("v5e:1x1"), 8, 1024, lambda devices: (10 * GIB // devices, 8 * GIB // devices))
-    assert (advice.slots, advice.context, advice.topology) == (4, 512, "v5e:2x2")
-    assert str(advice) == "slots = 4 or context = 512 or topology v5e:2x2"
+    """15.04 GiB are usable: beside 10 of weights and 1 that is no copy, 4.04 are left. A slot of 1,024 tokens takes 1,
+    and a program of half of the slots copies theirs. On 4 chips 10 + 8 + 4 are 5.5."""
+    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices)
+    assert (advice.slots, advice.context, advice.topology) == (2, 320, "v5e:2x2")
+    assert str(advice) == "slots = 2 or context = 320 or topology v5e:2x2"
+
+
+def test_copies_and_other_programs_take_turns() -> None:
+    """A prompt's program takes 3 GiB, copies and what goes with them 5: with fewer slots it is the larger one."""
+    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024, others=3 * GIB)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices)
+    assert (advice.slots, advice.context) == (2, 256)
 
 
 def test_advice_leaves_room_for_the_other_models() -> None:
     """2 of the 4.04 GiB are taken by a model that lies on the first chip of every topology."""
-    need = footprint(10 * GIB, 8 * GIB, GIB, 8, 1024)
-
-    def on_devices(count: int) -> tuple[int, int]:
-        return 10 * GIB // count, 8 * GIB // count
-
-    advice = advise(need, parse("v5e:1x1"), 8, 1024, on_devices, beside=2 * GIB)
-    assert (advice.slots, advice.context, advice.topology) == (2, 256, "v5e:2x2")
-    advice = advise(need, parse("v5e:1x1"), 8, 1024, on_devices, beside=15 * GIB)
+    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices, beside=2 * GIB)
+    assert (advice.slots, advice.context, advice.topology) == (1, 128, "v5e:2x2")
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices, beside=15 * GIB)
     assert (advice.slots, advice.context, advice.topology) == (0, 0, "v6e:2x2")
     assert larger(parse("v5e:1x1"), lambda devices: 20 * GIB) == "v6e:1x1"
     assert larger(parse("v5e:1x1"), lambda devices: 40 * GIB) is None
@@ -77,10 +92,10 @@ def test_what_lies_whole_on_one_chip_needs_a_larger_chip() -> None:
 
 
 def test_weights_that_no_number_of_slots_makes_room_for() -> None:
-    need = footprint(20 * GIB, GIB, GIB, 8, 1024)
-    advice = advise(need, parse("v5e:1x1"), 8, 1024, lambda devices: (20 * GIB // devices, GIB // devices))
+    whole = footprint(20 * GIB, MIB // 8, GIB, 8, 1024)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: need(20 * GIB // devices, 128, 8, 1024))
     assert (advice.slots, advice.context, advice.topology) == (0, 0, "v5e:2x2")
-    nowhere = advise(need, parse("v5e:1x1"), 8, 1024, lambda devices: (90 * GIB, GIB))
+    nowhere = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: need(90 * GIB, 128, 8, 1024))
     assert "a smaller model, or int8" in str(nowhere)
 
 

@@ -1,5 +1,8 @@
 """Ahead-of-time programs: the ledger, refusal of other shapes, donation, and no compilation when they are called."""
 
+import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,22 @@ import pytest
 
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
+
+# 40 GB on a chip of 16; only libtpu's compiler says so before anything runs.
+TOO_LARGE = """
+import jax
+from hfjax_app.planning.topology import devices, parse, prepare_process
+prepare_process(parse("v5e:1x1"))
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.mesh import mesh_of
+from hfjax_app.runtime.programs import Programs
+for planned in (True, False):
+    programs = Programs(mesh=mesh_of(devices(parse("v5e:1x1"))), planned=planned)
+    try:
+        programs.compile("big", lambda x: x + 1, jax.ShapeDtypeStruct((10**10,), "float32"))
+    except ModelUnavailable as error:
+        print(error)
+"""
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -110,3 +129,14 @@ def test_the_name_is_in_the_cache() -> None:
     Programs().compile("a_name_to_find", lambda x: x @ x.T, X)
     folder = Path(jax.config.jax_compilation_cache_dir)
     assert list(folder.glob("*a_name_to_find*-cache"))
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
+def test_a_program_that_the_compiler_refuses_is_one_line_of_words() -> None:
+    """Outside of plans it was a traceback that no visitor of the studio could do anything with."""
+    command = [sys.executable, "-c", TOO_LARGE]
+    result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    planned, served = result.stdout.splitlines()
+    assert planned.startswith("the compiler refuses big: ")
+    assert served == f"{planned}; fewer slots, a shorter context, smaller pictures or int8 weights need less memory"
