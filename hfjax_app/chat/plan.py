@@ -16,7 +16,7 @@ from hfjax_app.chat.label_scores import LabelScores
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import Need, need_of
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.hub import load
+from hfjax_app.runtime.hub import NoTokenizer, load
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
@@ -61,15 +61,19 @@ class ChatPlanner:
         self.slots, self.context, self.int8, self.speculation = slots, context, int8, speculation
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
         self._needs: dict[int, Need] = {}
-        self._tokenizer = load(AutoTokenizer.from_pretrained, source)
+        try:
+            template = load(AutoTokenizer.from_pretrained, source).chat_template is not None
+        except NoTokenizer:
+            template = None
         whole = self.need(1)  # refuses what can't run before anything is compiled
         self.facts = Facts(
             architecture=type(self.model).__name__,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             bytes=whole.weights,
             dtype="int8 and " + dtype if int8 else dtype,
-            has_template=self._tokenizer.chat_template is not None,
+            has_template=template,
             end_tokens=end_tokens(self.model),
+            has_tokenizer=template is not None,
         )
 
     def _runner(self, mesh: Any) -> ModelRunner:

@@ -9,6 +9,7 @@ from hfjax_app.planning.verdict import Advice, Floor
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 
 GIB = 1 << 30
+_TEMPLATES = {True: "yes", False: "none, messages are text to continue", None: "unknown"}
 _GATED = {True: "yes, its licence must be accepted", False: "no", None: "unknown, the hub can't be asked"}
 
 
@@ -113,10 +114,11 @@ def _preflight(planned: Planned) -> Iterator[str]:
     if planned.reason is None:
         yield f"{kind}: {facts.architecture} is supported"
     yield f"  {facts.parameters / 1e9:.3f} G parameters, {_size(facts.bytes)} in {facts.dtype}"
-    if facts.has_template is not None:
+    if facts.end_tokens is not None:
         ends = ", ".join(map(str, facts.end_tokens)) or "none: answers end at max tokens"
-        template = "yes" if facts.has_template else "none, messages are text to continue"
-        yield f"  chat template: {template}; end tokens: {ends}"
+        yield f"  chat template: {_TEMPLATES[facts.has_template]}; end tokens: {ends}"
+    if not facts.has_tokenizer:
+        yield "  no tokenizer here: needed to serve it, not to plan"
     yield f"  gated: {_GATED[planned.gated]}"
 
 

@@ -32,6 +32,7 @@ T = TypeVar("T")
 # What a checkpoint consists of; a repository may also hold other formats of the same weights, many times as large. In
 # these patterns `*` also stands for `/`.
 _CONFIG_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")
 _STEMS = ("model", "diffusion_pytorch_model")  # of the names of weight files: transformers' and diffusers'
 _HALF = ".fp16"  # in the names of files with rounded weights, for which one looks where there are no others
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}
@@ -138,18 +139,27 @@ def _indexed(index: Path, folder: Path, name: str) -> list[Path]:
     return [folder / file for file in names]
 
 
+class NoTokenizer(ModelUnavailable):
+    """None of a model's files is a tokenizer's."""
+
+
 def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
-    """Call an Auto class's `from_pretrained` on a folder or a hub id, without its code, and translate its errors.
+    """Load a tokenizer from a folder or a hub id, without code of its own, and translate the errors.
 
     Args:
-        from_pretrained: e.g. `AutoTokenizer.from_pretrained`.
+        from_pretrained: `AutoTokenizer.from_pretrained`.
         source: a local folder or a hub id, as `fetch` takes it.
-        options: passed on, e.g. `dtype`.
+        options: passed on.
 
     Raises:
+        NoTokenizer: there is none; for many architectures transformers makes one up, of a handful of words.
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
     name = os.fspath(source)
+    folder = fetch(source, weights=False)
+    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        kind = "model folder" if Path(name).is_dir() else "model"
+        raise NoTokenizer(f"{kind} {name!r} has no tokenizer (tokenizer.json)")
     options = {"trust_remote_code": False, **options}  # without the option transformers asks on stdin
     try:
         if Path(name).exists():
@@ -158,11 +168,17 @@ def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **op
         pin = {"revision": revision} if revision else {}
         return from_pretrained(repository, **pin, **_reach(repository), **options)
     except Exception as error:
-        raise ModelUnavailable(explain(name, error)) from error
+        raise ModelUnavailable(explain(name, error, weights=False)) from error
 
 
-def explain(name: str, error: Exception) -> str:
-    """One line for what a library raised over a model: the deepest cause that has a remedy decides."""
+def explain(name: str, error: Exception, *, weights: bool = True) -> str:
+    """One line for what a library raised over a model: the deepest cause that has a remedy decides.
+
+    Args:
+        name: what the user called the model.
+        error: what was raised.
+        weights: whether it may be for want of weights.
+    """
     causes = _chain(error)
 
     def caused_by(*kinds: type[BaseException]) -> bool:
@@ -180,7 +196,7 @@ def explain(name: str, error: Exception) -> str:
         kind = "model folder" if Path(name).is_dir() else "model"
         return f"{kind} {name!r}: a safetensors file is truncated or corrupt; copy or download it again"
     if Path(name).is_dir():
-        if ".safetensors" not in {path.suffix for path in Path(name).rglob("*") if path.is_file()}:
+        if weights and ".safetensors" not in {path.suffix for path in Path(name).rglob("*") if path.is_file()}:
             return _no_weights(name, Path(name))
         return f"model folder {name!r} can't be loaded: {_first_line(error)}"
     if caused_by(HFValidationError):

@@ -14,8 +14,9 @@ class Facts:
         parameters: how many.
         bytes: of all weights in `dtype`, together.
         dtype: in words.
-        has_template: whether it has a chat template; None where it is no chat model.
+        has_template: whether it has a chat template; None where it is no chat model, or has no tokenizer here.
         end_tokens: ids that end an answer; None where it is no chat model.
+        has_tokenizer: whether one is here. Plans do without; whoever serves needs it.
     """
 
     architecture: str
@@ -24,6 +25,7 @@ class Facts:
     dtype: str
     has_template: bool | None = None
     end_tokens: tuple[int, ...] | None = None
+    has_tokenizer: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

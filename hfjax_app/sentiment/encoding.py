@@ -29,7 +29,28 @@ class Traced:
     spans: list[tuple[int, int] | None]
 
 
-class Encoder:
+class Lengths:
+    """How many tokens of a text a model reads, and the lengths that its programs are for.
+
+    Args:
+        model: its positions limit them.
+        most: what else does.
+
+    Attributes:
+        token_limit: special tokens included.
+        lengths: in ascending order; the last one is the limit.
+    """
+
+    def __init__(self, model: torch.nn.Module, most: int = LENGTHS[-1]):
+        self.token_limit = min(most, _positions(model), LENGTHS[-1])
+        self.lengths = [length for length in LENGTHS if length < self.token_limit] + [self.token_limit]
+
+    def fitting(self, tokens: int) -> int:
+        """The shortest of the programs' lengths that holds so many tokens."""
+        return next(length for length in self.lengths if length >= tokens)
+
+
+class Encoder(Lengths):
     """A model's tokenizer. Thread-safe.
 
     The tokenizer is copied into one of the `tokenizers` library that is never changed afterwards: transformers' own
@@ -51,8 +72,7 @@ class Encoder:
                 f"{type(tokenizer).__name__} is a slow tokenizer; one with a tokenizer.json is needed"
             )
         self.pad = tokenizer.pad_token_id
-        self.token_limit = min(tokenizer.model_max_length, _positions(model), LENGTHS[-1])
-        self.lengths = [length for length in LENGTHS if length < self.token_limit] + [self.token_limit]
+        super().__init__(model, tokenizer.model_max_length)
         self._whole = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._whole.no_padding()
         self._whole.no_truncation()
@@ -75,10 +95,6 @@ class Encoder:
             None if special else span for span, special in zip(found.offsets, found.special_tokens_mask, strict=True)
         ]
         return Traced(ids=found.ids, spans=spans)
-
-    def fitting(self, tokens: int) -> int:
-        """The shortest of the programs' lengths that holds so many tokens."""
-        return next(length for length in self.lengths if length >= tokens)
 
     def padded(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids and mask, int32 [batch, length]. Rows that are only padding look at their first token, so that their

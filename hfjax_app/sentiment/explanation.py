@@ -19,7 +19,7 @@ import torch
 from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.sentiment.encoding import Encoder
+from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.turns import Turns
 
 TOLERANCE = 0.018  # of the logit's change; a stretch of the path that misses it is divided. 2 % is promised
@@ -66,14 +66,16 @@ class Explainer:
 
     Args:
         model: the torch classifier.
-        encoder: of its texts.
+        encoder: of its texts; for planned programs their lengths are enough.
         weights: its weights on the device.
         turns: of the device.
         calls: both parts of a divided stretch, side by side.
         programs: where to compile.
     """
 
-    def __init__(self, model: Any, encoder: Encoder, weights: Weights, turns: Turns, calls: Calls, programs: Programs):
+    def __init__(
+        self, model: Any, encoder: Encoder | Lengths, weights: Weights, turns: Turns, calls: Calls, programs: Programs
+    ):
         self._encoder, self._weights, self._turns, self._calls = encoder, weights, turns, calls
         self._labels = model.config.num_labels
         function = _path_function(model)

@@ -12,13 +12,13 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.runtime.calls import Calls
-from hfjax_app.runtime.hub import load
+from hfjax_app.runtime.hub import NoTokenizer, load
 from hfjax_app.runtime.mesh import mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.weights import empty_model, weights_for
-from hfjax_app.sentiment.encoding import Encoder
+from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.sentiment.turns import Turns
 
@@ -40,7 +40,10 @@ class SentimentPlanner:
     def __init__(self, source: str | os.PathLike[str]):
         self._model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
         checked_labels(self._model)
-        self._encoder = Encoder(load(AutoTokenizer.from_pretrained, source), self._model)
+        try:
+            self._encoder = Encoder(load(AutoTokenizer.from_pretrained, source), self._model)
+        except NoTokenizer:
+            self._encoder = Lengths(self._model)
         parameters = list(self._model.parameters())
         size = sum(tensor.nbytes for tensor in (*parameters, *self._model.buffers()))
         self.weights = size
@@ -49,6 +52,7 @@ class SentimentPlanner:
             parameters=sum(parameter.numel() for parameter in parameters),
             bytes=size,
             dtype="float32",
+            has_tokenizer=isinstance(self._encoder, Encoder),
         )
 
     def compile(

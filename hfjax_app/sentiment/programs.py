@@ -9,7 +9,7 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.programs import Program, Programs
-from hfjax_app.sentiment.encoding import Encoder
+from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.turns import Turns
 
@@ -45,7 +45,7 @@ class ClassifierPrograms:
 
     Args:
         model: a torch sequence classifier; it is read, never changed.
-        encoder: of its texts.
+        encoder: of its texts; for planned programs their lengths are enough.
         weights: the model's, or for planned programs their shapes.
         programs: where to compile.
         turns: of the device.
@@ -64,7 +64,7 @@ class ClassifierPrograms:
     def __init__(
         self,
         model: Any,
-        encoder: Encoder,
+        encoder: Encoder | Lengths,
         weights: Weights,
         programs: Programs,
         turns: Turns,

@@ -70,6 +70,25 @@ def test_configs_alone_are_enough(plan: Callable[..., tuple[int, Any, str]], fol
     assert found["peak_bytes_per_chip"] == sum(peaks)
 
 
+def test_a_config_without_a_tokenizer_is_planned(plan: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
+    """It was refused for want of weights, which no plan reads. transformers makes a tokenizer up for some classes."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaConfig(vocab_size=512, eos_token_id=2, **sizes).save_pretrained(tmp_path / "chat")
+    config = {
+        **CONFIG.to_dict(),
+        "max_position_embeddings": 32,
+        "architectures": ["DistilBertForSequenceClassification"],
+    }
+    DistilBertConfig(**config).save_pretrained(tmp_path / "sentiment")
+    assert [file.name for file in tmp_path.rglob("*.*")] == ["config.json"] * 2
+    chosen = [option for kind in ("chat", "sentiment") for option in (f"--{kind}-model", tmp_path / kind)]
+    status, text, log = plan(*chosen, "--slots", 1, "--context", 64, "--speculation", "never")
+    assert status == 0, log
+    assert text.count("no tokenizer here") == 2
+    assert "chat template: unknown; end tokens: 2" in text
+    assert "classify_16x32" in text
+
+
 def test_the_text_says_what_is_arithmetic(
     plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

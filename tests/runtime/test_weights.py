@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
+    DistilBertConfig,
     Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -289,6 +290,21 @@ def test_code_in_a_checkpoint_is_never_run(folder: Path, monkeypatch: pytest.Mon
     with pytest.raises(ModelUnavailable, match="needs code of its own"):
         load_tokenizer(AutoTokenizer.from_pretrained, folder)
     assert not proof.exists()
+
+
+def test_a_tokenizer_that_fails_is_not_weights_that_are_missing(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "tokenizer.json").write_text("no JSON")
+    with pytest.raises(ModelUnavailable, match="can't be loaded") as error:
+        load_tokenizer(AutoTokenizer.from_pretrained, folder)
+    assert "weights" not in str(error.value)
+
+
+def test_no_tokenizer_is_made_up(tmp_path: Path) -> None:
+    """For many classes transformers takes an empty vocabulary where there is none, and every word is unknown."""
+    DistilBertConfig().save_pretrained(tmp_path)
+    with pytest.raises(ModelUnavailable, match=r"has no tokenizer \(tokenizer.json\)"):
+        load_tokenizer(AutoTokenizer.from_pretrained, tmp_path)
 
 
 @pytest.mark.parametrize("command", ["chat --model {} hello", "plan --chat-model {} --topology cpu:1"])
