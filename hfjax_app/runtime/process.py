@@ -49,6 +49,12 @@ def _has_libtpu_only() -> bool:
     return importlib.util.find_spec("libtpu") is not None and "0x1ae0" not in vendors
 
 
+def _has_gpu_kernels() -> bool:
+    """Whether XLA has caches of its own to keep beside jax's. Their folder is then part of every entry's key, so that
+    a copy of the cache in another folder, or on another machine, is of no use."""
+    return not runs_on_cpu() and not has_tpu()
+
+
 def keep_freed_memory() -> None:
     """Let glibc keep large freed blocks instead of handing them back to the kernel.
 
@@ -139,7 +145,7 @@ def _use_cache_folder(folder: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     compilation_cache.reset_cache()  # whoever compiled before: jax holds on to the folder of that moment
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
-    if runs_on_cpu():  # these are caches of GPU kernels, but their path would be part of every entry's key
+    if not _has_gpu_kernels():
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     if compile_cache.open_folder(folder):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -122,6 +122,23 @@ def test_a_second_process_finds_its_programs_in_the_cache(warm_folder: Path) -> 
     assert stderr == ""
 
 
+@pytest.mark.parametrize(
+    ("platforms", "tpu", "kept"),
+    [("cpu", False, False), ("cpu", True, False), ("tpu", True, False), ("cuda", False, True)],
+)
+def test_only_caches_of_gpu_kernels_make_the_folder_part_of_a_key(
+    platforms: str, tpu: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a TPU they did too, and a cache that came from a bucket to another folder was compiled again."""
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    monkeypatch.setattr(process, "has_tpu", lambda: tpu)
+    assert process._has_gpu_kernels() == kept
+
+
+def test_programs_are_found_in_a_copy_of_the_cache(folder: Path) -> None:
+    assert run_program(folder) == (True, "")
+
+
 def test_damaged_entries_are_compiled_again_once_and_in_silence(folder: Path) -> None:
     """jax alone warns about a damaged entry at every start and never replaces it, so every start stayed slow."""
     for name, spoil in SPOILED.items():
