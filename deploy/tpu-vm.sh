@@ -16,9 +16,9 @@ case $command in
   create)
     [ $# -eq 4 ] || usage
     case $4 in
-      v5litepod-*) image=v2-alpha-tpuv5-lite ;;
-      v6e-*) image=v2-alpha-tpuv6e ;;
-      *) echo "error: type $4: v5litepod-1, -4, -8 or v6e-1, -4, -8" >&2; exit 2 ;;
+      v5litepod-[148]) image=v2-alpha-tpuv5-lite ;;
+      v6e-[148]) image=v2-alpha-tpuv6e ;;
+      *) echo "error: type $4: v5litepod-1, -4, -8 or v6e-1, -4, -8 (slices of one host)" >&2; exit 2 ;;
     esac
     vm create "$name" --zone "$zone" --accelerator-type "$4" --version "$image"
     ;;

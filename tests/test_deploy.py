@@ -68,21 +68,44 @@ def test_the_health_check_asks_the_port_that_is_served(file: Path) -> None:
     assert asked == ["/health"]
 
 
-@pytest.mark.parametrize(("settings", "port"), [(None, 7860), ("HFJAX_SLOTS=8\n", 7860), ("HFJAX_PORT=8000\n", 8000)])
-def test_the_tunnel_leads_to_the_port_that_is_served(settings: str | None, port: int, tmp_path: Path) -> None:
-    script = tmp_path / "deploy" / "tpu-vm.sh"
+def run_script(folder: Path, *arguments: str, settings: str | None = None) -> subprocess.CompletedProcess[str]:
+    """tpu-vm.sh with a gcloud that prints what it is asked, and perhaps a studio.env."""
+    script = folder / "deploy" / "tpu-vm.sh"
     script.parent.mkdir()
     shutil.copy(ROOT / "deploy" / "tpu-vm.sh", script)
     if settings is not None:
         (script.parent / "studio.env").write_text(settings)
-    gcloud = tmp_path / "gcloud"
+    gcloud = folder / "gcloud"
     gcloud.write_text('#!/bin/sh\necho "$@"\n')
     gcloud.chmod(0o755)
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    command = [script, "tunnel", "studio", "us-west4-a"]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    return subprocess.run([script, *arguments], env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("settings", "port"), [(None, 7860), ("HFJAX_SLOTS=8\n", 7860), ("HFJAX_PORT=8000\n", 8000)])
+def test_the_tunnel_leads_to_the_port_that_is_served(settings: str | None, port: int, tmp_path: Path) -> None:
+    result = run_script(tmp_path, "tunnel", "studio", "us-west4-a", settings=settings)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.endswith(f" -L 7860:127.0.0.1:{port}\n")
+
+
+@pytest.mark.parametrize(
+    ("slice_type", "image"),
+    [("v5litepod-1", "v2-alpha-tpuv5-lite"), ("v5litepod-8", "v2-alpha-tpuv5-lite"), ("v6e-4", "v2-alpha-tpuv6e")],
+)
+def test_a_slice_of_one_host_is_made(slice_type: str, image: str, tmp_path: Path) -> None:
+    result = run_script(tmp_path, "create", "studio", "us-west4-a", slice_type)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith(f" --accelerator-type {slice_type} --version {image}\n")
+
+
+@pytest.mark.parametrize("slice_type", ["v5litepod-16", "v5litepod-2", "v6e-256", "v6e-", "v4-8"])
+def test_a_slice_that_one_studio_can_not_serve_is_refused(slice_type: str, tmp_path: Path) -> None:
+    """Those of several hosts were made and paid for, and nothing but their first host was ever used."""
+    result = run_script(tmp_path, "create", "studio", "us-west4-a", slice_type)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: type {slice_type}: v5litepod-1, -4, -8 or v6e-1, -4, -8")
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_script_explains_itself() -> None:
