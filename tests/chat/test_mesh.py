@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -64,7 +65,7 @@ for argument in sys.argv[1:]:
         "devices": len(jax.devices()),
         "same": many.generate(prompts, params) == one.generate(prompts, params),
         "different_tokens": len({t for answer in one.generate(prompts, params) for t in answer}),
-        "reduces": len(re.findall(r" all-reduce(?:-start)?\\(", text)),
+        "collectives": re.findall(r" (all-[a-z]+|collective-[a-z]+|reduce-scatter)(?:-start)?\\(", text),
         "weights_split": sum(not w.sharding.is_fully_replicated for w in many.runner.weights.values()),
         "rows": sum(leaf.shape[1] for leaf in cache),
         "cache_split": all(not leaf.sharding.is_fully_replicated for leaf in cache),
@@ -115,5 +116,8 @@ def test_eight_devices_say_what_one_says(tmp_path: Path, wanted: list[str]) -> N
         # The vocabulary and every projection, but keys and values only where their heads can be shared out.
         assert found["weights_split"] >= LAYERS * (7 if whole_heads else 5) + 1, case
         assert found["cache_split"] == whole_heads, case
-        # Two a layer, and one where the devices look up their parts of the vocabulary.
-        assert found["reduces"] <= 2 * LAYERS + 1, case
+        # Two a layer, and one where the devices look up their parts of the vocabulary; their logits meet at the end.
+        met = Counter(found["collectives"])
+        assert met.keys() <= {"all-reduce", "all-gather"}, (case, met)
+        assert met["all-reduce"] <= 2 * LAYERS + 1, (case, met)
+        assert met["all-gather"] <= 1, (case, met)
