@@ -1,11 +1,33 @@
 """What a compiled program's text says and the compiler's figures don't: its constants, collectives and copies."""
 
 import re
+from dataclasses import dataclass
 from math import prod
 
 _BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4}
 _CONSTANT = re.compile(r"= (\w+)\[([\d,]*)\]\S* constant\(")
 _ALL_REDUCE = re.compile(r" all-reduce(?:-start)?\(")
+_FUSED = re.compile(r" fusion\(.*?\bcalls=%?([\w.-]+)")
+_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.-]+) \(.*\{$")
+_INSTRUCTION = re.compile(
+    r"^\s+(?P<root>ROOT )?%?(?P<name>[\w.-]+) = (?P<dtype>\w+)\[(?P<dimensions>[\d,]*)\](?P<layout>\S*) "
+    r"(?P<operation>[\w-]+)\((?:\w+\[\S* )?%?(?P<operand>[\w.-]*).*?\)(?:.*\bcalls=%?(?P<calls>[\w.-]+))?"
+)
+_MOVES = {"copy", "copy-done", "convert", "transpose"}
+_SAME_BYTES = {"bitcast", "reshape"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Instruction:
+    """A line of a computation. `operand` is the first one; `calls`, of a fusion, the computation that it stands for."""
+
+    name: str
+    operation: str
+    operand: str
+    calls: str | None
+    size: int
+    near: bool  # in a memory of the core's own, where a TPU fetches ahead what it will read
+    is_root: bool
 
 
 def largest_constant(text: str) -> int:
@@ -16,6 +38,51 @@ def largest_constant(text: str) -> int:
 def all_reduces(text: str) -> int:
     """How many all-reduces a program has; one in a loop counts once."""
     return len(_ALL_REDUCE.findall(text))
+
+
+def largest_move(text: str) -> int:
+    """Bytes of the largest array that a program only copies, transposes or converts, as a step of its own.
+
+    Such a step reads and writes memory and computes nothing. As a part of a fusion that computes something it costs
+    nothing, so of fusions only those count that do nothing else.
+    """
+    computations = _computations(text)
+    fused = set(_FUSED.findall(text))
+    steps = (line for name, lines in computations.items() if name not in fused for line in lines)
+    return max((line.size for line in steps if not line.near and _only_moves(line, computations)), default=0)
+
+
+def _only_moves(line: _Instruction, computations: dict[str, list[_Instruction]]) -> bool:
+    """Whether an instruction gives what it is given, in another place, order or dtype."""
+    if line.operation != "fusion":
+        return line.operation in _MOVES
+    inside = {other.name: other for other in computations.get(line.calls or "", ())}
+    at, moves = next((other for other in inside.values() if other.is_root), None), False
+    while at is not None and at.operation in _MOVES | _SAME_BYTES:
+        moves |= at.operation in _MOVES
+        at = inside.get(at.operand)
+    return moves and at is not None and at.operation == "parameter"
+
+
+def _computations(text: str) -> dict[str, list[_Instruction]]:
+    """Each computation's instructions, but for those whose result is a tuple."""
+    found: dict[str, list[_Instruction]] = {}
+    for line in text.splitlines():
+        if header := _COMPUTATION.match(line):
+            found[header[1]] = current = []
+        elif instruction := _INSTRUCTION.match(line):
+            current.append(
+                _Instruction(
+                    name=instruction["name"],
+                    operation=instruction["operation"],
+                    operand=instruction["operand"],
+                    calls=instruction["calls"],
+                    size=_size(instruction["dtype"], instruction["dimensions"]),
+                    near="S(" in instruction["layout"],
+                    is_root=instruction["root"] is not None,
+                )
+            )
+    return found
 
 
 def _size(dtype: str, dimensions: str) -> int:

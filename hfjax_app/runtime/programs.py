@@ -37,8 +37,8 @@ class ProgramReport:
 
     The compiler's own figures, in bytes on each device, 0 where it gives none: `arguments` of the program, `temporary`
     memory while it runs, and `in_place`, those of its results that take the place of a donated argument. `constant`,
-    bytes of its largest constant, and `all_reduces`, how many it has written down, are read off its text, for planned
-    programs only.
+    bytes of its largest constant, `all_reduces`, how many it has written down, and `moved`, bytes of the largest array
+    that a step of it only copies, transposes or converts, are read off its text, for planned programs only.
     """
 
     name: str
@@ -50,6 +50,7 @@ class ProgramReport:
     in_place: int = 0
     constant: int = 0
     all_reduces: int = 0
+    moved: int = 0
 
 
 class CompilerCount:
@@ -244,6 +245,7 @@ class Programs:
             in_place=getattr(memory, "alias_size_in_bytes", 0),
             constant=compiled_text.largest_constant(text),
             all_reduces=compiled_text.all_reduces(text),
+            moved=compiled_text.largest_move(text),
         )
         self.reports.append(report)
         self._on_report(report)

@@ -6,6 +6,7 @@ Two layers of each in `make test`; whole models, minutes each, in `make test-tpu
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformers import Gemma3TextConfig, LlamaConfig
 from tests.chat.conftest import make_tokenizer
 
 ROOT = Path(__file__).parents[2]
+GIB = 1 << 30
 LAYERS = {"gemma-3-1b": 26, "llama-3.2-1b": 16, "llama-3.1-8b": 32}
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
@@ -63,6 +65,19 @@ def plan(folder: Path, name: str, layers: int, *arguments: str) -> subprocess.Co
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
+def copied(leaves: list[list[int | None]], count: int, rows: int, slots: int, context: int) -> int:
+    """Bytes of the rows that a decode program of a tier copies: none where it works on the whole cache.
+
+    Args:
+        leaves: bytes of a row of a slot, and how many rows there are at most, None: as the context.
+        count, rows: of the tier.
+        slots, context: of the cache.
+    """
+    if (count, rows) == (slots, context):
+        return 0
+    return count * sum(size * min(rows, most or context) for size, most in leaves)
+
+
 def check(
     folder: Path, name: str, topology: str, layers: int, slots: int, context: int, speculation: str = "auto"
 ) -> dict[str, Any]:
@@ -85,10 +100,16 @@ def check(
             # What is a constant of the program is no argument of it.
             assert program["arguments"] >= need["weights"] + of_slots * need["cache"]
             assert program["constant"] <= 1 << 20
-            # A copy, transpose or conversion of the embedding table, the largest weight, would be temporary memory; so
-            # would be the output layer's weights, gathered from all chips. Besides, a tier copies the rows of some
-            # slots, and labels go on in caches of their own.
+            # No weights of a layer are copied, transposed or converted before they are used. Logits may be.
+            assert program["moved"] < config.hidden_size * config.intermediate_size * 2 // found["chips"]
+            # The output layer's weights, gathered from all chips, would be temporary memory. Besides, labels go on in
+            # caches of their own.
             assert program["temporary"] < largest // 2 + (program["in_place"] if of_slots else largest // 2)
+            if tier := re.fullmatch(r"chat_decode_(\d+)x(\d+)", program["name"]):
+                assert (
+                    program["temporary"]
+                    < copied(need["slot"]["rows"], *map(int, tier.groups()), slots, context) + GIB // 10
+                )
             if topology.endswith("1x1"):
                 assert program["temporary"] < need["weights"] // 8
             # Two a layer, one for the parts of the embedding, one where the logits meet. A round with a draft is a
