@@ -18,6 +18,7 @@ from hfjax_app.studio.refusal import refusals_shown, streamed
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.status import Gate, model_name
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, with_fact
+from hfjax_app.studio.updates import afterwards
 
 CONCURRENCY = 64  # answers and waiting lines of all visitors; who comes later is shown nothing until then
 # Between two redraws of a page, times the pages that are being answered: drawing takes its time from whoever else is
@@ -121,7 +122,7 @@ class ChatTab:
             **_RUN,
         )
         # only now, because until its event has ended the page would ignore the next question
-        asking.then(_idle, None, [textbox], queue=False, **shared)
+        afterwards(asking, [textbox], [_idle()])
         # the cancellation first, then what it leaves behind, or a late piece of the answer would overwrite that
         for end, then, inputs in (
             (textbox.stop, self._stopped, [chatbot]),
@@ -150,7 +151,7 @@ class ChatTab:
         with refusals_shown():
             messages = read(history)
             asked = _last_question(messages, len(messages) - 1)
-            return [_shown(messages[:asked]), _idle(messages[asked].text)]
+            return [_shown(messages[:asked]), _idle(value=messages[asked].text)]
 
     def _stopped(self, history: object) -> list[Any]:
         with refusals_shown():
@@ -223,9 +224,9 @@ def _shown(messages: list[Message]) -> list[dict[str, object]]:
     return [message.shown() for message in messages]
 
 
-def _idle(*text: str) -> gr.Textbox:
+def _idle(**text: str) -> dict[str, Any]:
     """The text box when nothing runs: Enter sends. Without a text, what is typed stays."""
-    return gr.Textbox(*text, submit_btn=True, stop_btn=False)
+    return gr.update(submit_btn=True, stop_btn=False, **text)
 
 
 def _last_question(messages: list[Message], at: int) -> int:

@@ -23,6 +23,7 @@ from hfjax_app.studio.refusal import streamed
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.status import Gate
 from hfjax_app.studio.stepping import stepped
+from hfjax_app.studio.updates import afterwards, in_page
 
 GALLERY_LIMIT = 24
 SESSION_S = 4 * 3600
@@ -143,12 +144,18 @@ class ImagesTab:
             self._reuse, self._recipe.file, [*settings, self._progress_line], **shared, concurrency_limit=VISITORS
         )
         at_once = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-        self._seed.input(None, None, self._is_random, js="() => false", **at_once)  # who types one wants that
+        # who types or pastes one wants that; `input` hears of keys only, `change` also of seeds that were drawn
+        wanted = "is_random => is_random && !document.activeElement.closest('#seed')"
+        self._seed.change(None, self._is_random, self._is_random, js=wanted, **at_once)
         for event in (run, verify):
-            event.then(_idle, None, buttons, **at_once)
+            afterwards(event, buttons, _idle())
         # the cancellation first, then its note, or a late step would overwrite that
         self._cancel.click(None, cancels=[run, verify], queue=False, api_visibility="private").then(
-            lambda: [note("Cancelled."), *_idle()], None, [self._progress_line, *buttons], **at_once
+            None,
+            None,
+            [self._progress_line, *buttons],
+            js=in_page([gr.update(value=note("Cancelled.")), *_idle()]),
+            **at_once,
         )
 
     def _defaults(self, generator: Any) -> list[Any]:
@@ -333,5 +340,5 @@ def _busy() -> list[gr.Button]:
     return [gr.Button(interactive=False), gr.Button(interactive=False), gr.Button(interactive=True)]
 
 
-def _idle() -> list[gr.Button]:
-    return [gr.Button(interactive=True), gr.Button(interactive=True), gr.Button(interactive=False)]
+def _idle() -> list[dict[str, Any]]:
+    return [gr.update(interactive=True), gr.update(interactive=True), gr.update(interactive=False)]

@@ -18,6 +18,7 @@ from hfjax_app.sentiment.many import BINS, NO_LABEL, UNJUDGED, Results, Row, jud
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.refusal import refusals_shown, streamed
+from hfjax_app.studio.updates import afterwards
 
 AT_ONCE = 2  # lists; single texts go before them
 CONCURRENCY = 16  # of lists that are judged or wait in line
@@ -130,7 +131,7 @@ class ManyTexts:
             concurrency_limit=CONCURRENCY,
             **at_once,
         )
-        work.then(_idle, None, [button, cancel], queue=False, **at_once)
+        afterwards(work, [button, cancel], _idle())
         cancel.click(self._cancel, [run], [cancel], queue=False, **at_once)
         shown.input(self._filter, [run, shown], [table, count, download], **at_once)
 
@@ -250,9 +251,9 @@ def _progress(run: Run, seconds: float) -> str:
     )
 
 
-def _idle() -> list[gr.Button]:
+def _idle() -> list[dict[str, Any]]:
     """Classify all and Cancel when nothing runs."""
-    return [gr.Button(interactive=True), gr.Button(interactive=False)]
+    return [gr.update(interactive=True), gr.update(interactive=False)]
 
 
 def _note(text: str) -> str:

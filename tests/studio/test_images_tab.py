@@ -127,8 +127,9 @@ def test_a_large_seed_is_brought_back_to_the_last_digit(
     seed = 2**64 - 1
     page = visit(studio, tab="Images")
     set_number(page, "steps", "2")
-    page.locator("#random-seed input").uncheck()
+    expect(page.locator("#random-seed input")).to_be_checked()
     page.locator(SEED).fill("minus one")
+    expect(page.locator("#random-seed input")).not_to_be_checked()
     page.locator("#prompt textarea").fill("a yellow star")
     page.locator("#generate").click()
     expect(page.get_by_text("seed = 'minus one': must be a whole number")).to_be_visible()

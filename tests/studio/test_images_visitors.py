@@ -11,17 +11,19 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 import uvicorn
 from PIL import Image
+from playwright.sync_api import Page, expect
 
 from hfjax_app.backends import Backends
 from hfjax_app.images import ImageGenerator, ImageStep
@@ -216,13 +218,26 @@ def test_nobody_cancels_another_visitors_picture(url: str, generator: ImageGener
     assert got == alone(generator, LEAVES)
 
 
-def test_when_the_server_ends_streams_are_told(backends: Backends, url: str, steps: Steps) -> None:
+@pytest.mark.filterwarnings("ignore:'future.no_silent_downcasting'")  # Gradio's, when it notes that an event failed
+def test_when_the_server_ends_streams_are_told(
+    backends: Backends, url: str, steps: Steps, visit: Callable[..., Page]
+) -> None:
     """Last, because the backends end. A page whose stream is only cut off waits until it is reloaded."""
-    visitor = Visitor(url)
-    visitor.draw(LEAVES)
+    page = visit(SimpleNamespace(url=url), tab="Images")
+    expect(page.locator("#generate")).to_be_enabled(timeout=30_000)
+    page.locator("#prompt textarea").fill("red dot")
+    page.locator("#seed input").fill(str(LEAVES))
+    expect(page.locator("#random-seed input")).not_to_be_checked()
+    page.locator("#generate").click()
     assert steps.is_held.wait(30)
+    visitor = Visitor(url)
+    visitor.draw(STAYS)
     backends.stop()
     steps.has_happened.set()
     ended = visitor.result()
     assert "the server is stopping" in ended["error"]
     assert steps.begun[LEAVES] <= steps.held_at + 1
+    assert steps.begun[STAYS] < STEPS
+    expect(page.locator(".toast-body")).to_contain_text("the server is stopping")
+    expect(page.locator("#generate")).to_be_enabled()
+    expect(page.locator("#cancel")).to_be_disabled()
