@@ -168,3 +168,17 @@ def test_an_answer_that_is_full_has_no_drafts_behind_it() -> None:
     r.answer.extend(range(6))
     scheduler.release(r, exact=True)
     assert scheduler.slots[0].written == 3 + 5
+
+
+def test_who_leaves_early_has_written_more_than_was_read() -> None:
+    """The device goes on with what it was asked for. What that overwrites in a ring is lost to the next turn."""
+    scheduler = scheduler_of(1, unturned=0, rollback=7)
+    r = Request(prompt=(1, 2, 3), max_tokens=20)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    scheduler.decoded(scheduler.next_decode())
+    r.answer.append(0)
+    scheduler.release(r)
+    assert (scheduler.slots[0].tokens, scheduler.slots[0].written) == ((1, 2, 3), 3 + 8)
+    assert scheduler.slots.usable(0, (1, 2, 3, 4)) == 0

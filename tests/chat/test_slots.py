@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hfjax_app.chat.scheduler import Request, Scheduler
-from hfjax_app.chat.slots import Slots
+from hfjax_app.chat.slots import Beginning, Slots
 
 
 class PlainCache:
@@ -101,6 +101,34 @@ def test_a_conversation_goes_back_to_its_slot_and_the_least_used_one_is_given_aw
     assert slots.choose(follow_up) == 0
     assert slots.begin(0, follow_up).start == 20
     assert slots.choose((7,)) == 2
+
+
+def test_a_conversation_keeps_its_slot_where_another_one_shares_only_its_beginning() -> None:
+    """Its user comes back. Who has the same system prompt gets the slot that was unused for longest, and a copy."""
+    slots = Slots(count=2, unturned=100, rollback=100, chunk=4)
+    system = tuple(range(50, 59))
+    talk = (*system, *range(10))
+    slots.choose(talk)
+    slots.begin(0, talk)
+    slots.wrote(0, talk, len(talk))
+    slots.free(0)
+    assert slots.choose((*system, 99)) == 1
+    assert slots.begin(1, (*system, 99)) == Beginning(start=9, source=0)
+    slots.free(1)
+    assert slots.choose((*talk[:10], 99)) == 0
+
+
+@pytest.mark.parametrize(("slot", "source"), [(0, None), (1, 0)], ids=["in its slot", "in a copy"])
+def test_a_ring_that_was_taken_back_can_be_taken_back_only_by_the_rest(slot: int, source: int | None) -> None:
+    """Rows that later tokens have overwritten are still lost, also to a copy of that ring."""
+    slots = Slots(count=2, unturned=10, rollback=8, chunk=4)
+    talk = tuple(range(30))
+    slots.begin(0, talk)
+    slots.wrote(0, talk, 30)
+    assert slots.begin(slot, (*talk[:25], 99)) == Beginning(start=25, source=source)
+    slots.wrote(slot, talk[:25], 25)  # cancelled before anything was prefilled
+    assert slots.usable(slot, (*talk[:22], 99)) == 22
+    assert slots.usable(slot, (*talk[:21], 99)) == 0
 
 
 def test_a_shared_beginning_is_copied_where_that_saves_a_call() -> None:
