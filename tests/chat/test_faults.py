@@ -92,6 +92,21 @@ def test_a_lost_cache_fails_everyone_who_had_a_slot(
     assert seen == []
 
 
+def test_a_lost_cache_is_lost_to_conversations_that_nobody_was_in(
+    engine: ChatEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their slots hold zeros now: who goes on with one is prefilled from its beginning."""
+    talk = prompt_of(50)
+    [want] = engine.generate([talk], GREEDY)
+    injected = Injected(call=1, lose_cache=True)
+    programs = {tier: injected.into(program) for tier, program in engine.runner._decode.items()}
+    monkeypatch.setattr(engine.runner, "_decode", programs)
+    assert fails(engine.stream(prompt_of(12), GREEDY))
+    stream = engine.stream(talk, GREEDY)
+    assert list(stream) == want
+    assert stream.reused_tokens == 0
+
+
 def test_an_error_that_comes_with_the_tokens(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are asynchronous: a device's error is seen only when the tokens are read."""
     monkeypatch.setattr(worker_module, "_read", Injected(call=2, lose_cache=False).into(worker_module._read))
