@@ -1,6 +1,8 @@
 """The assistant on a real engine: streaming, figures, limits, and slots freed when its generator is left."""
 
 import asyncio
+import contextlib
+import selectors
 import time
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
@@ -17,6 +19,16 @@ LONG = SamplingParams(max_tokens=200, temperature=0.0)
 
 async def collect(replies: AsyncIterator[Reply]) -> list[Reply]:
     return [reply async for reply in replies]
+
+
+class Hurried(selectors.DefaultSelector):
+    """For an event loop that never waits for its timers: its clock goes on by what it would have waited."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(None if timeout is None else 0)
 
 
 async def idle(engine: ChatEngine, within: float) -> bool:
@@ -100,18 +112,26 @@ def test_a_cancellation_that_meets_new_tokens_is_heard(ticks: int, chat: ChatAss
 def test_a_reader_in_line_hears_of_it_at_least_twice_a_second(
     model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """One slot, held by an engine that never gets to work (it has no thread yet): the reader still gets replies."""
+    """One slot, held by an engine that never gets to work (it has no thread yet): the reader still gets replies. Only
+    the loop's timers take time, and none is waited for."""
     engine = ChatEngine(model_of("llama"), tokenizer, slots=1, context=256)
     engine._worker.alive = True
-    chat = ChatAssistant(engine)
+    chat, clock = ChatAssistant(engine), Hurried()
+    loop = asyncio.SelectorEventLoop(clock)
+    loop.time = lambda: clock.now
 
     async def scenario() -> list[Reply]:
-        replies = chat.reply(HI, LONG)
-        heard = [await asyncio.wait_for(anext(replies), timeout=5) for _ in range(3)]
-        await replies.aclose()
+        heard = []
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(9.9), contextlib.aclosing(chat.reply(HI, LONG)) as replies:
+                async for reply in replies:
+                    heard.append(reply)
         return heard
 
-    for reply in asyncio.run(scenario()):
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        heard = runner.run(scenario())
+    assert len(heard) >= 2 * 10
+    for reply in heard:
         assert (reply.place, reply.tokens, reply.ttft_s) == (1, 0, None)
 
 
@@ -129,6 +149,14 @@ def test_a_stop_string_ends_the_answer_and_frees_the_slot(chat: ChatAssistant) -
         asyncio.run(collect(chat.reply(HI, LONG, stop=["x"] * 9)))
 
 
+def test_what_may_begin_a_stop_string_is_shown_when_the_answer_ends(chat: ChatAssistant) -> None:
+    """It was held back until the next token would tell, and none came."""
+    whole = asyncio.run(collect(chat.reply(HI, LONG)))[-1].text
+    replies = asyncio.run(collect(chat.reply(HI, LONG, stop=[whole[-2:] + "and more"])))
+    assert (replies[-1].text, replies[-1].finish_reason) == (whole, "length")
+    assert all(whole[:-2].startswith(reply.text) for reply in replies[:-1])
+
+
 def test_the_next_turn_says_what_it_reused(chat: ChatAssistant) -> None:
     short = SamplingParams(max_tokens=8, temperature=0.0)
     first = asyncio.run(collect(chat.reply(HI, short)))[-1]
@@ -138,10 +166,16 @@ def test_the_next_turn_says_what_it_reused(chat: ChatAssistant) -> None:
 
 
 def test_dropped_turns_are_reported(chat: ChatAssistant) -> None:
+    """A quarter of the context is kept for an answer, or less where less is wanted; then fewer are dropped."""
     talk = [{"role": role, "content": f"{role} says something"} for _ in range(30) for role in ("user", "assistant")]
-    replies = asyncio.run(collect(chat.reply([*talk, *HI], SamplingParams(max_tokens=5, temperature=0.0))))
-    assert replies[-1].dropped_messages > 0
-    assert replies[-1].prompt_tokens <= chat.engine.context
+    short, long = (
+        asyncio.run(collect(chat.reply([*talk, *HI], SamplingParams(max_tokens=wanted, temperature=0.0))))[-1]
+        for wanted in (5, 200)
+    )
+    assert 0 < short.dropped_messages < long.dropped_messages
+    assert short.prompt_tokens <= chat.engine.context - 5
+    assert long.prompt_tokens <= chat.engine.context * 3 // 4
+    assert (short.tokens, long.tokens) == (5, min(200, chat.engine.context - long.prompt_tokens))
 
 
 @pytest.mark.parametrize(
