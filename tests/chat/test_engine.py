@@ -1,5 +1,6 @@
 """The engine through its public face: equal to `generate`, many at once, cancel, limits, no compilation in service."""
 
+import dataclasses
 import math
 import re
 import threading
@@ -13,6 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat.stream import Progress
 from hfjax_app.chat.worker import QUEUE_LIMIT
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.module import weights_of
@@ -54,12 +56,13 @@ def test_greedy_equals_generate(
 def test_heads_that_share_a_row_of_the_cache_change_no_token(
     model_of: Callable[[str], PreTrainedModel], engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """As on a TPU, whose lanes two of these heads would not fill: with drafts and without, alone and together."""
+    """As on a TPU, whose lanes two of these heads would not fill: with drafts and without, alone and together. Drafts
+    are shorter than the chunk of 4: longer ones would overwrite what the first token sees in a ring of 32 + 4 rows."""
     prompts = [prompt_of(3), [*prompt_of(40), *prompt_of(40)], prompt_of(75)]
-    options = {"slots": 3, "context": 256, "prefill_chunk": 16, "tiers": [1], "speculation": "always", "lanes": 32}
+    options = {"slots": 3, "context": 256, "prefill_chunk": 4, "tiers": [1], "speculation": "always", "lanes": 32}
     engine = ChatEngine(model_of("gemma3"), **options).start()
     assert {leaf.shape[1:] for layer in engine.runner.cache_shape for leaf in layer.values()} == {
-        (1, 48, 32),
+        (1, 36, 32),
         (1, 256, 32),
     }
     got = [*engine.generate(prompts, GREEDY), *(engine.generate([prompt], GREEDY)[0] for prompt in prompts)]
@@ -97,37 +100,48 @@ def test_the_weights_of_the_caller_are_left_alone(model_of: Callable[[str], PreT
 
 
 def test_a_seed_gives_the_same_tokens_whoever_the_neighbours_are(engine_of: Callable[[str], ChatEngine]) -> None:
+    """And another seed gives others, also where they differ in the upper 32 bits only."""
     engine = engine_of("llama")
     params = SamplingParams(max_tokens=30, temperature=1.0, top_p=0.95, seed=7)
     alone = list(engine.stream(prompt_of(9), params))
     crowd = engine.generate([prompt_of(n) for n in (30, 9, 5, 60, 9)], params)
     assert crowd[1] == crowd[4] == alone
-    assert list(engine.stream(prompt_of(9), SamplingParams(max_tokens=30, temperature=1.0, seed=8))) != alone
+    for seed in (8, 7 + 2**32):
+        assert list(engine.stream(prompt_of(9), dataclasses.replace(params, seed=seed))) != alone
 
 
 def test_end_token_stops_and_is_not_handed_out(
     model_of: Callable[[str], PreTrainedModel], engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """Every id of generation_config's list ends an answer; here, the fifth greedy token is made one."""
+    """Every id of generation_config's list ends an answer; here, the fifth greedy token is one of three. Where it is
+    the first token of an answer, the device makes nothing behind it, though the next call was under way."""
     model = model_of("llama")
     prompt = prompt_of(12)
     free = engine_of("llama").generate([prompt], GREEDY)[0]
     end = next(token for i, token in enumerate(free) if i >= 4 and token not in free[:i])
-    model.generation_config.eos_token_id = [511 if end != 511 else 510, end]
+    never = [token for token in range(512) if token not in free]
+    model.generation_config.eos_token_id = [never[0], end, never[1]]
     try:
         engine = ChatEngine(model, slots=2, context=128, tiers=[], speculation="never").start()
     finally:
         model.generation_config.eos_token_id = None
-    stream = engine.stream(prompt, GREEDY)
-    assert list(stream) == free[: free.index(end)]
-    assert stream.finish_reason == "stop"
+    before_end = free[: free.index(end)]
+    for said, answer in (([*prompt, *before_end], []), (prompt, before_end)):
+        stream = engine.stream(said, GREEDY)
+        assert list(stream) == answer
+        assert stream.finish_reason == "stop"
+    assert engine.stats().wasted_tokens == 0
     engine.stop()
 
 
-def test_an_answer_ends_where_the_context_is_full(engine_of: Callable[[str], ChatEngine]) -> None:
-    stream = engine_of("llama").stream(prompt_of(250), SamplingParams(max_tokens=40, temperature=0.0))
+@pytest.mark.parametrize(("max_tokens", "reason"), [(6, "length"), (7, "context")])
+def test_an_answer_ends_where_the_context_is_full(
+    max_tokens: int, reason: str, engine_of: Callable[[str], ChatEngine]
+) -> None:
+    """Who asked for as many tokens as there is room for got them all: the context cut nothing off."""
+    stream = engine_of("llama").stream(prompt_of(250), SamplingParams(max_tokens=max_tokens, temperature=0.0))
     assert len(list(stream)) == 6
-    assert stream.finish_reason == "context"
+    assert stream.finish_reason == reason
 
 
 @pytest.mark.parametrize("leave", ["close", "drop", "break"])
@@ -154,6 +168,38 @@ def test_a_request_still_in_line_can_be_cancelled(engine_of: Callable[[str], Cha
     assert [len(list(stream)) for stream in streams[:5]] == [200] * 5
     assert list(streams[5]) == []
     assert streams[5].finish_reason == "cancelled"
+
+
+def test_the_line_is_full_at_its_limit_and_who_leaves_it_costs_nothing(engine_of: Callable[[str], ChatEngine]) -> None:
+    """All in one callback, in which the engine's thread gives nobody a slot, though three of four are free. Those who
+    were cancelled leave before these are given away, so that of all in line only the one who stayed is prefilled."""
+    engine, short = engine_of("llama"), SamplingParams(max_tokens=1, temperature=0.0)
+    assert idle(engine, within=2)
+    before, tickets, refused, heard, ended = engine.stats(), [], [], [], threading.Event()
+
+    def stayed(progress: Progress) -> None:
+        heard.append(progress.finish_reason)
+        ended.set()
+
+    def fill(progress: Progress) -> None:
+        if tickets:
+            return
+        for _ in range(QUEUE_LIMIT - 1):
+            tickets.append(engine.submit(prompt_of(5), short, lambda progress: heard.append(progress.finish_reason)))
+        tickets.append(engine.submit(prompt_of(5), short, stayed))
+        try:
+            engine.submit(prompt_of(5), short, heard.append)
+        except RequestRejected as error:
+            refused.append(str(error))
+        for ticket in tickets[:-1]:
+            ticket.cancel()
+
+    engine.submit(prompt_of(5), SamplingParams(max_tokens=20, temperature=0.0), fill)
+    assert ended.wait(timeout=60)
+    assert refused == ["the chat engine is busy: 256 requests are waiting; try again later"]
+    assert heard == ["cancelled"] * (QUEUE_LIMIT - 1) + ["length"]
+    assert engine.stats().prefill_calls - before.prefill_calls == 2
+    assert idle(engine, within=2)
 
 
 def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine], compilations: Callable) -> None:
