@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -180,6 +181,8 @@ def test_a_changed_pixel_is_found(generator: ImageGenerator, made: bytes) -> Non
         ("palette", "it has the colours P, not RGB"),
         ("one colour transparent", "it has transparency"),
         ("colour profile", "it has icc profile"),
+        ("gamma", "it has gamma"),
+        ("other primary colours", "it has chromaticity"),
         ("animated", "it has 2 frames"),
     ],
 )
@@ -198,6 +201,10 @@ def test_a_file_that_is_seen_otherwise_is_not_identical(
         options = {"transparency": image.getpixel((0, 0))}
     elif form == "colour profile":
         options = {"icc_profile": b"profile"}
+    elif form == "gamma":
+        info.add(b"gAMA", struct.pack(">I", 100_000))
+    elif form == "other primary colours":
+        info.add(b"cHRM", struct.pack(">8I", *[30_000] * 8))
     else:
         options = {"save_all": True, "append_images": [picture()]}
     image.save(file, "PNG", pnginfo=info, **options)
@@ -222,6 +229,7 @@ def test_a_picture_made_from_another_needs_that_one(generator: ImageGenerator) -
     with pytest.raises(RequestRejected, match="the uploaded one is another"):
         replay(generator, file, image=Image.new("RGB", (32, 32)))
     assert verdict(generator, file, image=picture()).is_identical
+    assert verdict(generator, file, image=picture(), mask=painted()).is_identical, "there was no mask"
 
 
 def painted() -> Image.Image:
