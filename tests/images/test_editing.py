@@ -92,12 +92,22 @@ def test_a_mask_that_no_latent_sees_is_refused(generator: ImageGenerator) -> Non
     generator.generate("red dot", image=drawing(), mask=dot).close()
 
 
+def test_a_shade_of_grey_in_a_mask_is_black_or_white(generator: ImageGenerator) -> None:
+    """As in diffusers, from the middle on white: a brush's soft edge is drawn anew where it is strong."""
+    options = {"image": drawing(), "steps": 2}
+    with pytest.raises(RequestRejected, match="mask is empty"):
+        generator.generate("red dot", mask=Image.new("L", (32, 32), 127), **options)
+    generator.generate("red dot", mask=Image.new("L", (32, 32), 128), **options).close()
+
+
 def test_a_picture_of_another_shape_is_cut_around_its_middle(generator: ImageGenerator) -> None:
-    """A wide picture gives what its middle square gives."""
-    wide = Image.new("RGB", (96, 32), "black")
+    """A wide picture gives what its middle square gives, and so does a tall one."""
+    wide, tall = Image.new("RGB", (96, 32), "black"), Image.new("RGB", (32, 96), "black")
     wide.paste(drawing(), (32, 0))
-    one, other = (edited(generator, image=picture, strength=0.5).pixels for picture in (wide, drawing()))
-    assert np.abs(one - other).mean() < 0.02
+    tall.paste(drawing(), (0, 32))
+    other = edited(generator, image=drawing(), strength=0.5).pixels
+    for picture in (wide, tall):
+        assert np.abs(edited(generator, image=picture, strength=0.5).pixels - other).mean() < 0.02
     transparent = drawing().convert("RGBA")
     np.testing.assert_array_equal(edited(generator, image=transparent, strength=0.5).pixels, other)
 
