@@ -263,6 +263,13 @@ def test_pictures_of_a_batch_are_what_their_seeds_give_alone(generator: ImageGen
         assert np.abs(one.pixels - other.pixels).max() > 0.01
 
 
+def test_every_bit_of_a_seed_decides_the_noise_of_the_steps(generator: ImageGenerator) -> None:
+    """Two seeds whose lower halves are the same, from the same first noise."""
+    options = {"steps": 3, "scheduler": "Euler ancestral", "latents": NOISE}
+    one, other = (last(generator.generate("red dot", seed=seed, **options)).pixels for seed in (5, 5 + 2**32))
+    assert np.abs(one - other).max() > 0.01
+
+
 def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
     """Four are served together; the others know their place, move up, and may leave."""
     served = [generator.generate("red dot", steps=2, seed=seed) for seed in range(4)]
