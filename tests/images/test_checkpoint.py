@@ -192,14 +192,36 @@ def test_a_card_never_keeps_a_model_from_being_used(tmp_path: Path, card: str) -
     assert recommended(tmp_path / "missing") == recommended("owner/name") == Recommended()
 
 
-def test_a_revision_follows_the_weights_and_not_the_card(tmp_path: Path) -> None:
-    weights = tmp_path / "unet" / "model.safetensors"
-    weights.parent.mkdir()
-    weights.write_bytes(b"one")
-    (tmp_path / "README.md").write_text("# One")
-    first = revision_of(tmp_path)
-    (tmp_path / "README.md").write_text("# Two")
-    assert revision_of(tmp_path) == first
-    weights.write_bytes(b"two")
-    assert revision_of(tmp_path) != first
-    assert len(first) == 12
+def test_a_revision_follows_what_draws_and_not_the_card(tmp_path: Path) -> None:
+    """Another configuration or another vocabulary draws another picture from the same weights."""
+    parts = (
+        "unet/model.safetensors",
+        "scheduler/scheduler_config.json",
+        "tokenizer/merges.txt",
+        "tokenizer/spiece.model",
+    )
+    for part in (*parts, "README.md"):
+        (tmp_path / part).parent.mkdir(exist_ok=True)
+        (tmp_path / part).write_text("one")
+    found = [revision_of(tmp_path)]
+    (tmp_path / "README.md").write_text("two")
+    assert [revision_of(tmp_path)] == found
+    for part in parts:
+        (tmp_path / part).write_text("two")
+        found.append(revision_of(tmp_path))
+    assert len(set(found)) == 1 + len(parts)
+    assert {len(revision) for revision in found} == {12}
+
+
+def test_the_revision_of_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As its snapshots lie in the hub's cache: that of the branch, or of the commit that was named."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--somebody--painter"
+    for commit in ("a1" * 20, "b2" * 20):
+        snapshot = repository / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        (snapshot / "model_index.json").write_text("{}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("b2" * 20)
+    assert revision_of("somebody/painter") == "b2" * 6
+    assert revision_of(f"somebody/painter@{'a1' * 20}") == "a1" * 6
