@@ -3,7 +3,9 @@
 import importlib.util
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import jax
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from hfjax_app.runtime.process import prepare
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.programs import Program, ProgramReport, Programs
 
 # 40 GB on a chip of 16; only libtpu's compiler says so before anything runs.
 TOO_LARGE = """
@@ -129,6 +131,41 @@ def test_the_name_is_in_the_cache() -> None:
     Programs().compile("a_name_to_find", lambda x: x @ x.T, X)
     folder = Path(jax.config.jax_compilation_cache_dir)
     assert list(folder.glob("*a_name_to_find*-cache"))
+
+
+def test_what_is_compiled_is_sealed_at_once() -> None:
+    """A server is killed more often than it ends, and the next start removes what has no seal."""
+    prepare()
+    folder = Path(jax.config.jax_compilation_cache_dir)
+    for left in folder.glob("*a_name_to_seal*"):
+        left.unlink()
+    programs = Programs()
+    programs.compile("a_name_to_seal", lambda x: x @ x.T, X)
+    assert not programs.reports[0].cached
+    [entry] = folder.glob("*a_name_to_seal*-cache")
+    assert entry.with_name(f"{entry.name}.sha256").exists()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_several_devices_are_given_one_program_after_the_other(devices: int) -> None:
+    """Two threads that give two devices two programs in different orders wait for each other for ever."""
+    mesh = jax.sharding.AbstractMesh((devices,), ("x",))
+    inside = threading.Event()
+
+    def program(call: Callable[[], object]) -> Program:
+        compiled: Future = Future()
+        compiled.set_result(call)
+        return Program(compiled, mesh)
+
+    other = threading.Thread(target=program(inside.set))
+
+    def wait_for_the_other() -> bool:
+        other.start()
+        return inside.wait(0.2 if devices > 1 else 30)
+
+    assert program(wait_for_the_other)() == (devices == 1)
+    other.join(30)
+    assert inside.is_set()
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
