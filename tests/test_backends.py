@@ -13,6 +13,7 @@ import pytest
 from hfjax_app.backends import Backends
 from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.process import prepare
 from hfjax_app.settings import load_settings
 
 SENTENCES = [
@@ -137,6 +138,25 @@ def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) ->
         with pytest.raises(ModelUnavailable, match=f"{backend.name} is not available: "):
             backend.get()
     backends.stop()
+
+
+def test_what_jax_compiled_besides_is_kept_when_all_are_ready(tmp_path: Path) -> None:
+    """It was sealed at the end of the process, and most servers are killed: each start compiled it again."""
+    import jax
+
+    prepare()
+    folder = jax.config.jax_compilation_cache_dir
+    entry = tmp_path / f"jit_add-{'0' * 64}-cache"
+    entry.write_text("compiled")
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    try:
+        nothing = str(tmp_path)
+        backends = Backends(load_settings(chat_model=nothing, sentiment_model=nothing, image_model=nothing)).start()
+        assert backends.wait(timeout=60)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", folder)
+    assert [backend.state for backend in backends.all] == ["failed"] * 3
+    assert entry.with_name(f"{entry.name}.sha256").exists()
 
 
 def test_where_nothing_can_be_prepared_every_backend_says_why() -> None:

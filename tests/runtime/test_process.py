@@ -215,6 +215,7 @@ def test_what_was_compiled_before_does_not_keep_the_folder(tmp_path: Path) -> No
     assert used.stdout.strip() == str(tmp_path / "hfjax_app"), used.stderr
     assert len(list(tmp_path.glob("*-cache"))) == 1
     assert len(list((tmp_path / "hfjax_app").glob("*-cache"))) == 1
+    assert len(list((tmp_path / "hfjax_app").glob("*-cache.sha256"))) == 1
 
 
 def test_only_entries_are_removed_and_what_can_not_be_stays(tmp_path: Path) -> None:
