@@ -71,6 +71,17 @@ def test_many_rows_in_blocks(softcap: float | None, with_sinks: bool, first: int
         np.testing.assert_allclose(np.asarray(got), np.asarray(want), atol=1e-5)
 
 
+def test_a_window_that_begins_behind_the_first_block() -> None:
+    """Of 600 rows the last ten: what a query makes of a block in which it sees nothing must not stay."""
+    rows, window = 600, 10
+    key, value = arrays(1, KV_HEADS, rows, KEY), arrays(1, KV_HEADS, rows, VALUE)
+    mask = np.zeros((1, 1, QUERIES, rows), bool)
+    mask[..., -window:] = True
+    attend = jax.jit(grouped_query_attention, static_argnums=4)
+    want = attend(QUERY_, key[:, :, -window:], value[:, :, -window:], mask[..., -window:], 0.3)
+    np.testing.assert_allclose(attend(QUERY_, key, value, mask, 0.3), want, atol=1e-5)
+
+
 def test_a_row_that_nobody_sees_is_not_read() -> None:
     """What is left in rows of another conversation can't reach an answer."""
     seen = np.zeros((1, 1, QUERIES, ROWS), bool)

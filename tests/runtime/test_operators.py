@@ -156,6 +156,24 @@ def test_attention_equals_torch(options: dict[str, Any], dtype: torch.dtype) -> 
     np.testing.assert_allclose(np.asarray(got, np.float32), want, rtol=HALF[dtype], atol=2 * HALF[dtype])
 
 
+@pytest.mark.parametrize("added", [False, True], ids=["bool", "added"])
+def test_a_query_that_may_look_nowhere_looks_everywhere(added: bool) -> None:
+    """Padding, in some models: NaN in its row would be in everyone's from the next layer on."""
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (torch.randn(1, 2, 3, 4, generator=generator) for _ in range(3))
+    mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    mask[..., 1, :] = False
+    given = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf) if added else mask
+    attention = pure_function(
+        torch.nn.Identity(),
+        lambda _, *args: torch.nn.functional.scaled_dot_product_attention(*args),
+    )
+    got = np.asarray(jax.jit(attention)({}, *map(as_jax, (query, key, value, given))))
+    np.testing.assert_allclose(got[:, :, 1], value.mean(2).numpy(), rtol=1e-6, atol=1e-6)
+    want = torch.nn.functional.scaled_dot_product_attention(query, key, value).numpy()
+    np.testing.assert_allclose(got[:, :, ::2], want[:, :, ::2], rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", HALF)
 def test_attention_of_many_scores_equals_torch(dtype: torch.dtype) -> None:
     """Enough of them that a CPU takes the heads one by one."""

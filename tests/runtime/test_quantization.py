@@ -48,6 +48,14 @@ def test_the_dot_equals_the_dequantised_one(shape: tuple[int, ...], rows: int) -
         np.testing.assert_allclose(jax.jit(function)(x, values, scale), expected, rtol=1e-4, atol=1e-3)
 
 
+def test_a_sum_that_int32_can_not_hold_is_right() -> None:
+    """140,000 products of 127 and 127 are more than 2^31."""
+    values = np.full((2, 140_000), 127, np.int8)
+    values[1] = -127
+    got = jax.jit(int8_dot)(np.ones((1, 140_000), np.float32), values, np.full(2, 0.5, np.float32))
+    np.testing.assert_allclose(got, [[140_000 * 63.5, -140_000 * 63.5]], rtol=1e-2)
+
+
 @pytest.mark.parametrize("batch", [1, 4])
 def test_the_float_weights_are_never_in_memory(batch: int) -> None:
     """32 MiB as float32; the compiler's own figure of temporary memory is a block."""
