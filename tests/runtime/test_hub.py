@@ -102,12 +102,15 @@ def hub() -> Iterator[str]:
 ASK = """
 import json, sys
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.hub import fetch, is_gated
+from hfjax_app.runtime.hub import fetch, is_gated, load
 messages = {}
 for name in sys.argv[1:]:
     if name.startswith("parts?"):
         folder = fetch(name[6:], parts=("unet", "text_encoder", "vae"))
         messages[name] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
+        continue
+    if name.startswith("load?"):
+        messages[name] = load(lambda name, **options: options, name[5:])
         continue
     if name.startswith("gated?"):
         messages[name] = is_gated(name[6:])
@@ -123,7 +126,8 @@ print(json.dumps(messages))
 def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, Any]:
     """What somebody is told who wants these models from a hub at `endpoint`, with an empty cache and no token.
 
-    "gated?NAME" asks whether the model of this name is gated; "parts?NAME" lists what three networks download.
+    "gated?NAME" asks whether the model of this name is gated; "parts?NAME" lists what three networks download;
+    "load?NAME" tells with which options its tokenizer is loaded.
     """
     environment = {
         **os.environ,
@@ -207,7 +211,10 @@ def test_offline_the_cache_is_enough(tmp_path: Path) -> None:
 
 
 def test_without_a_network_the_cache_is_enough(tmp_path: Path) -> None:
-    assert ask("http://127.0.0.1:9", tmp_path, cached(tmp_path, "config.json")) == {}
+    """The hub is asked once: were it asked for each of a tokenizer's files, each would wait for its retries."""
+    name = cached(tmp_path, "config.json", "tokenizer.json")
+    options = {"trust_remote_code": False, "local_files_only": True}
+    assert ask("http://127.0.0.1:9", tmp_path, name, f"load?{name}") == {f"load?{name}": options}
 
 
 def test_weight_files_of_a_folder(tmp_path: Path) -> None:
