@@ -1,0 +1,19 @@
+"""A seed's field: the whole number that was typed, to the last digit, or none."""
+
+import pytest
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images.request import checked_seeds
+from hfjax_app.studio.seed import typed_seed
+
+
+def test_what_is_typed() -> None:
+    assert typed_seed(" 18446744073709551615 ") == 2**64 - 1
+    assert typed_seed(" ") is None
+    assert typed_seed("minus one") == "minus one"
+
+
+def test_more_digits_than_python_reads_are_refused() -> None:
+    """Beyond 4,300 of them int() raises a ValueError, which no visitor is shown."""
+    with pytest.raises(RequestRejected, match="must be a whole number"):
+        checked_seeds(typed_seed("9" * 5000), 1)
