@@ -15,6 +15,7 @@ import pytest
 from transformers import DistilBertConfig, LlamaConfig
 
 from hfjax_app.__main__ import main
+from hfjax_app.planning.topology import _NO_TPU
 from tests.chat.conftest import make_tokenizer
 from tests.images.pipelines import stable_diffusion
 from tests.planning.stable_diffusion_2 import TEXT_PARAMETERS, UNET_PARAMETERS, VAE_PARAMETERS, save_configs
@@ -29,7 +30,7 @@ needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 @pytest.fixture
 def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
     """Runs the command in this process: exit status, what it says as JSON or text, stderr."""
-    for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE", "XLA_FLAGS"):
+    for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE", "XLA_FLAGS", *_NO_TPU):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # so that what the command sets is taken back
 
     def plan(*arguments: object) -> tuple[int, Any, str]:
@@ -149,6 +150,31 @@ def test_a_component_of_a_pipeline_is_never_code_from_outside(
     status, text, _ = plan("--image-model", tmp_path)
     assert status == 1
     assert f"image model {tmp_path}: not supported: model '{tmp_path}' can't be made from its configs" in text
+
+
+@pytest.mark.parametrize(("width", "would_fit"), [(32, "v5e:2x2"), (20_480, "v6e:1x1")])
+def test_what_does_not_fit_exits_1_with_what_would(
+    width: int,
+    would_fit: str,
+    plan: Callable[..., tuple[int, Any, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The compiler refuses a program though the weights have room, or has 19 GiB of them, which lie on one chip."""
+    import jax
+
+    def refuse(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.\nmore")
+
+    monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)
+    monkeypatch.setattr("hfjax_app.planning.together.devices", lambda topology: jax.devices()[:1])
+    sizes = {"dim": width, "hidden_dim": 4 * width, "n_layers": 1, "max_position_embeddings": 32}
+    config = {**CONFIG.to_dict(), **sizes, "architectures": ["DistilBertForSequenceClassification"]}
+    DistilBertConfig(**config).save_pretrained(tmp_path)
+    status, found, log = plan("--topology", "v5e:1x1", "--sentiment-model", tmp_path, "--json")
+    assert (status, found["fits"], found["advice"]["topology"]) == (1, False, would_fit)
+    assert found["sentiment"]["too_large"].startswith("the compiler refuses classify_1x32: Ran out of memory")
+    assert log == f"error: sentiment model '{tmp_path}' does not fit v5e:1x1; would fit: topology {would_fit}\n"
 
 
 def on_a_tpu(topology: str, *arguments: object, status: int = 0) -> dict[str, Any]:
