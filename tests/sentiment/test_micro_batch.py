@@ -64,6 +64,27 @@ def test_a_broken_judge_is_told_to_those_who_wait() -> None:
     batcher.stop()
 
 
+def test_those_who_wait_are_answered_before_the_end() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def judge(texts: list[str]) -> list[Verdict | Exception]:
+        begun.set()
+        assert go_on.wait(5)
+        return [verdict(text) for text in texts]
+
+    batcher = MicroBatcher(judge, window_s=0.0)
+    futures = [batcher.submit("a")]
+    assert begun.wait(5)
+    stopping = threading.Thread(target=batcher.stop)
+    futures += [batcher.submit(text) for text in "bc"]
+    stopping.start()
+    while batcher._open:
+        time.sleep(0.001)
+    go_on.set()
+    stopping.join(5)
+    assert [future.result(5).top for future in futures] == ["a", "b", "c"]
+
+
 def test_a_full_line_refuses() -> None:
     go_on = threading.Event()
 
