@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,11 @@ from transformers import (
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import SentimentClassifier
+from hfjax_app.sentiment.encoding import Encoder
+from hfjax_app.sentiment.many import judged
+from hfjax_app.sentiment.table import Cell
 
-from .conftest import WORDS, save
+from .conftest import WORDS, save, word_tokenizer
 
 
 def sentences(count: int) -> list[str]:
@@ -58,6 +62,40 @@ def test_a_long_text_is_cut_and_says_so(classifier: SentimentClassifier) -> None
     beginning = " ".join((WORDS * 2)[:62])
     assert classifier.classify([text]) == classifier.classify([beginning])
     assert classifier.classify([text]) != classifier.classify([" ".join((WORDS * 2)[:61])])
+
+
+def test_where_a_text_is_cut_is_the_tokenizer_s_choice(folder: Path) -> None:
+    """Some models are trained on the ends of texts."""
+    tokenizer = word_tokenizer()
+    tokenizer.truncation_side = "left"
+    encoder = Encoder(tokenizer, AutoModelForSequenceClassification.from_pretrained(folder))
+    text = " ".join(WORDS * 2)
+    [encoded] = encoder.encode([text])
+    assert encoded.cut
+    assert encoded.ids == encoder.trace(text).ids == tokenizer(text, truncation=True)["input_ids"]
+    assert encoded.ids[1:-1] == tokenizer(text, add_special_tokens=False)["input_ids"][-62:]
+
+
+def test_one_text_goes_before_long_lists(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it is asked about; a visitor would wait for other people's files to end."""
+    asked: list[bool] = []
+    turn = classifier._turns.turn
+
+    def noted(*, urgent: bool) -> AbstractContextManager[None]:
+        asked.append(urgent)
+        return turn(urgent=urgent)
+
+    monkeypatch.setattr(classifier._turns, "turn", noted)
+    classifier.submit("w1").result(30)
+    classifier.classify(["w1"])
+    classifier.explain("w1 w2")
+    assert len(asked) > 3
+    assert all(asked)
+    asked.clear()
+    classifier.classify(["w1", "w2"])
+    list(judged(classifier, [Cell(text="w1")]))
+    assert asked
+    assert not any(asked)
 
 
 def test_serving_compiles_nothing(classifier: SentimentClassifier, compilations: Callable) -> None:
