@@ -199,5 +199,5 @@ def _followed(state: Any, outputs: jax.Array, fixed: Any, numbers: Any) -> tuple
 
     following, clean, memory = (weighted(which) for which in range(3))
     noised = numbers["noising"][0] * fixed["image"] + numbers["noising"][1] * fixed["noise"]
-    following = jnp.where(fixed["mask"] == 1, following, fixed["mask"] * following + (1 - fixed["mask"]) * noised)
+    following = jnp.where(fixed["mask"] == 1, following, noised)
     return {"latents": following, "memory": memory, "history": pairs[:-1]}, clean
