@@ -1,5 +1,6 @@
 """The web server: a clean start and end. Gradio is imported only when the models have begun to warm up."""
 
+import asyncio
 import errno
 import gc
 import importlib
@@ -10,6 +11,7 @@ import threading
 from types import FrameType
 
 import uvicorn
+from starlette.routing import Mount
 
 from hfjax_app.backends import Backends
 from hfjax_app.errors import HfjaxError
@@ -51,24 +53,29 @@ def _serve(backends: Backends, settings: Settings, listener: socket.socket) -> N
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"hfjax studio is at http://{host}:{settings.port}", flush=True)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_WORDS_S, forwarded_allow_ips="*")
-    _Server(config, backends).run(sockets=[listener])
+    [page] = [route.app for route in app.routes if isinstance(route, Mount)]
+    _Server(config, backends, page.stop_event).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
     """Ends streams by their backends: a page that is told so goes on with the next server, a page whose stream is cut
-    off waits for it until it is reloaded."""
+    off waits for it until it is reloaded. Then Gradio's heartbeats, which end by themselves only with their page."""
 
     ending = False
 
-    def __init__(self, config: uvicorn.Config, backends: Backends):
+    def __init__(self, config: uvicorn.Config, backends: Backends, heartbeats_end: asyncio.Event):
         super().__init__(config)
-        self._backends = backends
+        self._backends, self._heartbeats_end = backends, heartbeats_end
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if not _Server.ending:
             _Server.ending = True
             threading.Thread(target=self._backends.stop, name="ending", daemon=True).start()
         super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(LAST_WORDS_S / 2, self._heartbeats_end.set)
+        await super().shutdown(sockets)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from .conftest import ROOT, Studio, start
@@ -58,8 +59,10 @@ def test_an_unknown_setting_is_one_line_and_status_2() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """Also in the middle of warming up: status 0 and no stack trace."""
+    """Also in the middle of warming up, and while a page is open: status 0 and no stack trace."""
     studio = start(tmp_path / "log")
-    studio.process.send_signal(number)
-    assert studio.process.wait(30) == 0, studio.output.read_text()
+    with httpx.stream("GET", f"{studio.url}/gradio_api/heartbeat/page", timeout=30) as heartbeat:
+        assert next(heartbeat.iter_lines()) == "data: ALIVE"
+        studio.process.send_signal(number)
+        assert studio.process.wait(30) == 0, studio.output.read_text()
     assert "Traceback" not in studio.output.read_text()
