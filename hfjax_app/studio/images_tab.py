@@ -23,7 +23,7 @@ from hfjax_app.studio.refusal import streamed
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.status import Gate
 from hfjax_app.studio.stepping import stepped
-from hfjax_app.studio.updates import afterwards, in_page
+from hfjax_app.studio.updates import afterwards
 
 GALLERY_LIMIT = 24
 SESSION_S = 4 * 3600
@@ -151,11 +151,7 @@ class ImagesTab:
             afterwards(event, buttons, _idle())
         # the cancellation first, then its note, or a late step would overwrite that
         self._cancel.click(None, cancels=[run, verify], queue=False, api_visibility="private").then(
-            None,
-            None,
-            [self._progress_line, *buttons],
-            js=in_page([gr.update(value=note("Cancelled.")), *_idle()]),
-            **at_once,
+            lambda: [note("Cancelled."), *_idle()], None, [self._progress_line, *buttons], **at_once
         )
 
     def _defaults(self, generator: Any) -> list[Any]:

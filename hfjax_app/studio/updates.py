@@ -8,16 +8,12 @@ from gradio.components import Component
 from gradio.events import Dependency
 
 
-def in_page(updates: Sequence[dict[str, Any]]) -> str:
-    """A script for the `js` of an event without a function.
+def afterwards(event: Dependency, outputs: list[Component], updates: Sequence[dict[str, Any]]) -> None:
+    """Make updates however the event ends: Gradio's `then` leaves out an event that failed.
 
     Args:
-        updates: what `gr.update` returns, one for each output of the event; their values are JSON.
+        updates: what `gr.update` returns, one for each output; their values are JSON.
     """
-    return f"() => {json.dumps(updates)}"
-
-
-def afterwards(event: Dependency, outputs: list[Component], updates: Sequence[dict[str, Any]]) -> None:
-    """Make updates however the event ends: Gradio's `then` leaves out an event that failed."""
+    script = f"() => {json.dumps(updates)}"
     for ended in (event.then, event.failure):
-        ended(None, None, outputs, js=in_page(updates), queue=False, show_progress="hidden", api_visibility="private")
+        ended(None, None, outputs, js=script, queue=False, show_progress="hidden", api_visibility="private")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,19 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
+
+
+@contextmanager
+def running(page: Page, sign: str, within_ms: float) -> Iterator[None]:
+    """What the block begins has also ended: its sign, a selector, was on the page, be it for a moment, and is gone."""
+    there = f"document.querySelector({json.dumps(sign)})"
+    page.evaluate(f"""
+        window.hasRun = false;
+        new MutationObserver(() => {{ window.hasRun ||= {there} !== null; }})
+            .observe(document.body, {{attributes: true, childList: true, subtree: true}});
+    """)
+    yield
+    page.wait_for_function(f"window.hasRun && !{there}", timeout=within_ms, polling=50)
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from .conftest import Studio
+from .conftest import Studio, running
 
 Visit = Callable[..., Page]
 ANSWER_MS = 30_000
@@ -30,9 +30,14 @@ def box(page: Page) -> Locator:
     return page.locator("#message textarea")
 
 
+def answered(page: Page) -> AbstractContextManager[None]:
+    """What the block asks is answered to its end."""
+    return running(page, "#message .stop-button", ANSWER_MS)
+
+
 @contextmanager
 def settles(page: Page) -> Iterator[None]:
-    """What the block does (ask, clear, undo) has ended: the page then asks the server for its idle text box."""
+    """What the block does (clear, undo) has ended: the server has said what is left."""
     with page.expect_response("**/run/predict", timeout=ANSWER_MS):
         yield
     expect(page.locator("#message .submit-button")).to_be_visible()
@@ -41,7 +46,7 @@ def settles(page: Page) -> Iterator[None]:
 def ask(page: Page, text: str) -> str:
     """Type a message, wait for the whole answer and return it."""
     box(page).fill(text)
-    with settles(page):
+    with answered(page):
         box(page).press("Enter")
     return answers(page).last.inner_text()
 
@@ -75,14 +80,14 @@ def test_retry_edit_undo_clear(studio: Studio, visit: Visit) -> None:
     page = visit(studio)
     ask(page, "Hello!")
     ask(page, "What is 2 plus 3?")
-    with settles(page):
+    with answered(page):
         page.get_by_role("button", name="Retry").last.click()
     expect(questions(page)).to_have_count(2)
     expect(notes(page)).to_have_count(2)
 
     page.get_by_role("button", name="Edit").first.click()
     page.locator("#conversation textarea").fill("Good morning!")
-    with settles(page):
+    with answered(page):
         page.get_by_role("button", name="Submit").click()
     expect(questions(page)).to_have_text("Good morning!")
     expect(notes(page)).to_have_count(1)
@@ -100,7 +105,7 @@ def test_retry_edit_undo_clear(studio: Studio, visit: Visit) -> None:
 
 def test_an_example_is_asked_at_once(studio: Studio, visit: Visit) -> None:
     page = visit(studio)
-    with settles(page):
+    with answered(page):
         page.get_by_role("button", name="What is JAX?").click()
     expect(notes(page)).to_have_count(1)
     expect(questions(page)).to_have_text("What is JAX?")

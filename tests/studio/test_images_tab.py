@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
-from .conftest import Studio
+from .conftest import Studio, running
 
 PICTURE_MS = 60_000
 SEED = "#seed input"
@@ -22,10 +22,9 @@ SEED = "#seed input"
 def generate(page: Page, prompt: str) -> Image.Image:
     """Type a prompt, wait for the picture and return its PNG as the browser shows it."""
     page.locator("#prompt textarea").fill(prompt)
-    page.locator("#generate").click()
-    expect(page.locator("#cancel")).to_be_enabled()
-    expect(page.locator("#image-progress")).to_contain_text("steps in", timeout=PICTURE_MS)
-    expect(page.locator("#generate")).to_be_enabled()
+    with running(page, "#cancel:enabled", PICTURE_MS):
+        page.locator("#generate").click()
+    expect(page.locator("#image-progress")).to_contain_text("steps in")
     png = httpx.get(page.locator("#picture img").get_attribute("src")).content
     assert png.startswith(b"\x89PNG")
     return Image.open(io.BytesIO(png))
