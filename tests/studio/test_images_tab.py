@@ -13,6 +13,8 @@ import numpy as np
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
+from hfjax_app.studio.app import MAX_BODY
+
 from .conftest import Studio, running
 
 PICTURE_MS = 60_000
@@ -226,11 +228,12 @@ def test_an_empty_prompt_is_refused(studio: Studio, visit: Callable[..., Page]) 
 
 
 def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
-    """12 megapixels, of which an editor's canvas as PNG is more than an upload may be: it drew nothing, and said so
+    """Grainy, so that an editor's canvas of it as PNG is more than a request may be: it drew nothing, and said so
     nowhere. Settings of a picture that started from none take it out again."""
-    noise = np.random.default_rng(0).integers(0, 256, (375, 500, 3), np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (1950, 2600, 3), np.uint8)
     photo = tmp_path / "photo.jpg"
-    Image.fromarray(noise).resize((4000, 3000), Image.Resampling.BICUBIC).save(photo, quality=50)
+    Image.fromarray(noise).save(photo, quality=50)
+    assert noise.nbytes > MAX_BODY * 3 / 4, "as text"
     page = visit(studio, tab="Images")
     set_number(page, "steps", "2")
     plain = tmp_path / "plain.png"
