@@ -17,8 +17,6 @@ from hfjax_app.images import ImageGenerator
 from training.chat.evaluate import HELD_OUT, STRANGERS, shares, transcripts
 from training.images.evaluate import held_out_prompts, score
 
-PICTURES = 100
-
 # What the committed weights reach, less a few points for other machines' rounding. Goals are 0.9 for every chat model
 # and for shapes, 0.95 for colours and backgrounds; raise a floor with the weights, never lower it.
 CHAT_FLOOR = {
@@ -52,7 +50,7 @@ def engine_of() -> Iterator[Callable[..., ChatEngine]]:
 
         @functools.cache
         def engine_of(model: str, quantize: str = "none") -> ChatEngine:
-            options = {"slots": 16, "context": 512, "tiers": [], "quantize": quantize}
+            options = {"slots": 16, "context": 256, "prefill_chunk": 32, "tiers": [], "quantize": quantize}
             engine = ChatEngine.from_pretrained(resolve(model), **options).start()
             stack.callback(engine.stop)
             return engine
@@ -90,10 +88,11 @@ def test_int8_weights_lose_at_most_a_point(engine_of: Callable[..., ChatEngine])
     assert int8["all"] >= whole["all"] - 0.01, int8
 
 
-def test_pictures_show_what_the_prompt_says() -> None:
+@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.slow)])
+def test_pictures_show_what_the_prompt_says(count: int) -> None:
     """Held-out combinations of colour, shape and background, judged by their pixels."""
     generator = ImageGenerator.from_pretrained(resolve("images"))
-    specs = held_out_prompts()[:PICTURES]
+    specs = held_out_prompts()[:count]
     pictures = [list(generator.generate(spec.prompt, seed=seed))[-1].image for seed, spec in enumerate(specs)]
     right = score(specs, pictures)
     assert all(right[what] >= floor for what, floor in PICTURE_FLOOR.items()), right
