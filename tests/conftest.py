@@ -106,7 +106,7 @@ def compilations() -> Callable[[], AbstractContextManager[list[str]]]:
 def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Llama of random weights that never ends an answer and takes seconds for a long one.
 
-    Few wide layers: many narrow ones would be as slow, and take three times as long to compile.
+    One wide layer: several narrow ones would be as slow, and take longer to trace and to compile.
     """
     import torch
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
@@ -119,8 +119,8 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=1024,
-        intermediate_size=4096,
-        num_hidden_layers=4,
+        intermediate_size=20_480,
+        num_hidden_layers=1,
         num_attention_heads=8,
         num_key_value_heads=4,
         max_position_embeddings=4096,

@@ -15,6 +15,7 @@ from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.process import prepare
 from hfjax_app.settings import load_settings
+from tests.sentiment.conftest import save as save_classifier
 
 SENTENCES = [
     "I loved it.",
@@ -110,18 +111,6 @@ def test_serving_compiles_nothing(backends: Backends, compilations: Callable) ->
     assert seen == []
 
 
-def test_a_picture_of_another_size_leaves_the_backend_ready(backends: Backends) -> None:
-    """Its programs are reported as those of the warm-up are; the backend took itself for warming up from then on."""
-    images = backends.images
-    programs, seconds = len(images.reports), images.seconds
-    *_, last = images.get().generate("a red circle", steps=1, seed=1, width=48, height=32)
-    assert last.image.size == (48, 32)
-    assert images.get() is not None
-    assert len(images.reports) > programs
-    assert images.progress == f"ready; {len(images.reports)} programs in {images.seconds:.1f} s"
-    assert images.seconds > seconds
-
-
 def test_a_backend_that_is_not_ready_says_what_it_waits_for() -> None:
     backends = Backends(load_settings())
     with pytest.raises(ModelUnavailable, match=r"chat is warming up \(waiting for its turn\)"):
@@ -129,7 +118,9 @@ def test_a_backend_that_is_not_ready_says_what_it_waits_for() -> None:
 
 
 def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) -> None:
-    backends = Backends(load_settings(chat_model=str(tmp_path), image_model=str(tmp_path))).start()
+    save_classifier(tmp_path / "sentiment")
+    models = {"chat_model": tmp_path, "sentiment_model": tmp_path / "sentiment", "image_model": tmp_path}
+    backends = Backends(load_settings(**{name: str(folder) for name, folder in models.items()})).start()
     assert backends.wait(timeout=300)
     assert [backend.state for backend in backends.all] == ["failed", "ready", "failed"]
     for backend in (backends.chat, backends.images):

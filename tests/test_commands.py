@@ -30,10 +30,16 @@ from tests.chat.conftest import make_model, make_tokenizer
 from tests.images.pipelines import stable_diffusion as make_pipeline
 from tests.sentiment.test_classifier import save as save_classifier
 
-pytestmark = pytest.mark.usefixtures("quick_compiler")
+pytestmark = pytest.mark.usefixtures("quick_compiler", "no_drafts")
 
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "hfjax_app"]
+
+
+@pytest.fixture
+def no_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program less to compile in every `chat`."""
+    monkeypatch.setenv("HFJAX_SPECULATION", "never")
 
 
 @pytest.fixture(scope="module")
@@ -408,9 +414,8 @@ def test_a_process_shows_the_answer_and_nothing_else(chat_folder: Path) -> None:
 
 
 @pytest.fixture
-def endless(slow_model: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def endless(slow_model: Path) -> list[str]:
     """A command that answers for seconds."""
-    monkeypatch.setenv("HFJAX_SPECULATION", "never")  # a program less to compile
     return [*COMMAND, "chat", "Hello", "--model", str(slow_model), "--max-tokens", "450"]
 
 

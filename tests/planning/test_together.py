@@ -71,6 +71,18 @@ def test_configs_alone_are_enough(plan: Callable[..., tuple[int, Any, str]], fol
     assert found["peak_bytes_per_chip"] == sum(peaks)
 
 
+def test_a_context_longer_than_the_positions_is_refused(
+    plan: Callable[..., tuple[int, Any, str]], compilations: Callable, tmp_path: Path
+) -> None:
+    LlamaConfig(max_position_embeddings=131_072, num_hidden_layers=1).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    with compilations() as seen:
+        status, out, log = plan("--chat-model", tmp_path, "--context", 200_000)
+    assert (status, out) == (2, "")
+    assert log == "error: context = 200000: this model has 131072 positions\n"
+    assert seen == []
+
+
 def test_a_config_without_a_tokenizer_is_planned(plan: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
     """It was refused for want of weights, which no plan reads. transformers makes a tokenizer up for some classes."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}

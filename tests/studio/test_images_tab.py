@@ -266,7 +266,11 @@ def test_what_is_no_picture_is_said_where_it_was_put(
 
 
 def test_another_size_is_offered_from_then_on(studio: Studio, visit: Callable[..., Page]) -> None:
-    """It is compiled first. With a prompt that is longer than the model reads: what was cut is said at the end."""
+    """It is compiled first. With a prompt that is longer than the model reads: what was cut is said at the end.
+
+    Its programs are reported as those of the warm-up are; the backend took itself for warming up from then on.
+    """
+    before = studio.health()["backends"]["images"]["progress"]
     page = visit(studio, tab="Images")
     set_number(page, "steps", "2")
     page.locator("#size input").fill("72 x 64")
@@ -275,6 +279,11 @@ def test_another_size_is_offered_from_then_on(studio: Studio, visit: Callable[..
     expect(page.locator("#image-progress")).to_contain_text("the end of the prompt was not read: 'a red circle")
     page.locator("#size input").click()
     expect(page.get_by_role("option", name="72 x 64", exact=True)).to_be_visible()
+    after = studio.health()["backends"]["images"]
+    assert after["state"] == "ready"
+    ready = re.compile(r"ready; (\d+) programs in ([\d.]+) s")
+    for less, more in zip(ready.fullmatch(before).groups(), ready.fullmatch(after["progress"]).groups(), strict=True):
+        assert float(more) > float(less)
 
 
 def test_programs_are_told_that_a_size_compiles_first(studio: Studio) -> None:
