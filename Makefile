@@ -18,8 +18,8 @@ RUFF := $(VENV)/bin/ruff
 
 help:
 	@echo "make run          the studio on http://127.0.0.1:7860"
-	@echo "make test         ruff and every test"
-	@echo "make test-all     the slow ones too: every architecture, two minutes of clients that come and go"
+	@echo "make test         ruff and the tests: everything, but not every one of a kind"
+	@echo "make test-all     the slow ones too: all architectures and held-out prompts, two minutes of clients that come and go"
 	@echo "make test-tpu     whole models through the TPU's compiler; no TPU is needed"
 	@echo "make lint         ruff only;  make format mends what it can"
 	@echo "make bench        the chat engine against others;  make bench-peers builds llama.cpp for it"

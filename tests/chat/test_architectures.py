@@ -78,7 +78,6 @@ PER_LAYER = {
 # What `make test` runs: every mechanism at least once. Llama and Gemma 3 are what the engine's own tests run.
 USUAL_ONES = {
     "bloom": SIZES | {"n_head": 4, "n_layer": 2, "hidden_size": 32},
-    "cohere2": HEAD | SLIDING,
     "deepseek_v3": LATENT | DENSE_FIRST | {"n_group": 2},
     "falcon": USUAL | {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 48},
     "falcon_mamba": STATES,
@@ -96,7 +95,6 @@ USUAL_ONES = {
         "intermediate_size_mlp": 48,
     },
     "mistral": HEAD | ALL_SLIDING,
-    "olmo2": USUAL,
     "opt": USUAL | {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "qwen3_moe": HEAD | EXPERTS,
     "qwen3_next": HEAD | EXPERTS | LINEAR | DELTA | {"shared_expert_intermediate_size": 16},
@@ -112,6 +110,7 @@ SLOW_ONES = {
     "bitnet": USUAL,
     "codegen": GPT2 | {"rotary_dim": 4},
     "cohere": USUAL,
+    "cohere2": HEAD | SLIDING,
     "cohere2_moe": HEAD | SLIDING | EXPERTS,
     "ctrl": GPT2 | {"dff": 48},
     "cwm": HEAD | SLIDING | ENDS,
@@ -199,6 +198,7 @@ SLOW_ONES = {
         "moe_shared_expert_intermediate_size": 16,
     },
     "olmo": USUAL,
+    "olmo2": USUAL,
     "olmo3": USUAL | SLIDING,
     "olmo_hybrid": USUAL | LINEAR | DELTA,
     "olmoe": USUAL | EXPERTS,

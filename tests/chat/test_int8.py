@@ -22,7 +22,9 @@ def with_rounded_weights(folder: Path) -> PreTrainedModel:
     return rounded
 
 
-@pytest.mark.parametrize("architecture", ["falcon_mamba", pytest.param("jamba", marks=pytest.mark.slow), "mamba2"])
+@pytest.mark.parametrize(
+    "architecture", ["falcon_mamba", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jamba", "mamba2"))]
+)
 def test_layers_whose_weights_a_model_reads_itself(
     architecture: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
