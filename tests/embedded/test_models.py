@@ -5,6 +5,7 @@ The sentiment model's held-out sentences are in tests/sentiment/.
 
 import contextlib
 import functools
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -58,10 +59,10 @@ def engine_of() -> Iterator[Callable[..., ChatEngine]]:
         yield engine_of
 
 
-def chat_score(engine: ChatEngine, path: Path, temperature: float) -> dict[str, float]:
+def chat_score(engine: ChatEngine, path: Path, temperature: float, seed: int = 0) -> dict[str, float]:
     """Share of right conversations, per skill and in "all"."""
     chat = ChatFormat(engine.tokenizer)
-    params = SamplingParams(max_tokens=120, temperature=temperature, seed=0)
+    params = SamplingParams(max_tokens=120, temperature=temperature, seed=seed)
 
     def reply_many(talks: list[list[dict[str, str]]]) -> list[str]:
         answers = engine.generate([chat.encode(messages) for messages in talks], params)
@@ -77,9 +78,11 @@ def chat_score(engine: ChatEngine, path: Path, temperature: float) -> dict[str, 
 def test_chat_answers_held_out_conversations(
     model: str, path: Path, temperature: float, engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """Phrasings, numbers and names that are not in the training data, every skill."""
-    right = chat_score(engine_of(model), path, temperature)
-    assert right["all"] >= CHAT_FLOOR[model, path, temperature], right
+    """Phrasings, numbers and names that are not in the training data, every skill. One seed's share is two points more
+    or less than another's."""
+    seeds = range(1 if temperature == 0 else 5)
+    right = [chat_score(engine_of(model), path, temperature, seed)["all"] for seed in seeds]
+    assert statistics.mean(right) >= CHAT_FLOOR[model, path, temperature], right
 
 
 @pytest.mark.slow
