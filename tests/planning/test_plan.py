@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +73,8 @@ class Case:
         """Of the command, with the model in a new folder."""
         config_of(self.name, self.layers).save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)
-        options = {name.replace("_", "-"): str(value) for name, value in asdict(self).items()}
-        del options["name"], options["layers"]
-        options["chat-model"] = str(folder)
-        return ["plan", "--json", *(word for name, value in options.items() for word in (f"--{name}", value))]
+        size = ["--slots", str(self.slots), "--context", str(self.context), "--speculation", self.speculation]
+        return ["plan", "--json", "--chat-model", str(folder), "--topology", self.topology, *size]
 
 
 def planned(folder: Path, *cases: Case, **environment: str) -> subprocess.CompletedProcess[str]:
