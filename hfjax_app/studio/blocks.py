@@ -42,6 +42,8 @@ def build_studio(backends: Backends) -> gr.Blocks:
         with gr.Tab("Images", id="images"):
             images = ImagesTab(backends.images, files)
         status.watch(page, [chat.gate, sentiment.gate, images.gate])
+        chat.keep(page)
+        images.keep(page)
     page.max_threads = EVENTS_AT_ONCE
     page.queue(api_open=False)  # closed: nobody runs past the queue and its limits
     page._queue.sleep_when_free = QUEUE_LOOK_S

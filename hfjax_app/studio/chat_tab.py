@@ -6,7 +6,7 @@ Every way to ask is one event, which Stop, undo and clear cancel.
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
@@ -14,10 +14,11 @@ import gradio as gr
 from hfjax_app.backends import Backend
 from hfjax_app.chat import Reply, SamplingParams
 from hfjax_app.errors import RequestRejected
+from hfjax_app.studio.kept import keep
 from hfjax_app.studio.refusal import refusals_shown, streamed
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.status import Gate, model_name
-from hfjax_app.studio.transcript import Message, as_typed, note, position, read, with_fact
+from hfjax_app.studio.transcript import Message, as_typed, note, position, read, stopped
 from hfjax_app.studio.updates import afterwards
 
 CONCURRENCY = 64  # answers and waiting lines of all visitors; who comes later is shown nothing until then
@@ -107,6 +108,10 @@ class ChatTab:
         self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty])
         gr.api(self.chat, api_name="chat", **_RUN)
 
+    def keep(self, page: gr.Blocks) -> None:
+        """The conversation outlives a reload of the page."""
+        keep(page, self._chatbot, self._restored, [self._chatbot])
+
     def _wire(self, options: list[gr.components.Component]) -> None:
         chatbot, textbox = self._chatbot, self._textbox
         outputs = [chatbot, textbox]
@@ -157,8 +162,18 @@ class ChatTab:
         with refusals_shown():
             messages = read(history)
             if messages and messages[-1].role == "assistant":
-                messages[-1] = replace(messages[-1], note=with_fact(messages[-1].note, "stopped"))
+                messages[-1] = stopped(messages[-1])
             return [_shown(messages), _idle()]
+
+    def _restored(self, history: object) -> Any:
+        """The conversation of before a reload, which has ended an answer that was under way."""
+        if history is None:
+            return gr.skip()
+        try:
+            messages = read(history)
+        except RequestRejected:
+            return []
+        return _shown([stopped(message) if message.is_growing else message for message in messages])
 
     async def _answer(
         self, before: list[Message], text: Any, options: tuple[Any, ...]

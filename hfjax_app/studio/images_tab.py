@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -17,6 +18,7 @@ from PIL import Image
 from hfjax_app.backends import Backend
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_api import ImagesApi
+from hfjax_app.studio.kept import keep
 from hfjax_app.studio.picture_input import PictureInput, size_of
 from hfjax_app.studio.recipe_panel import RecipePanel
 from hfjax_app.studio.refusal import streamed
@@ -84,6 +86,11 @@ class ImagesTab:
         self._listen()
         self.gate.fill([self._steps, self._guidance, self._scheduler, self._size], self._defaults)
         ImagesApi(backend, self._threads, self._reader).register(_RUN)
+
+    def keep(self, page: gr.Blocks) -> None:
+        """The gallery outlives a reload of the page."""
+        named = "pictures => pictures.map(({ image, caption }) => [image.path, caption])"
+        keep(page, self._gallery, self._restored, [self._gallery, self._made], part=named)
 
     def _build_controls(self) -> None:
         self._prompt = gr.Textbox(
@@ -163,6 +170,16 @@ class ImagesTab:
             gr.Dropdown(names, value=names[0]),
             gr.Dropdown(sizes, value=sizes[0]),
         ]
+
+    def _restored(self, kept: object) -> list[Any]:
+        """The gallery of before a reload, as far as its pictures are still there and were made here."""
+        made = []
+        for entry in kept if isinstance(kept, list) else []:
+            match entry:
+                case [str(file), str(caption)] if file in self._files and Path(file).exists():
+                    made.append((file, caption))
+        made = made[:GALLERY_LIMIT]
+        return [gr.Gallery(made, visible=True), made] if made else [gr.skip(), gr.skip()]
 
     @streamed
     async def _generate(

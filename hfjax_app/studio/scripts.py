@@ -1,6 +1,7 @@
 """Scripts that run before Gradio's own.
 
-frames.js leaves a visitor's processor alone, clipboard.js what they copy; pictures.js makes what they send smaller.
+frames.js leaves a visitor's processor alone, clipboard.js what they copy; pictures.js makes what they send smaller;
+kept.js keeps what they said and made when they reload the page.
 
 What Gradio takes as `head` comes after its modules have kept the browser's functions for themselves.
 """
@@ -12,7 +13,7 @@ from jinja2.ext import Extension
 
 _SCRIPTS = "".join(
     f"<script>{{% raw %}}{Path(__file__).with_name(name).read_text(encoding='utf-8')}{{% endraw %}}</script>"
-    for name in ("frames.js", "clipboard.js", "pictures.js")
+    for name in ("frames.js", "clipboard.js", "pictures.js", "kept.js")
 )
 
 

@@ -5,11 +5,13 @@ Each answer has two parts: its text and a note under it (speed, place in line), 
 
 import html
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
 
+# An answer that is still growing says so, so that one that never went on can be told from one that has ended.
+_GROWING, _ENDED = '<small class="note growing">', '<small class="note">'
 _TAG = re.compile(r"<[^<>]*>")
 _MAX_NOTE = 1_000  # characters; ours have some hundred
 # What begins a tag where Gradio's Markdown shows a question, outside of code. A character that is not seen makes text
@@ -31,6 +33,11 @@ class Message:
         shown = _TAG_BEGINS.sub(lambda found: found[1] or _UNSEEN, self.text)
         texts = [self.text, self.note] if self.role == "assistant" else [shown]
         return {"role": self.role, "content": [{"type": "text", "text": text} for text in texts]}
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether it is an answer that had not ended when it was drawn."""
+        return self.note.startswith(_GROWING)
 
     def said(self) -> dict[str, str]:
         """The message as the assistant takes it."""
@@ -98,16 +105,16 @@ def note(reply: Reply) -> str:
         facts.append("ended at max tokens")
     if reply.finish_reason == "context":
         facts.append("ended: context is full")
-    return _line(" · ".join(facts) or "thinking …")
+    return _line(" · ".join(facts) or "thinking …", _ENDED if reply.finish_reason else _GROWING)
 
 
-def with_fact(note: str, fact: str) -> str:
-    """A note with one more fact at its end."""
-    return _line(f"{html.unescape(_TAG.sub('', note))} · {fact}")
+def stopped(answer: Message) -> Message:
+    """The answer with a note that says so."""
+    return replace(answer, note=_line(f"{html.unescape(_TAG.sub('', answer.note))} · stopped", _ENDED))
 
 
-def _line(text: str) -> str:
-    return f'<small class="note">{html.escape(text)}</small>'
+def _line(text: str, begin: str) -> str:
+    return f"{begin}{html.escape(text)}</small>"
 
 
 def _duration(seconds: float) -> str:

@@ -70,9 +70,14 @@ def test_says_what_jax_is(studio: Studio, visit: Visit) -> None:
 
 
 def test_remembers_a_name(studio: Studio, visit: Visit) -> None:
+    """Also when the page has been reloaded in between."""
     page = visit(studio)
     set_option(page, "temperature", "0")
     ask(page, "My name is Ada.")
+    said = notes(page).inner_text()
+    page.reload()
+    expect(notes(page)).to_have_text(said)
+    set_option(page, "temperature", "0")
     assert "Ada" in ask(page, "What's my name?")
 
 
@@ -100,6 +105,9 @@ def test_retry_edit_undo_clear(studio: Studio, visit: Visit) -> None:
     ask(page, "Hello!")
     with settles(page):
         page.get_by_role("button", name="Clear").click()
+    expect(questions(page)).to_have_count(0)
+    page.reload()
+    expect(page.get_by_role("button", name="What is JAX?")).to_be_visible()
     expect(questions(page)).to_have_count(0)
 
 

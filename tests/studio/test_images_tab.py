@@ -70,6 +70,24 @@ def test_a_red_circle_is_red_in_the_middle(studio: Studio, visit: Callable[..., 
     expect(page.locator("#gallery img")).to_have_count(1)
 
 
+def test_the_gallery_outlives_a_reload(studio: Studio, visit: Callable[..., Page]) -> None:
+    """New pictures join it. What a page brings that was not made here is not shown: it could be any file."""
+    page = visit(studio, tab="Images")
+    gallery = page.locator("#gallery img")
+    set_number(page, "steps", "2")
+    generate(page, "a yellow star")
+    [[file, caption]] = json.loads(page.evaluate("sessionStorage.gallery"))
+    assert caption.startswith("a yellow star · seed ")
+    forged = [[str(Path("README.md").resolve()), "x"], [file, 1], 2, [file, caption]]
+    page.evaluate("kept => { sessionStorage.gallery = kept; }", json.dumps(forged))
+    page.reload()
+    page.get_by_role("tab", name="Images").click()
+    expect(gallery).to_have_count(1)
+    set_number(page, "steps", "2")
+    generate(page, "a yellow star")
+    expect(gallery).to_have_count(2)
+
+
 def test_a_seed_repeats_its_picture(studio: Studio, visit: Callable[..., Page]) -> None:
     """A random seed is shown afterwards; typed in, it gives the same picture, another one another picture."""
     page = visit(studio, tab="Images")

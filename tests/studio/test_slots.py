@@ -5,7 +5,7 @@ import time
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
 
 from .conftest import Studio
 from .test_chat_tab import Visit, answers, box, notes, questions
@@ -108,13 +108,29 @@ def test_a_closed_tab_frees_the_slot(slow_studio: Studio, visit: Visit) -> None:
     slow_studio.wait_idle()
 
 
+def test_a_reload_frees_the_slot_and_keeps_what_had_been_said(slow_studio: Studio, browser: Browser) -> None:
+    """On a page that may log errors: Gradio does, of the stream that a reload breaks off."""
+    page = browser.new_page()
+    page.goto(slow_studio.url)
+    begin(page)
+    expect(answers(page)).to_have_text(re.compile(r"\S"), timeout=30_000)
+    slow_studio.wait_busy()
+    page.reload()
+    slow_studio.wait_idle()
+    expect(questions(page)).to_have_text("Tell me a story.")
+    expect(answers(page)).to_have_text(re.compile(r"\S"))
+    expect(notes(page)).to_contain_text("stopped")
+    page.close()
+
+
 def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
     """An API client that goes away in the middle of a stream."""
     data = [[{"role": "user", "content": "Tell me a story."}], "", 900, 1.0, 1.0, 0, None, 0.0, 1.0, None]
     call = f"{slow_studio.url}/gradio_api/call/chat"
     event = httpx.post(call, json={"data": data}).json()["event_id"]
     with httpx.stream("GET", f"{call}/{event}", timeout=30) as stream:
-        next(line for line in stream.iter_lines() if '"tokens": 1' in line)
+        lines = stream.iter_lines()  # kept: where it is collected, the connection ends with it
+        next(line for line in lines if '"tokens": 1' in line)
         slow_studio.wait_busy()
     slow_studio.wait_idle()
 

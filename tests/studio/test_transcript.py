@@ -7,7 +7,7 @@ import pytest
 
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio.transcript import Message, as_typed, note, read, with_fact
+from hfjax_app.studio.transcript import Message, as_typed, note, read, stopped
 
 
 def test_notes_stay_on_the_page() -> None:
@@ -61,5 +61,18 @@ def test_a_note_that_no_page_has_is_cut() -> None:
     """Of 300,000 opening brackets, marking an answer as stopped took a minute, in which nobody was served."""
     forged = [{"role": "assistant", "content": [{"text": "a"}, {"text": "<" * 300_000}]}]
     [message] = read(forged)
-    assert len(with_fact(message.note, "stopped")) < 10_000
-    assert len(with_fact("<" * 300_000, "stopped")) > 300_000
+    assert len(stopped(message).note) < 10_000
+    assert len(stopped(Message(role="assistant", text="a", note="<" * 300_000)).note) > 300_000
+
+
+def test_an_answer_that_is_growing_can_be_told_from_one_that_has_ended() -> None:
+    """Also after the way through the browser; what was stopped has ended."""
+    moment = {"text": "Hi", "place": 0, "dropped_messages": 0, "prompt_tokens": 4, "reused_tokens": 0, "tokens": 2}
+    moment |= {"ttft_s": 0.25, "tokens_per_s": 50.0, "drafted_tokens": 0, "accepted_tokens": 0}
+    growing, ended = (
+        Message(role="assistant", text="Hi", note=note(Reply(**moment, finish_reason=reason)))
+        for reason in (None, "stop")
+    )
+    assert [message.is_growing for message in read([growing.shown(), ended.shown()])] == [True, False]
+    assert stopped(growing).note == ended.note.replace("</small>", " · stopped</small>")
+    assert not stopped(growing).is_growing
