@@ -430,8 +430,9 @@ def test_a_bad_folder_says_why(
 
 
 def test_who_waits_for_another_size_takes_no_place_from_those_who_can_draw(generator: ImageGenerator) -> None:
-    """Four who asked for new sizes kept everybody else in the line until the last of them was compiled."""
-    waiting = [generator.generate("a", width=generator.size[0] + 8 * i, steps=1) for i in range(1, SERVED_TOGETHER + 1)]
+    """Four who asked for new sizes kept everybody else in the line until the last of them was compiled. No other test
+    may have asked for these sizes."""
+    waiting = [generator.generate("a", width=32 + 8 * i, height=64, steps=1) for i in range(1, SERVED_TOGETHER + 1)]
     assert all("compiles about" in next(each).reason for each in waiting)
     assert isinstance(next(generator.generate("a", steps=1)), ImageStep)
     for each in waiting:
