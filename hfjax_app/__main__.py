@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 from hfjax_app import console
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
+from hfjax_app.runtime.process import collect_seldom
 from hfjax_app.settings import Settings, load_settings
 
 PROGRAM = "python -m hfjax_app"
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         console.quiet()
         console.write_anything()
+        collect_seldom()
         parsed.command(parsed)
         sys.stdout.flush()
     except HfjaxError as error:

@@ -13,7 +13,7 @@ from typing import Any
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.runtime import loading
-from hfjax_app.runtime.process import keep_compiled, prepare
+from hfjax_app.runtime.process import freeze_objects, keep_compiled, prepare
 from hfjax_app.runtime.programs import CompilerCount, ProgramReport
 from hfjax_app.settings import Settings
 
@@ -183,6 +183,7 @@ class Backends:
         for thread in threads:
             thread.join()
         keep_compiled()
+        freeze_objects()
 
     def _check_budget(self) -> None:
         """Refuse the models that don't fit this machine's accelerators together, before any is loaded."""

@@ -1,5 +1,6 @@
 """What every test runs under: the CPU, no hub, and a cache of compiled programs of its own that runs share."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,6 +15,7 @@ for name in [name for name in os.environ if name.startswith("HFJAX_")]:
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parent.parent / ".pytest_cache" / "programs")
+gc.set_threshold(50_000, 20, 100)  # as the commands do: most of what is made in these processes stays
 os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported, so too late for the commands that tests run in-process
 
 

@@ -1,6 +1,7 @@
 """The three backends on the embedded models: warm one by one, then serve without compiling anything."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -85,6 +86,7 @@ def test_all_are_ready_and_every_program_is_in_the_ledger(backends: Backends) ->
         assert len(names) == len(set(names)) >= 2
         assert backend.progress.startswith(f"ready; {len(names)} programs in ")
     assert backends.device()
+    assert gc.get_freeze_count() > 100_000, "a full collection holds up everybody"
 
 
 def test_serving_compiles_nothing(backends: Backends, compilations: Callable) -> None:

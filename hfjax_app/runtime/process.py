@@ -1,4 +1,5 @@
-"""What must be set before jax starts: the allocator (on CPU), the other hosts (of a TPU slice), the compile cache.
+"""What must be set before jax starts: the allocator (on CPU), the other hosts (of a TPU slice), the compile cache; and
+when Python looks for garbage.
 
 Does not choose models; `JAX_PLATFORMS` stays jax's own setting. Only a libtpu without a TPU is kept from jax.
 """
@@ -6,6 +7,7 @@ Does not choose models; `JAX_PLATFORMS` stays jax's own setting. Only a libtpu w
 import atexit
 import ctypes
 import functools
+import gc
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -26,6 +28,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 # Few, because each keeps what was freed in it; but XLA's compiler allocates in many threads, and where they all share
 # one arena it takes a third longer.
 _ARENAS_PER_CORE = 2
+
+# Python's collector: container objects more than were freed, and how many collections of one generation come before
+# one of the next. Its own setting is 700, 10, 10.
+_SELDOM = (50_000, 20, 100)
+_often = gc.get_threshold()
 
 _preparing = threading.Lock()  # what is prepared is the process's, and only once
 
@@ -68,6 +75,24 @@ def keep_freed_memory() -> None:
         mallopt(_M_ARENA_MAX, _ARENAS_PER_CORE * (os.cpu_count() or 1))
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def collect_seldom() -> None:
+    """Let Python look for garbage seldom, as long as nearly all that it would walk stays: modules, models, programs.
+
+    By default it walks a million objects again and again while they are made, a tenth of a start's processor time.
+    """
+    gc.set_threshold(*_SELDOM)
+
+
+def freeze_objects() -> None:
+    """Never walk again what there is by now, and look for garbage as often as Python does by default.
+
+    For when everything is warm: a full collection held up all threads, and with them every stream, for a second.
+    """
+    gc.collect()  # what is garbage now would stay, and all that it refers to
+    gc.freeze()
+    gc.set_threshold(*_often)
 
 
 def default_cache_folder() -> Path:

@@ -49,6 +49,28 @@ for _ in range(8):
 print(sorted(calls)[1])  # a settled call: the heap still grows in the first ones
 """
 
+COLLECTIONS = """
+import gc
+from hfjax_app.runtime.process import collect_seldom, freeze_objects
+def collections(): return [each["collections"] for each in gc.get_stats()]
+def make(count): return [[] for _ in range(count)]
+walked = [0] * 3
+def watch(phase, info):
+    if phase == "start":
+        walked[info["generation"]] = max(walked[info["generation"]], len(gc.get_objects()))
+gc.callbacks.append(watch)
+usual, before = gc.get_threshold(), collections()
+collect_seldom()
+kept = make(500_000)
+seldom = sum(collections()) - sum(before)
+freeze_objects()
+walked[:], before = [0] * 3, collections()
+kept += make(20_000)
+gc.collect()
+often = sum(collections()) - sum(before)
+print(seldom, often, walked[2], gc.get_threshold() == usual)
+"""
+
 
 def flip_a_byte(content: bytes) -> bytes:
     middle = len(content) // 2
@@ -99,6 +121,15 @@ def test_the_same_program_faults_far_fewer_pages_with_the_allocator_settings() -
     tuned = int(run_python(PAGE_FAULTS, "tuned").stdout)
     assert default > 1_000, "the program has no large temporaries, so this test measures nothing"
     assert tuned < default / 10
+
+
+def test_objects_that_stay_are_not_walked_again_and_again() -> None:
+    """Seldom while they are made, and never again when all is warm; new ones are looked at as often as usual."""
+    seldom, often, walked, as_usual = run_python(COLLECTIONS).stdout.split()
+    assert int(seldom) <= 12, "500,000 objects, of 50,000 a time"
+    assert int(often) >= 20, "20,000 objects, of 700 a time"
+    assert int(walked) < 100_000
+    assert as_usual == "True"
 
 
 @pytest.fixture(scope="module")
