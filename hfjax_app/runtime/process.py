@@ -80,9 +80,11 @@ def keep_freed_memory() -> None:
 def collect_seldom() -> None:
     """Let Python look for garbage seldom, as long as nearly all that it would walk stays: modules, models, programs.
 
-    By default it walks a million objects again and again while they are made, a tenth of a start's processor time.
+    By default it walks a million objects again and again while they are made, a tenth of a start's processor time; and
+    once more before the process ends, for seconds.
     """
     gc.set_threshold(*_SELDOM)
+    atexit.register(gc.freeze)
 
 
 def freeze_objects() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import gc
 import importlib
 import os
 import signal
@@ -43,7 +42,6 @@ def launch(backends: Backends, settings: Settings) -> None:
             backends.stop()
     if not backends.wait(0):
         os._exit(0)  # a compiler's threads can't be stopped, and abort the process when Python ends under them
-    gc.freeze()  # or Python would walk all objects of torch and jax before it ends, for seconds
 
 
 def _serve(backends: Backends, settings: Settings, listener: socket.socket) -> None:

@@ -62,7 +62,8 @@ def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Also in the middle of warming up, and while a page is open: status 0 and no stack trace."""
     studio = start(tmp_path / "log")
     with httpx.stream("GET", f"{studio.url}/gradio_api/heartbeat/page", timeout=30) as heartbeat:
-        assert next(heartbeat.iter_lines()) == "data: ALIVE"
+        lines = heartbeat.iter_lines()  # kept: where it is collected, the connection ends with it
+        assert next(lines) == "data: ALIVE"
         studio.process.send_signal(number)
         assert studio.process.wait(30) == 0, studio.output.read_text()
     assert "Traceback" not in studio.output.read_text()
