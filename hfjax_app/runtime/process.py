@@ -81,7 +81,7 @@ def collect_seldom() -> None:
     """Let Python look for garbage seldom, as long as nearly all that it would walk stays: modules, models, programs.
 
     By default it walks a million objects again and again while they are made, a tenth of a start's processor time; and
-    once more before the process ends, for seconds.
+    once more before the process ends, for more than a second.
     """
     gc.set_threshold(*_SELDOM)
     atexit.register(gc.freeze)

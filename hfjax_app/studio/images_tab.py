@@ -174,11 +174,10 @@ class ImagesTab:
     def _restored(self, kept: object) -> list[Any]:
         """The gallery of before a reload, as far as its pictures are still there and were made here."""
         made = []
-        for entry in kept if isinstance(kept, list) else []:
+        for entry in kept[:GALLERY_LIMIT] if isinstance(kept, list) else []:
             match entry:
                 case [str(file), str(caption)] if file in self._files and Path(file).exists():
                     made.append((file, caption))
-        made = made[:GALLERY_LIMIT]
         return [gr.Gallery(made, visible=True), made] if made else [gr.skip(), gr.skip()]
 
     @streamed
