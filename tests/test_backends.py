@@ -16,6 +16,7 @@ from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.process import prepare
 from hfjax_app.settings import load_settings
+from tests.conftest import quickly_compiled
 from tests.sentiment.conftest import save as save_classifier
 
 SENTENCES = [
@@ -122,8 +123,9 @@ def test_a_backend_that_is_not_ready_says_what_it_waits_for() -> None:
 def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) -> None:
     save_classifier(tmp_path / "sentiment")
     models = {"chat_model": tmp_path, "sentiment_model": tmp_path / "sentiment", "image_model": tmp_path}
-    backends = Backends(load_settings(**{name: str(folder) for name, folder in models.items()})).start()
-    assert backends.wait(timeout=300)
+    with quickly_compiled():
+        backends = Backends(load_settings(**{name: str(folder) for name, folder in models.items()})).start()
+        assert backends.wait(timeout=300)
     assert [backend.state for backend in backends.all] == ["failed", "ready", "failed"]
     for backend in (backends.chat, backends.images):
         assert str(tmp_path) in backend.progress

@@ -79,7 +79,6 @@ PER_LAYER = {
 USUAL_ONES = {
     "bloom": SIZES | {"n_head": 4, "n_layer": 2, "hidden_size": 32},
     "deepseek_v3": LATENT | DENSE_FIRST | {"n_group": 2},
-    "falcon": USUAL | {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 48},
     "falcon_mamba": STATES,
     "gemma2": HEAD | SLIDING | {"query_pre_attn_scalar": 8},
     "gpt2": GPT2,
@@ -96,7 +95,6 @@ USUAL_ONES = {
     },
     "mistral": HEAD | ALL_SLIDING,
     "opt": USUAL | {"ffn_dim": 48, "word_embed_proj_dim": 32},
-    "qwen3_moe": HEAD | EXPERTS,
     "qwen3_next": HEAD | EXPERTS | LINEAR | DELTA | {"shared_expert_intermediate_size": 16},
 }
 SLOW_ONES = {
@@ -129,6 +127,7 @@ SLOW_ONES = {
     },
     "exaone4": HEAD | SLIDING,
     "exaone_moe": HEAD | SLIDING | EXPERTS | GROUPS | {"num_shared_experts": 1},
+    "falcon": USUAL | {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 48},
     "falcon_h1": HEAD | MAMBA | {"mamba_d_head": 8, "mamba_d_ssm": 32},
     "flex_olmo": USUAL | EXPERTS,
     "gemma": HEAD,
@@ -211,6 +210,7 @@ SLOW_ONES = {
     "qwen3": HEAD,
     "qwen3_5_moe_text": HEAD | EXPERTS | LINEAR | DELTA | {"shared_expert_intermediate_size": 16},
     "qwen3_5_text": HEAD | LINEAR | DELTA,
+    "qwen3_moe": HEAD | EXPERTS,
     "seed_oss": HEAD,
     "smollm3": USUAL,
     "solar_open": HEAD | ROUTED,

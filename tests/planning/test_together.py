@@ -21,6 +21,8 @@ from tests.images.pipelines import stable_diffusion
 from tests.planning.stable_diffusion_2 import TEXT_PARAMETERS, UNET_PARAMETERS, VAE_PARAMETERS, save_configs
 from tests.sentiment.conftest import CONFIG, save, word_tokenizer
 
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+
 ROOT = Path(__file__).parents[2]
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -175,7 +177,7 @@ def test_what_does_not_fit_exits_1_with_what_would(
     """The compiler refuses a program though the weights have room, or has 19 GiB of them, which lie on one chip."""
     import jax
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm.\nmore")
 
     monkeypatch.setattr(jax.stages.Lowered, "compile", refuse)

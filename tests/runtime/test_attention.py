@@ -10,6 +10,8 @@ from transformers.masking_utils import sliding_window_causal_mask_function
 from hfjax_app.runtime.attention import BLOCK, _mask, grouped_query_attention, packed_attention
 from hfjax_app.runtime.packing import Lanes, packed, unpacked
 
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+
 HEADS, KV_HEADS, QUERIES, ROWS, KEY, VALUE = 6, 2, 5, 9, 8, 12
 
 

@@ -101,7 +101,7 @@ def test_logits_of_a_tied_model_are_torch_s_with_the_rounded_weights(tmp_path: P
     weights = read(model, tmp_path, quantize=True)
     adapt(model)
     ids = torch.arange(20)[None]
-    function = pure_function(model, lambda model, ids: model(ids, use_cache=False).logits)
+    function = jax.jit(pure_function(model, lambda model, ids: model(ids, use_cache=False).logits))
     np.testing.assert_allclose(function(weights, jnp.asarray(ids.numpy())), rounded(ids).logits.detach(), atol=1e-5)
 
 

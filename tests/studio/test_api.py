@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import Studio
+from .conftest import Studio, http
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 CHAT = {
@@ -45,9 +45,9 @@ def call(studio: Studio, name: str, *values: Any) -> tuple[str, Any]:
     """Call an endpoint as curl would: the last event's name ("complete" or "error") and its data."""
     url = f"{studio.url}/gradio_api/call/{name}"
     body = json.dumps({"data": values})  # not httpx's json=, which refuses NaN
-    joined = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=30)
+    joined = http.post(url, content=body, headers={"content-type": "application/json"}, timeout=30)
     assert joined.status_code == 200, joined.text
-    with httpx.stream("GET", f"{url}/{joined.json()['event_id']}", timeout=60) as stream:
+    with http.stream("GET", f"{url}/{joined.json()['event_id']}", timeout=60) as stream:
         lines = [line for line in stream.iter_lines() if line.strip()]
     event, data = lines[-2].removeprefix("event: "), lines[-1].removeprefix("data: ")
     return event, json.loads(data)
@@ -131,9 +131,9 @@ def test_files_that_were_never_uploaded(studio: Studio, file: Any) -> None:
     event = page_events(studio)["_run"]
     session = f"files-{file}"
     body = {"data": ["" if file is None else "text", file, True, "line"], "fn_index": event, "session_hash": session}
-    joined = httpx.post(f"{studio.url}/gradio_api/queue/join", json=body)
+    joined = http.post(f"{studio.url}/gradio_api/queue/join", json=body)
     assert joined.status_code == 200, joined.text
-    with httpx.stream("GET", f"{studio.url}/gradio_api/queue/data", params={"session_hash": session}) as stream:
+    with http.stream("GET", f"{studio.url}/gradio_api/queue/data", params={"session_hash": session}) as stream:
         messages = [json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data:")]
     [done] = [message for message in messages if message["msg"] == "process_completed"]
     assert not done["success"]
@@ -205,7 +205,7 @@ def test_good_calls(studio: Studio) -> None:
 
 def page_events(studio: Studio) -> dict[str, int]:
     """The page's own events, by what they are bound to first: name of the function -> number."""
-    dependencies = httpx.get(f"{studio.url}/config").json()["dependencies"]
+    dependencies = http.get(f"{studio.url}/config").json()["dependencies"]
     return {
         dependency["api_name"]: dependency["id"]
         for dependency in dependencies
@@ -221,11 +221,11 @@ def test_the_pages_own_events_refuse_what_no_page_sends(studio: Studio, history:
     event = page_events(studio)["_ask"]
     data = ["", history, "", 8, 0.0, 1.0, 0, ""]
     session = "raw"
-    joined = httpx.post(
+    joined = http.post(
         f"{studio.url}/gradio_api/queue/join", json={"data": data, "fn_index": event, "session_hash": session}
     )
     assert joined.status_code == 200, joined.text
-    with httpx.stream(
+    with http.stream(
         "GET", f"{studio.url}/gradio_api/queue/data", params={"session_hash": session}, timeout=30
     ) as stream:
         messages = [json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data:")]
@@ -237,20 +237,20 @@ def test_the_pages_own_events_refuse_what_no_page_sends(studio: Studio, history:
 def test_nobody_runs_past_the_queue(studio: Studio) -> None:
     """Gradio's direct routes would bypass every limit."""
     for route in ("run", "api"):
-        response = httpx.post(f"{studio.url}/gradio_api/{route}/chat", json={"data": list(CHAT.values())})
+        response = http.post(f"{studio.url}/gradio_api/{route}/chat", json={"data": list(CHAT.values())})
         assert response.status_code == 404, response.text
 
 
 def test_huge_bodies_are_refused(studio: Studio) -> None:
     url = f"{studio.url}/gradio_api/call/classify"
-    assert httpx.post(url, content=b"x" * (17 << 20)).status_code == 413
+    assert http.post(url, content=b"x" * (17 << 20)).status_code == 413
 
     def chunks() -> Iterator[bytes]:
         for _ in range(17):
             yield b"x" * (1 << 20)
 
     try:
-        status = httpx.post(url, content=chunks()).status_code  # of unknown length
+        status = http.post(url, content=chunks()).status_code  # of unknown length
     except httpx.TransportError:
         return  # cut off in the middle: refused too
     assert status >= 400
@@ -258,5 +258,5 @@ def test_huge_bodies_are_refused(studio: Studio) -> None:
 
 def test_large_uploads_are_refused(studio: Studio) -> None:
     """Over the 10 MB that lists of texts and pictures may have."""
-    response = httpx.post(f"{studio.url}/gradio_api/upload", files={"files": ("big.bin", b"x" * (11 << 20))})
+    response = http.post(f"{studio.url}/gradio_api/upload", files={"files": ("big.bin", b"x" * (11 << 20))})
     assert response.status_code == 413

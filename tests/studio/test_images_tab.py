@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import numpy as np
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
 from hfjax_app.studio.app import MAX_BODY
 
-from .conftest import Studio, running
+from .conftest import Studio, http, running
 
 PICTURE_MS = 60_000
 SEED = "#seed input"
@@ -27,13 +26,13 @@ def generate(page: Page, prompt: str) -> Image.Image:
     with running(page, "#cancel:enabled", PICTURE_MS):
         page.locator("#generate").click()
     expect(page.locator("#image-progress")).to_contain_text("steps in")
-    png = httpx.get(page.locator("#picture img").get_attribute("src")).content
+    png = http.get(page.locator("#picture img").get_attribute("src")).content
     assert png.startswith(b"\x89PNG")
     return Image.open(io.BytesIO(png))
 
 
 def shown(page: Page) -> bytes:
-    return httpx.get(page.locator("#picture img").get_attribute("src")).content
+    return http.get(page.locator("#picture img").get_attribute("src")).content
 
 
 def choose(page: Page, elem_id: str, option: str) -> None:
@@ -119,7 +118,7 @@ def test_a_downloaded_picture_brings_its_settings_back(
     seed = int(page.locator(SEED).input_value())
     source = page.locator("#gallery img").nth(2).get_attribute("src")
     file = tmp_path / "third.png"
-    file.write_bytes(httpx.get(source).content)
+    file.write_bytes(http.get(source).content)
     with Image.open(file) as picture:
         assert f"Steps: 5, Sampler: Euler a, CFG scale: 3.5, Seed: {seed + 2}" in picture.info["parameters"]
         assert of_sheet == picture.info["parameters"].replace(str(seed + 2), str(seed)), "the first one's settings"
@@ -178,10 +177,13 @@ def test_a_file_without_settings_is_refused(studio: Studio, visit: Callable[...,
 
 
 def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
-    """A blue picture in the editor, a stroke across its middle: the corner stays, the recipe knows picture and mask."""
-    file = tmp_path / "blue.png"
+    """A blue picture in the editor, a stroke across its middle: the corner stays, the recipe knows picture and mask.
+    Settings of a picture that started from none take it out again."""
+    file, plain = tmp_path / "blue.png", tmp_path / "plain.png"
     Image.new("RGB", (64, 64), (30, 60, 220)).save(file)
     page = visit(studio, tab="Images")
+    generate(page, "a red circle")
+    plain.write_bytes(shown(page))
     editor = open_editor(page)
     canvas = editor.locator("canvas").first
     editor.locator("input[type=file]").first.set_input_files(file)
@@ -203,6 +205,13 @@ def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable
     assert recipe["mask"]
     red, _, blue = picture.convert("RGB").getpixel((2, 2))
     assert blue > 150 > red
+    page.locator("#recipe button").first.click()
+    page.locator("#recipe-file input[type=file]").set_input_files(plain)
+    expect(page.locator("#recipe-file")).to_contain_text("plain")
+    page.locator("#reuse").click()
+    expect(page.locator("#image-progress")).to_contain_text("The settings of the picture are in place.")
+    generate(page, "a red circle")
+    assert shown(page) == plain.read_bytes()
 
 
 def test_the_picture_forms_before_ones_eyes(studio: Studio, visit: Callable[..., Page]) -> None:
@@ -247,28 +256,18 @@ def test_an_empty_prompt_is_refused(studio: Studio, visit: Callable[..., Page]) 
 
 def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
     """Grainy, so that an editor's canvas of it as PNG is more than a request may be: it drew nothing, and said so
-    nowhere. Settings of a picture that started from none take it out again."""
+    nowhere."""
     noise = np.random.default_rng(0).integers(0, 256, (1950, 2600, 3), np.uint8)
     photo = tmp_path / "photo.jpg"
     Image.fromarray(noise).save(photo, quality=50)
     assert noise.nbytes > MAX_BODY * 3 / 4, "as text"
     page = visit(studio, tab="Images")
     set_number(page, "steps", "2")
-    plain = tmp_path / "plain.png"
-    generate(page, "a red circle")
-    plain.write_bytes(shown(page))
     editor = open_editor(page)
     editor.locator("input[type=file]").first.set_input_files(photo)
     expect(page.get_by_text("Upload an image")).to_be_hidden()
     page.wait_for_timeout(1000)
     assert json.loads(generate(page, "a red circle").info["hfjax"])["image"]
-    page.locator("#recipe button").first.click()
-    page.locator("#recipe-file input[type=file]").set_input_files(plain)
-    expect(page.locator("#recipe-file")).to_contain_text("plain")
-    page.locator("#reuse").click()
-    expect(page.locator("#image-progress")).to_contain_text("The settings of the picture are in place.")
-    generate(page, "a red circle")
-    assert shown(page) == plain.read_bytes()
 
 
 def test_what_is_no_picture_is_said_where_it_was_put(
@@ -308,8 +307,8 @@ def test_programs_are_told_that_a_size_compiles_first(studio: Studio) -> None:
     """A page may not draw it where the programs come from the cache at once, but it was sent."""
     url = f"{studio.url}/gradio_api/call/generate"
     options = ["a red circle", "", 2, 7.5, 1, 1, 64, 72, None, None, None, 0.8]
-    event = httpx.post(url, json={"data": options}).json()["event_id"]
-    with httpx.stream("GET", f"{url}/{event}", timeout=60) as stream:
+    event = http.post(url, json={"data": options}).json()["event_id"]
+    with http.stream("GET", f"{url}/{event}", timeout=60) as stream:
         sent = "".join(stream.iter_lines())
     assert re.search(r'"waiting": "64 x 72 compiles about \d+ s first"', sent), sent[:1000]
 

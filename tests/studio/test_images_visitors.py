@@ -19,7 +19,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 import uvicorn
 from PIL import Image
@@ -33,7 +32,7 @@ from hfjax_app.settings import Settings
 from hfjax_app.studio.app import studio_app
 from tests.images.pipelines import stable_diffusion
 
-from .conftest import free_port
+from .conftest import free_port, http
 
 STEPS = 60
 LEAVES, STAYS = 1, 2  # two visitors, known by their seeds
@@ -112,20 +111,20 @@ class Visitor:
 
     def __init__(self, url: str):
         self.url, self.session = f"{url}/gradio_api", f"visitor-{next(self._numbers)}"
-        dependencies = httpx.get(f"{url}/config", timeout=30).json()["dependencies"]
+        dependencies = http.get(f"{url}/config", timeout=30).json()["dependencies"]
         [self.event] = [each["id"] for each in dependencies if each["api_name"] == "generate"]
         self.event_id = "none"  # until something is drawn
 
     def draw(self, seed: int) -> None:
         data = ["red dot", "", STEPS, 2.0, seed, 1, None, None, None, None, None, 0.8]
         body = {"data": data, "fn_index": self.event, "session_hash": self.session}
-        joined = httpx.post(f"{self.url}/queue/join", json=body, timeout=30)
+        joined = http.post(f"{self.url}/queue/join", json=body, timeout=30)
         assert joined.status_code == 200, joined.text
         self.event_id = joined.json()["event_id"]
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Until the picture is complete; closing it before that closes the connection, as a closed tab does."""
-        with httpx.stream("GET", f"{self.url}/queue/data", params={"session_hash": self.session}, timeout=60) as stream:
+        with http.stream("GET", f"{self.url}/queue/data", params={"session_hash": self.session}, timeout=60) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data:"):
                     message = json.loads(line.removeprefix("data:"))
@@ -140,7 +139,7 @@ class Visitor:
 
     def cancel(self) -> None:
         body = {"session_hash": self.session, "fn_index": self.event, "event_id": self.event_id}
-        assert httpx.post(f"{self.url}/cancel", json=body, timeout=30).status_code == 200
+        assert http.post(f"{self.url}/cancel", json=body, timeout=30).status_code == 200
 
 
 def picture(output: dict[str, Any]) -> bytes:

@@ -3,18 +3,17 @@ hosts and that the console stays clean."""
 
 from collections.abc import Callable
 
-import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
-from .conftest import Studio
+from .conftest import Studio, http
 
 
 def test_not_ready_until_all_backends_are(studio: Studio) -> None:
     """/health says 503 while models load and compile, 200 afterwards."""
     early = studio.early_health[0]
     assert (early.status_code, early.json()["status"]) == (503, "warming up")
-    late = httpx.get(f"{studio.url}/health")
+    late = http.get(f"{studio.url}/health")
     assert (late.status_code, late.json()["status"]) == (200, "ready")
     assert {backend["state"] for backend in late.json()["backends"].values()} == {"ready"}
 

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 
 from hfjax_app.studio.payloads import LINE_LIMIT, guard
 
-from .conftest import ROOT, Studio, free_port
+from .conftest import ROOT, Studio, free_port, http
 
 
 def file_at(path: str) -> dict[str, Any]:
@@ -29,11 +29,11 @@ def file_at(path: str) -> dict[str, Any]:
 def asked(studio: Studio, event: str, *data: Any) -> dict[str, Any]:
     """The end of an event that a page's session joins."""
     url, session = f"{studio.url}/gradio_api", secrets.token_hex(8)
-    known = httpx.get(f"{studio.url}/config", timeout=30).json()["dependencies"]
+    known = http.get(f"{studio.url}/config", timeout=30).json()["dependencies"]
     [number] = [each["id"] for each in known if each["api_name"] == event]
     body = {"data": data, "fn_index": number, "session_hash": session}
-    assert httpx.post(f"{url}/queue/join", json=body, timeout=60).status_code == 200
-    with httpx.stream("GET", f"{url}/queue/data", params={"session_hash": session}, timeout=60) as stream:
+    assert http.post(f"{url}/queue/join", json=body, timeout=60).status_code == 200
+    with http.stream("GET", f"{url}/queue/data", params={"session_hash": session}, timeout=60) as stream:
         for line in stream.iter_lines():
             message = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {"msg": ""}
             if message["msg"] == "process_completed":
@@ -76,7 +76,7 @@ def test_what_was_sent_is_not_kept(studio: Studio) -> None:
     for _ in range(10):
         assert not asked(studio, "classify", text)["success"]
     assert resident() - before < 40, "MiB; ten texts are 80"
-    assert httpx.get(f"{studio.url}/gradio_api/deep_link", params={"session_hash": "any"}).status_code == 404
+    assert http.get(f"{studio.url}/gradio_api/deep_link", params={"session_hash": "any"}).status_code == 404
 
 
 @pytest.fixture

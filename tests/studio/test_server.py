@@ -8,10 +8,9 @@ import sys
 import time
 from pathlib import Path
 
-import httpx
 import pytest
 
-from .conftest import ROOT, Studio, start
+from .conftest import ROOT, Studio, http, start
 
 
 def test_a_taken_port_is_one_line_and_status_1() -> None:
@@ -61,7 +60,7 @@ def test_an_unknown_setting_is_one_line_and_status_2() -> None:
 def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Also in the middle of warming up, and while a page is open: status 0 and no stack trace."""
     studio = start(tmp_path / "log")
-    with httpx.stream("GET", f"{studio.url}/gradio_api/heartbeat/page", timeout=30) as heartbeat:
+    with http.stream("GET", f"{studio.url}/gradio_api/heartbeat/page", timeout=30) as heartbeat:
         lines = heartbeat.iter_lines()  # kept: where it is collected, the connection ends with it
         assert next(lines) == "data: ALIVE"
         studio.process.send_signal(number)

@@ -3,11 +3,10 @@
 import re
 import time
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import Studio
+from .conftest import Studio, http
 from .test_chat_tab import Visit, answers, box, notes, questions
 
 
@@ -127,8 +126,8 @@ def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
     """An API client that goes away in the middle of a stream."""
     data = [[{"role": "user", "content": "Tell me a story."}], "", 900, 1.0, 1.0, 0, None, 0.0, 1.0, None]
     call = f"{slow_studio.url}/gradio_api/call/chat"
-    event = httpx.post(call, json={"data": data}).json()["event_id"]
-    with httpx.stream("GET", f"{call}/{event}", timeout=30) as stream:
+    event = http.post(call, json={"data": data}).json()["event_id"]
+    with http.stream("GET", f"{call}/{event}", timeout=30) as stream:
         lines = stream.iter_lines()  # kept: where it is collected, the connection ends with it
         next(line for line in lines if '"tokens": 1' in line)
         slow_studio.wait_busy()
@@ -167,6 +166,6 @@ def test_a_tab_whose_model_failed_says_why_and_stays_closed(
     page = visit(slow_studio, tab=tab)
     expect(page.get_by_role("tabpanel").get_by_text(f"{model} can't be used")).to_be_visible()
     assert page.locator("#classify:visible, #generate:visible").count() == 0
-    response = httpx.get(f"{slow_studio.url}/health")
+    response = http.get(f"{slow_studio.url}/health")
     assert (response.status_code, response.json()["status"]) == (503, "failed")
     assert response.json()["backends"][tab.lower()]["error"]
