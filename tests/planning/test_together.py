@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from transformers import DistilBertConfig, LlamaConfig
 from hfjax_app.__main__ import main
 from hfjax_app.planning.topology import _NO_TPU
 from tests.chat.conftest import make_tokenizer
+from tests.conftest import quickly_compiled
 from tests.images.pipelines import stable_diffusion
 from tests.planning.stable_diffusion_2 import TEXT_PARAMETERS, UNET_PARAMETERS, VAE_PARAMETERS, save_configs
 from tests.sentiment.conftest import CONFIG, save, word_tokenizer
-
-pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 ROOT = Path(__file__).parents[2]
 MIB, GIB = 1 << 20, 1 << 30
@@ -30,7 +29,9 @@ needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 
 
 @pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+def plan(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, Any, str]]]:
     """Runs the command in this process: exit status, what it says as JSON or text, stderr."""
     for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE", "XLA_FLAGS", *_NO_TPU):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # so that what the command sets is taken back
@@ -40,7 +41,8 @@ def plan(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         captured = capsys.readouterr()
         return status, json.loads(captured.out) if "--json" in arguments else captured.out, captured.err
 
-    return plan
+    with quickly_compiled():  # not for on_a_tpu, where it is about what would be served
+        yield plan
 
 
 @pytest.fixture(scope="module")
