@@ -90,10 +90,10 @@ def test_the_web_uis_own_text_is_read() -> None:
 def test_reading_takes_no_longer_than_the_text_is(piece: str) -> None:
     """20,000 letters took three seconds, in which nobody was answered: each letter began a search to the end."""
     text = (piece * 20_000)[:20_000]
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(RequestRejected, match="can't be read"):
         read_png(png(parameters=text))
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 def changed(**values: Any) -> str:
