@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import check_memory, need_of
 from hfjax_app.chat.params import SamplingParams
-from hfjax_app.chat.sampling import sampler_state
+from hfjax_app.chat.sampling import packed, sampler_state
 from hfjax_app.chat.scheduler import Request
 from hfjax_app.chat.stats import EngineStats
 from hfjax_app.chat.stream import Progress, Ticket, TokenStream
@@ -223,7 +223,7 @@ class ChatEngine:
         seed = secrets.randbits(64) if params.seed is None else params.seed
         handle = Handle(
             deliver=deliver,
-            sampler=sampler_state(params, seed),
+            sampler=packed(sampler_state(params, seed)),
             top_logprobs=params.logprobs,
             length_reason="length" if params.max_tokens <= room else "context",
         )

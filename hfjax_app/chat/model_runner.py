@@ -14,13 +14,12 @@ from jax.sharding import Mesh
 from transformers import PreTrainedModel
 
 from hfjax_app.chat import one_by_one, prompt_lookup
-from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, DecodeState, Made, sound
+from hfjax_app.chat.decode_state import DecodeState, Made, advance
 from hfjax_app.chat.decoder import Decoder
 from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
-from hfjax_app.chat.logprobs import logprobs_of
-from hfjax_app.chat.params import MAX_LOGPROBS, SamplingParams
+from hfjax_app.chat.params import SamplingParams
 from hfjax_app.chat.penalties import occurrences
-from hfjax_app.chat.sampling import SamplerState, sample, sampler_state
+from hfjax_app.chat.sampling import packed, sampler_state, unpacked
 from hfjax_app.chat.tiers import (
     Written,
     covering,
@@ -127,7 +126,7 @@ class ModelRunner:
             for other in others:
                 other(programs)
         self.clear(0)
-        one = sampler_state(SamplingParams(temperature=0.0), 0)
+        one = packed(sampler_state(SamplingParams(temperature=0.0), 0))
         for rows in self._row_tiers:
             if self._copy:
                 self.copy(0, 0, rows)
@@ -144,7 +143,7 @@ class ModelRunner:
             self._compile(programs, self.cache_shape, self._free_slots())
 
     def _compile(self, programs: Programs, cache: KVCache, state: DecodeState) -> None:
-        one = sampler_state(SamplingParams(temperature=0.0), 0)
+        one = packed(sampler_state(SamplingParams(temperature=0.0), 0))
         held = (cache, state)
         # Results keep the places that their donated arguments have; tokens go everywhere.
         kept = (jax.tree.map(lambda leaf: leaf.sharding, self.cache_shape), self._everywhere)
@@ -193,7 +192,7 @@ class ModelRunner:
 
     def _free_slots(self) -> DecodeState:
         """The state of slots that are all free; on the host."""
-        one = sampler_state(SamplingParams(temperature=0.0), 0)
+        one = packed(sampler_state(SamplingParams(temperature=0.0), 0))
         zeros = np.zeros(self.slots, np.int32)
         return DecodeState(
             token=zeros,
@@ -201,7 +200,7 @@ class ModelRunner:
             left=zeros,
             history=np.zeros((self.slots, self.context), np.int32),
             answer_from=zeros,
-            sampler=jax.tree.map(lambda leaf: np.stack([leaf] * self.slots), one),
+            sampler=np.stack([one] * self.slots),
         )
 
     def reset(self) -> None:
@@ -243,7 +242,7 @@ class ModelRunner:
         position: int,
         valid: int,
         max_tokens: int,
-        sampler: SamplerState,
+        sampler: np.ndarray,
     ) -> Made:
         """Write a chunk of a prompt into a slot; with the last chunk, sample the first token and start the slot.
 
@@ -253,7 +252,7 @@ class ModelRunner:
             position: of tokens[0] in the conversation.
             valid: how many tokens are real, at least 1.
             max_tokens: how many tokens the slot is to make in all; 0: this is not the prompt's last chunk.
-            sampler: the request's sampling parameters, unbatched.
+            sampler: the request's sampling parameters, uint32 [words].
 
         Returns:
             One step of one column: the slot's first token, with the prompt's last chunk.
@@ -329,35 +328,27 @@ class ModelRunner:
         position: jax.Array,
         valid: jax.Array,
         max_tokens: jax.Array,
-        sampler: SamplerState,
+        sampler: jax.Array,
     ) -> tuple[KVCache, DecodeState, Made]:
         logits, new = self.decoder.forward(weights, tokens, states_of(cache, slot), position, valid, place=(slot, rows))
         logits, cache = self._whole(logits), put_states(cache, new, slot)
         index = jnp.arange(tokens.shape[0])
         at = jnp.where(index < valid, position + index, self.context)
         history = state.history.at[slot, at].set(tokens, mode="drop")
-        end = position + valid
-
-        starts = max_tokens > 0
-        one = jax.tree.map(lambda leaf: leaf[None], sampler).only(starts)
-        seen = occurrences(one.penalties.used[0], history[slot][None], end[None], end[None], self.vocabulary)
-        first = sample(logits[None], one, end[None], seen)[0]
-        logprobs = logprobs_of(one.logprobs, logits[None], first[None], MAX_LOGPROBS)
-        right = sound(logits)
-        made = Made(
-            tokens=jnp.where(right, jnp.where(starts, first, NOTHING), NOT_A_NUMBER)[None, None],
-            logprobs=jax.tree.map(lambda leaf: leaf[None], logprobs),
-        )
-        started = DecodeState(
-            token=first,
-            position=end,
-            left=jnp.where(self._is_end(first) | ~right, 0, jnp.maximum(max_tokens - 1, 0)),
-            history=history[slot].at[end].set(first, mode="drop"),
+        end = (position + valid)[None]
+        own = DecodeState(
+            token=tokens[valid - 1][None],
+            position=end - 1,
+            left=max_tokens[None],
+            history=history[slot][None],
             answer_from=end,
-            sampler=sampler,
+            sampler=sampler[None],
         )
-        state = state._replace(history=history)
-        return cache, jax.tree.map(lambda old, new: old.at[slot].set(new), state, started), made
+        asked = unpacked(own.sampler).only(own.left > 0)
+        seen = occurrences(asked.penalties.used[0], own.history, end, end, self.vocabulary)
+        own, _, made = advance(own, logits[None], asked, seen, self._is_end)
+        state = jax.tree.map(lambda leaf, new: leaf.at[slot[None]].set(new), state._replace(history=history), own)
+        return cache, state, jax.tree.map(lambda leaf: leaf[None], made)
 
     def _decode_chunk(
         self,
@@ -372,7 +363,8 @@ class ModelRunner:
         count = slots.shape[0]
         whole = count == self.slots and rows == self.context
         kv = cache if whole else take(cache, rows, slots)
-        own = jax.tree.map(lambda leaf: leaf[slots], state)
+        every = count == self.slots  # then `slots` is each of them, in order
+        own = state if every else jax.tree.map(lambda leaf: leaf[slots], state)
         left, own = own.left, own._replace(left=jnp.where(active, own.left, 0))
         began = own.position
 
@@ -383,7 +375,7 @@ class ModelRunner:
         sizes = {"most": self.decode_chunk, "vocabulary": self.vocabulary}
         kv, own, made = one_by_one.decode(forward, self._is_end, kv, own, steps, **sizes)
         own = own._replace(left=jnp.where(active, own.left, left))  # a call that drafts may have left it some to make
-        state = jax.tree.map(lambda leaf, new: leaf.at[slots].set(new), state, own)
+        state = own if every else state.updated(slots, own)
         return kv if whole else put(cache, kv, slots, Written(began, self.decode_chunk, self.context)), state, made
 
     def _speculate_chunk(
@@ -404,12 +396,12 @@ class ModelRunner:
             logits, kv = self.decoder.forward(weights, tokens, kv, position, valid, keep)
             return self._whole(logits), kv
 
-        own = jax.tree.map(lambda leaf: leaf[slot], state)
-        began = own.position[None]
+        own = state if self.slots == 1 else jax.tree.map(lambda leaf: leaf[slot[None]], state)
+        began = own.position
         sizes = {"most": self.decode_chunk, "draft": self.draft, "vocabulary": self.vocabulary}
         kv, own, made = prompt_lookup.decode(forward, self._is_end, kv, own, rounds, tokens, **sizes)
         kv = jax.tree.map(lambda leaf: leaf[None], kv)
-        state = jax.tree.map(lambda leaf, new: leaf.at[slot].set(new), state, own)
+        state = own if self.slots == 1 else state.updated(slot[None], own)
         return kv if whole else put(cache, kv, slot[None], Written(began, self.decode_chunk, self.context)), state, made
 
     def _copy_slot(

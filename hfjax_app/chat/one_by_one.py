@@ -6,12 +6,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, DecodeState, Made, nothing_made, sound
+from hfjax_app.chat.decode_state import DecodeState, Made, advance, nothing_made
 from hfjax_app.chat.kv_cache import KVCache
-from hfjax_app.chat.logprobs import logprobs_of
 from hfjax_app.chat.params import MAX_LOGPROBS
 from hfjax_app.chat.penalties import occurrences
-from hfjax_app.chat.sampling import sample
+from hfjax_app.chat.sampling import unpacked
 
 # Tokens int32 [slots, 1], the slots' cache, positions, how many are real -> logits [slots, vocabulary], the cache.
 Forward = Callable[[jax.Array, KVCache, jax.Array, jax.Array], tuple[jax.Array, KVCache]]
@@ -42,7 +41,7 @@ def decode(
         The cache, the state, and what was made, [most, slots].
     """
     count = own.token.shape[0]
-    sampler = own.sampler.only(own.left > 0)
+    sampler = unpacked(own.sampler).only(own.left > 0)
 
     def goes_on(carry: Any) -> jax.Array:
         done, _, own, *_ = carry
@@ -50,23 +49,10 @@ def decode(
 
     def step(carry: Any) -> Any:
         done, kv, own, seen, made = carry
-        running = own.left > 0
-        logits, kv = forward(own.token[:, None], kv, own.position, running.astype(jnp.int32))
-        right = sound(logits)
-        position = own.position + running
-        token = jnp.where(running & right, sample(logits, sampler, position, seen), own.token)
-        new = Made(
-            tokens=jnp.where(running, jnp.where(right, token, NOT_A_NUMBER), NOTHING),
-            logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),
-        )
-        own = own._replace(
-            token=token,
-            position=position,
-            left=jnp.where(running & right & ~is_end(token), own.left - 1, 0),
-            history=own.history.at[jnp.arange(count), position].set(token, mode="drop"),
-        )
+        logits, kv = forward(own.token[:, None], kv, own.position, (own.left > 0).astype(jnp.int32))
+        own, seen, new = advance(own, logits, sampler, seen, is_end)
         made = jax.tree.map(lambda all_steps, leaf: all_steps.at[done].set(leaf), made, new)
-        return done + 1, kv, own, seen.add(token, running), made
+        return done + 1, kv, own, seen, made
 
     seen = occurrences(jnp.any(sampler.penalties.used), own.history, own.answer_from, own.position + 1, vocabulary)
     made = nothing_made(most, count, min(MAX_LOGPROBS, vocabulary))

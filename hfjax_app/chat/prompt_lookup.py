@@ -13,12 +13,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hfjax_app.chat.decode_state import NOT_A_NUMBER, DecodeState, Drafts, Made, nothing_made, sound
+from hfjax_app.chat.decode_state import DecodeState, Drafts, Made, advance, nothing_made
 from hfjax_app.chat.kv_cache import KVCache
-from hfjax_app.chat.logprobs import logprobs_of
 from hfjax_app.chat.params import MAX_LOGPROBS
 from hfjax_app.chat.penalties import occurrences
-from hfjax_app.chat.sampling import sample
+from hfjax_app.chat.sampling import unpacked
 from hfjax_app.chat.speculation import NGRAMS
 
 # Tokens int32 [n], one slot's cache, position, how many are real -> logits [n, vocabulary], the cache.
@@ -75,7 +74,7 @@ def decode(
         forward: the model.
         is_end: which tokens end an answer.
         kv: the slot's cache, without slot axis.
-        own: the slot's state, without slot axis.
+        own: the slot's state, with a slot axis of one.
         rounds: int32 scalar.
         tokens: int32 scalar, at most `most`; no row is written behind those that so many tokens take.
         most: room for tokens in the result.
@@ -85,76 +84,51 @@ def decode(
     Returns:
         The cache, the state, and what was made, [most, 1].
     """
-    sampler = own.sampler.only(own.left > 0)
-    top = min(MAX_LOGPROBS, vocabulary)
-    offsets = jnp.arange(draft + 1)
+    sampler = unpacked(own.sampler).only(own.left > 0)
 
-    def verify(size: int, kv: KVCache, own: DecodeState, drafted: jax.Array, offered: jax.Array) -> Any:
-        """The tokens that follow the newest one and the first size - 1 drafted ones; padded to draft + 1."""
-        inputs = jnp.concatenate([own.token[None], drafted])[:size]
-        logits, kv = forward(inputs, kv, own.position, 1 + offered)
-        places = own.position + 1 + offsets[:size]
-        state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), sampler)
-        history = own.history.at[places[:-1]].set(inputs[1:], mode="drop")
-        history = jnp.broadcast_to(history, (size, *history.shape))
-        answer_from = jnp.broadcast_to(own.answer_from, (size,))
-        seen = occurrences(sampler.penalties.used, history, answer_from, places, vocabulary)
-        right = sound(logits)
-        chosen = jnp.where(right, sample(logits, state, places, seen), own.token)
-        logprobs = logprobs_of(state.logprobs, logits, chosen, MAX_LOGPROBS)
-        padding = draft + 1 - size
-        return kv, jax.tree.map(
-            lambda leaf: jnp.pad(leaf, [(0, padding)] + [(0, 0)] * (leaf.ndim - 1)), (chosen, right, logprobs)
-        )
-
-    def once(size: int, wanted: jax.Array, kv: KVCache, result: Any, *arguments: Any) -> tuple[KVCache, Any]:
-        """`verify` where it is wanted, in a loop of one round: a cache that goes through a conditional is copied."""
+    def once(size: int, wanted: jax.Array, kv: KVCache, logits: jax.Array, *arguments: jax.Array) -> Any:
+        """A forward of `size` tokens where it is wanted, in a loop of one round: a conditional copies the cache."""
 
         def body(carry: Any) -> Any:
-            return (jnp.bool_(False), *verify(size, carry[1], *arguments))
+            inputs, position, valid = arguments
+            new, kv = forward(inputs[:size], carry[1], position, valid)
+            return jnp.bool_(False), kv, carry[2].at[:size].set(new.astype(jnp.float32))
 
-        return jax.lax.while_loop(lambda carry: carry[0], body, (wanted, kv, result))[1:]
+        return jax.lax.while_loop(lambda carry: carry[0], body, (wanted, kv, logits))[1:]
 
     def goes_on(carry: Any) -> jax.Array:
-        done, _, own, drafts, _ = carry
-        return (drafts.rounds < rounds) & (done < tokens) & (own.left > 0)
+        done, _, _, own, _, drafts, _ = carry
+        return (drafts.rounds < rounds) & (done < tokens) & (own.left[0] > 0)
 
     def round_(carry: Any) -> Any:
-        done, kv, own, drafts, made = carry
-        drafted, found = lookup(own.history, own.position, draft)
-        offered = jnp.where(found, jnp.minimum(draft, jnp.minimum(own.left, tokens - done) - 1), 0)
-        arguments = (own, drafted, offered)
-        kv, result = once(draft + 1, offered > 0, kv, unread, *arguments)
-        kv, (chosen, right, logprobs) = once(1, offered == 0, kv, result, *arguments)
-        stops = is_end(chosen) | ~right
-        agrees = (drafted == chosen[:-1]) & (offsets[:-1] < offered) & ~stops[:-1]
-        accepted = jnp.sum(jnp.cumprod(agrees.astype(jnp.int32)))
-        count = accepted + 1
-        own = own._replace(
-            token=chosen[accepted],
-            position=own.position + count,
-            left=jnp.where(stops[accepted], 0, own.left - count),
-            history=own.history.at[_first(count, own.position + 1 + offsets, own.history)].set(chosen, mode="drop"),
-        )
+        done, kv, logits, own, seen, drafts, made = carry
+        drafted, found = lookup(own.history[0], own.position[0], draft)
+        offered = jnp.where(found, jnp.minimum(draft, jnp.minimum(own.left[0], tokens - done) - 1), 0)
+        arguments = (jnp.concatenate([own.token, drafted]), own.position[0], 1 + offered)
+        kv, logits = once(draft + 1, offered > 0, kv, logits, *arguments)
+        kv, logits = once(1, offered == 0, kv, logits, *arguments)
+
+        def accept(carry: Any) -> Any:
+            """The token that follows a right one; the next place's logits hold where it is the drafted one."""
+            count, _, own, seen, made = carry
+            own, seen, new = advance(own, logits[count][None], sampler, seen, is_end)
+            made = jax.tree.map(lambda room, leaf: room.at[done + count].set(leaf), made, new)
+            agrees = (count < offered) & (own.token[0] == drafted[count]) & (own.left[0] > 0)
+            return count + 1, agrees, own, seen, made
+
+        start = (jnp.int32(0), jnp.bool_(True), own, seen, made)
+        count, _, own, seen, made = jax.lax.while_loop(lambda carry: carry[1], accept, start)
         drafts = Drafts(
             rounds=drafts.rounds + 1,
             drafted_rounds=drafts.drafted_rounds + (offered > 0),
             drafted=drafts.drafted + offered,
-            accepted=drafts.accepted + accepted,
+            accepted=drafts.accepted + count - 1,
         )
-        new = Made(jnp.where(right, chosen, NOT_A_NUMBER), logprobs)
-        at = _first(count, done + offsets, made.tokens)
-        made = jax.tree.map(lambda room, leaf: room.at[at, 0].set(leaf, mode="drop"), made, new)
-        return done + count, kv, own, drafts, made
+        return done + count, kv, logits, own, seen, drafts, made
 
-    blank = jax.tree.map(lambda leaf: leaf[:, 0], nothing_made(draft + 1, 1, top))
-    unread = (blank.tokens, jnp.zeros(draft + 1, bool), blank.logprobs)
+    seen = occurrences(sampler.penalties.used[0], own.history, own.answer_from, own.position + 1, vocabulary)
     none = Drafts(*[jnp.int32(0)] * 4)
-    carry = (jnp.int32(0), kv, own, none, nothing_made(most, 1, top))
-    _, kv, own, drafts, made = jax.lax.while_loop(goes_on, round_, carry)
+    made = nothing_made(most, 1, min(MAX_LOGPROBS, vocabulary))
+    carry = (jnp.int32(0), kv, jnp.zeros((draft + 1, vocabulary)), own, seen, none, made)
+    _, kv, _, own, _, drafts, made = jax.lax.while_loop(goes_on, round_, carry)
     return kv, own, made._replace(drafts=drafts)
-
-
-def _first(count: jax.Array, places: jax.Array, room: jax.Array) -> jax.Array:
-    """The first `count` of these places; the others lie outside the room's first axis, where writes are dropped."""
-    return jnp.where(jnp.arange(places.shape[0]) < count, places, room.shape[0])

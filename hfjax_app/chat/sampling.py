@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from hfjax_app.chat.noise import gumbel
 from hfjax_app.chat.params import MAX_BIASES, MIN_TEMPERATURE, SamplingParams
 from hfjax_app.chat.penalties import Occurrences, Penalties, penalized
 
@@ -39,7 +40,7 @@ class SamplerState(NamedTuple):
 
 
 def sampler_state(params: SamplingParams, seed: int) -> SamplerState:
-    """One slot's SamplerState, as numpy arrays."""
+    """One request's SamplerState, as numpy arrays without leading axes."""
     bias_tokens, bias_values = np.full(MAX_BIASES, _NO_TOKEN, np.int32), np.zeros(MAX_BIASES, np.float32)
     bias_tokens[: len(params.logit_bias)] = list(params.logit_bias)
     bias_values[: len(params.logit_bias)] = list(params.logit_bias.values())
@@ -62,62 +63,72 @@ def sampler_state(params: SamplingParams, seed: int) -> SamplerState:
     )
 
 
-def filtered_probabilities(logits: jax.Array, state: SamplerState) -> jax.Array:
-    """Probabilities after temperature, top-k, top-p and min-p, in that order, as transformers' logits processors do.
+_FIELDS, _TREE = jax.tree.flatten(sampler_state(SamplingParams(), 0))
+
+
+def packed(state: SamplerState) -> np.ndarray:
+    """A SamplerState of numpy arrays without leading axes as one array, uint32 [words].
+
+    That is how a request's travels and how the slots' lie on the device: arrays of a few bytes each would be copied one
+    by one, and be a kernel each wherever a program takes or puts a slot.
+    """
+    leaves = [np.asarray(leaf, np.int32) if leaf.dtype == bool else leaf for leaf in jax.tree.leaves(state)]
+    return np.concatenate([np.atleast_1d(leaf).view(np.uint32) for leaf in leaves])
+
+
+def unpacked(words: jax.Array) -> SamplerState:
+    """`packed`, undone on the device: uint32 [..., words] -> leading axes [...]."""
+    parts = jnp.split(words, np.cumsum([leaf.size for leaf in _FIELDS])[:-1], axis=-1)
+    leaves = [part.reshape(*words.shape[:-1], *leaf.shape) for part, leaf in zip(parts, _FIELDS, strict=True)]
+    return jax.tree.unflatten(
+        _TREE,
+        [
+            part != 0 if leaf.dtype == bool else jax.lax.bitcast_convert_type(part, leaf.dtype)
+            for part, leaf in zip(leaves, _FIELDS, strict=True)
+        ],
+    )
+
+
+def filtered_logits(logits: jax.Array, state: SamplerState) -> jax.Array:
+    """Logits after temperature, top-k, top-p and min-p, in that order, as by transformers' logits processors.
 
     Tokens that tie with the last one kept are kept too. The cuts of top-k and top-p are found by bisection over the
-    bits of the probabilities, 31 passes of O(vocabulary) each, instead of a sort, and only where some slot has such a
-    cut. Both are the most likely tokens that together weigh enough, so one piece of code, compiled once, runs twice.
+    bits of the likelihoods, 31 passes of O(vocabulary) each, instead of a sort, and only where some slot has such a
+    cut. Both keep the most likely tokens that together weigh enough, so one piece of code, compiled once, runs twice.
+    Nothing is normalised: neither a draw nor a share of the whole needs it.
 
     Args:
-        logits: float [slots, vocabulary].
+        logits: float32 [slots, vocabulary].
         state: with leading axis [slots]; temperature must not be 0.
 
     Returns:
-        float32 [slots, vocabulary], each row summing to 1.
+        float32 [slots, vocabulary]: divided by the temperature, the largest 0, those that were cut -inf.
     """
-    below = logits.astype(jnp.float32) - jnp.max(logits, -1, keepdims=True)
-    # exp of -1000 is 0 in float32; from about -1e35 on, XLA's exp on CPU is NaN
-    probabilities = jax.nn.softmax(jnp.maximum(below / state.temperature[:, None], -1000), axis=-1)
+    below = (logits - jnp.max(logits, -1, keepdims=True)) / state.temperature[:, None]
+    scaled = jnp.maximum(below, -1000)  # exp of that is 0 in float32; from about -1e35 on, XLA's exp on CPU is NaN
+    likelihoods = jnp.exp(scaled)
+    bits = jax.lax.bitcast_convert_type(likelihoods, jnp.int32)  # of non-negative floats, ordered as these are
     cuts = jnp.stack([(state.top_k > 0) & (state.top_k < logits.shape[-1]), state.top_p < 1])  # at 1 rounding would cut
     enough = jnp.stack([state.top_k.astype(jnp.float32), state.top_p])
 
-    def cut(which: jax.Array, probabilities: jax.Array) -> jax.Array:
-        weights = jnp.where(which == 0, 1, probabilities)
-        likely = _most_likely(probabilities, weights, enough[which][:, None], jnp.any(cuts[which]))
-        return jnp.where(cuts[which][:, None], likely, probabilities)
+    def cut(which: jax.Array, least: jax.Array) -> jax.Array:
+        """The least bits that stay, int32 [slots, 1], after one more cut. Built bit by bit, the largest with enough."""
+        counts = which == 0
+        weights = jnp.where(bits >= least, jnp.where(counts, 1, likelihoods), 0)
+        needed = enough[which][:, None] * jnp.where(counts, 1, jnp.sum(weights, -1, keepdims=True))
 
-    probabilities = jax.lax.fori_loop(0, len(cuts), cut, probabilities)
-    min_p = state.min_p[:, None]
-    likely = probabilities >= min_p * jnp.max(probabilities, -1, keepdims=True)
-    return jnp.where(min_p > 0, _normalized(jnp.where(likely, probabilities, 0)), probabilities)
+        def add_bit(i: jax.Array, threshold: jax.Array) -> jax.Array:
+            candidate = threshold | (1 << (30 - i))
+            kept = jnp.sum(jnp.where(bits >= candidate, weights, 0), -1, keepdims=True)
+            return jnp.where(kept >= needed, candidate, threshold)
 
+        passes = jnp.where(jnp.any(cuts[which]), 31, 0)
+        threshold = jax.lax.fori_loop(0, passes, add_bit, jnp.zeros_like(least))
+        return jnp.where(cuts[which][:, None], jnp.maximum(threshold, least), least)
 
-def _where_any(rows: jax.Array, change: Callable[[jax.Array], jax.Array], values: jax.Array) -> jax.Array:
-    """`change(values)` in the rows (bool [slots, 1]); not computed when there are none."""
-    return jax.lax.cond(jnp.any(rows), lambda: jnp.where(rows, change(values), values), lambda: values)
-
-
-def _normalized(weights: jax.Array) -> jax.Array:
-    return weights / jnp.sum(weights, -1, keepdims=True)
-
-
-def _most_likely(probabilities: jax.Array, weights: jax.Array, enough: jax.Array, wanted: jax.Array) -> jax.Array:
-    """Zero all but the most likely tokens that together weigh `enough` ([slots, 1]), and renormalise.
-
-    The bits of non-negative floats order as the floats do, so the largest threshold that still keeps enough tokens is
-    built bit by bit; no bit of it where the result is not `wanted`.
-    """
-    bits = jax.lax.bitcast_convert_type(probabilities, jnp.int32)
-
-    def add_bit(i: jax.Array, threshold: jax.Array) -> jax.Array:
-        candidate = threshold | (1 << (30 - i))
-        kept = jnp.sum(jnp.where(bits >= candidate, weights, 0), -1, keepdims=True)
-        return jnp.where(kept >= enough, candidate, threshold)
-
-    passes = jnp.where(wanted, 31, 0)
-    threshold = jax.lax.fori_loop(0, passes, add_bit, jnp.zeros((*bits.shape[:-1], 1), jnp.int32))
-    return _normalized(jnp.where(bits >= threshold, probabilities, 0))
+    least = jax.lax.fori_loop(0, len(cuts), cut, jnp.zeros((len(logits), 1), jnp.int32))
+    likely = scaled >= jnp.log(state.min_p)[:, None]  # of the likeliest, whose likelihood is 1
+    return jnp.where((bits >= least) & likely, scaled, -jnp.inf)
 
 
 def sample(logits: jax.Array, state: SamplerState, position: jax.Array, seen: Occurrences) -> jax.Array:
@@ -126,30 +137,29 @@ def sample(logits: jax.Array, state: SamplerState, position: jax.Array, seen: Oc
     Args:
         logits: float [slots, vocabulary].
         state: with leading axis [slots].
-        position: int32 [slots], folded into the slot's key, so that a token depends on its own seed and place only.
+        position: int32 [slots], part of the noise's counter, so that a token depends on its own seed and place only.
         seen: the tokens of prompt and answer so far; read only where a slot uses penalties.
 
     Returns:
         int32 [slots].
     """
+
+    def adjusted(logits: jax.Array) -> jax.Array:
+        return penalized(logits, state.penalties, seen)
+
     draws = state.temperature > 0
+    hot = state._replace(temperature=jnp.where(draws, state.temperature, 1))
 
-    def chosen() -> jax.Array:
-        def adjusted(logits: jax.Array) -> jax.Array:
-            return penalized(logits, state.penalties, seen)
+    def drawn(logits: jax.Array) -> jax.Array:
+        return filtered_logits(logits, hot) + gumbel(state.key, position, logits.shape[-1])
 
-        wanted = _where_any(state.penalties.used[:, None], adjusted, logits.astype(jnp.float32))
-        greedy = likeliest(wanted)
+    scores = _where_any(state.penalties.used, adjusted, logits.astype(jnp.float32))
+    return likeliest(_where_any(draws, drawn, scores))
 
-        def draw() -> jax.Array:
-            hot = state._replace(temperature=jnp.where(draws, state.temperature, 1))
-            noise = jax.vmap(lambda key, at: _gumbel(key, at, logits.shape[-1:]))(state.key, position)
-            drawn = likeliest(jnp.log(filtered_probabilities(wanted, hot)) + noise)
-            return jnp.where(draws, drawn, greedy)
 
-        return jax.lax.cond(jnp.any(draws), draw, lambda: greedy)
-
-    return jax.lax.cond(jnp.any(draws | state.penalties.used), chosen, lambda: likeliest(logits))
+def _where_any(rows: jax.Array, change: Callable[[jax.Array], jax.Array], values: jax.Array) -> jax.Array:
+    """`change(values)` in the rows (bool [slots]); not computed when there are none."""
+    return jax.lax.cond(jnp.any(rows), lambda: jnp.where(rows[:, None], change(values), values), lambda: values)
 
 
 def likeliest(logits: jax.Array) -> jax.Array:
@@ -160,11 +170,3 @@ def likeliest(logits: jax.Array) -> jax.Array:
     """
     at = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     return jnp.min(jnp.where(logits == jnp.max(logits, -1, keepdims=True), at, at[-1]), -1)
-
-
-def _gumbel(key: jax.Array, position: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    own = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), position)
-    # jax's own has 23 bits, which never draws a token of less than about 1e-7, or takes two numbers for each. This one
-    # has 32 where they matter, near zero.
-    uniform = jnp.minimum((jax.random.bits(own, shape, jnp.uint32).astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
-    return -jnp.log(-jnp.log1p(-uniform))

@@ -17,7 +17,6 @@ from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING, Drafts, Made
 from hfjax_app.chat.logprobs import TokenLogprobs, handed_out
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.pace import Pace
-from hfjax_app.chat.sampling import SamplerState
 from hfjax_app.chat.scheduler import DecodeStep, PrefillStep, Request, Scheduler
 from hfjax_app.chat.speculation import Recall, Speculation
 from hfjax_app.chat.stats import EngineStats
@@ -35,7 +34,7 @@ class Handle:
     """The engine's side of a request."""
 
     deliver: Callable[[Progress], None]
-    sampler: SamplerState
+    sampler: np.ndarray  # uint32 [words], sampling.packed
     top_logprobs: int | None
     length_reason: str
     recall: Recall | None = None  # from when the request was first alone

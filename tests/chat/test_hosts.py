@@ -23,7 +23,7 @@ import numpy as np
 from transformers import AutoModelForCausalLM
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.params import SamplingParams
-from hfjax_app.chat.sampling import sampler_state
+from hfjax_app.chat.sampling import packed, sampler_state
 from hfjax_app.runtime.mesh import TensorParallel, local_mesh, mesh_of
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import Programs
@@ -31,7 +31,7 @@ from hfjax_app.runtime.weights import empty_model, on_one_device, read
 
 prepare()
 prompt = np.random.default_rng(0).integers(5, 512, 16).astype(np.int32)
-greedy = sampler_state(SamplingParams(temperature=0.0), 0)
+greedy = packed(sampler_state(SamplingParams(temperature=0.0), 0))
 
 def tokens(mesh):
     model = empty_model(AutoModelForCausalLM, sys.argv[1])

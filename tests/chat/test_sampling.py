@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from jax.extend.random import threefry_2x32
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -19,15 +20,16 @@ from transformers import (
 )
 
 from hfjax_app.chat import SamplingParams
+from hfjax_app.chat.noise import gumbel, threefry
 from hfjax_app.chat.penalties import Occurrences, occurrences, penalized
-from hfjax_app.chat.sampling import SamplerState, _gumbel, filtered_probabilities, sample, sampler_state
+from hfjax_app.chat.sampling import SamplerState, filtered_logits, packed, sample, sampler_state, unpacked
 from hfjax_app.errors import RequestRejected
 
 VOCABULARY = 300
 
 
 def stack(*params: SamplingParams) -> SamplerState:
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *[sampler_state(p, p.seed or 0) for p in params])
+    return unpacked(np.stack([packed(sampler_state(p, p.seed or 0)) for p in params]))
 
 
 def nothing_seen(slots: int, vocabulary: int = VOCABULARY) -> Occurrences:
@@ -76,7 +78,7 @@ def random_params(random: np.random.Generator) -> SamplingParams:
 @jax.jit
 def distribution(logits: jax.Array, state: SamplerState, *history: jax.Array) -> jax.Array:
     seen = occurrences(True, *history, VOCABULARY)
-    return filtered_probabilities(penalized(logits, state.penalties, seen), state)
+    return jax.nn.softmax(filtered_logits(penalized(logits, state.penalties, seen), state))
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -110,7 +112,7 @@ def test_draws_follow_the_distribution() -> None:
     draws = 20_000
     logits = np.random.default_rng(1).normal(0, 1, (1, 8)).astype(np.float32)
     state = stack(SamplingParams(temperature=1.0, top_p=0.9, seed=5))
-    expected = np.asarray(filtered_probabilities(logits, state))[0]
+    expected = np.asarray(jax.nn.softmax(filtered_logits(logits, state)))[0]
     seen = nothing_seen(1, 8)
     tokens = jax.jit(jax.vmap(lambda p: sample(logits, state, p[None], seen)[0]))(np.arange(draws, dtype=np.int32))
     seen = np.bincount(np.asarray(tokens), minlength=8) / draws
@@ -120,12 +122,18 @@ def test_draws_follow_the_distribution() -> None:
 def test_the_least_likely_tokens_can_be_drawn() -> None:
     """Noise of 23 bits has eight values over 13.8 and ends at 16.6: of a vocabulary of 262,144, tokens below 1e-7
     together never came up."""
-    key = sampler_state(SamplingParams(), 1).key
+    key = sampler_state(SamplingParams(), 1).key[None]
     count = 1 << 25
-    noise = np.asarray(jax.jit(lambda position: _gumbel(key, position, (count,)))(np.int32(0)))
+    noise = np.asarray(jax.jit(lambda position: gumbel(key, position, count))(np.zeros(1, np.int32)))
     seen, expected = noise[noise > 13.8], count * math.exp(-13.8)  # 34
     assert abs(len(seen) - expected) < 4 * math.sqrt(expected)
     assert len(set(seen.tolist())) == len(seen)
+
+
+def test_the_bits_are_those_of_jax() -> None:
+    keys, counts = np.random.default_rng(0).integers(0, 2**32, (2, 2, 1000), np.uint32)
+    want = jax.vmap(threefry_2x32, in_axes=(1, 1), out_axes=1)(keys, counts)
+    np.testing.assert_array_equal(jax.jit(threefry)(*keys, *counts), want)
 
 
 def test_rows_are_independent() -> None:

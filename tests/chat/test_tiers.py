@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.model_runner import ModelRunner
-from hfjax_app.chat.sampling import sampler_state
+from hfjax_app.chat.sampling import packed, sampler_state
 from hfjax_app.chat.tiers import Written, covering, put, row_tiers, slot_tiers, take
 
 
@@ -133,7 +133,7 @@ def test_a_call_for_others_leaves_a_slot_its_tokens(engine: ChatEngine) -> None:
     """Two slots decode by the program of all three, which carries the third. Its request was promised all its tokens by
     a call that drafts, of which fewer were right; the others' call said that it had none left to make, so that its
     answer never ended, and the engine's thread did nothing else than look for work."""
-    runner, one = engine.runner, sampler_state(SamplingParams(temperature=0.0), 0)
+    runner, one = engine.runner, packed(sampler_state(SamplingParams(temperature=0.0), 0))
     for slot in range(3):
         chunk = np.array(prompt_of(32), np.int32)
         runner.prefill(slot, chunk, 0, 20 + slot, 9, one)
