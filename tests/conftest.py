@@ -121,7 +121,7 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=1024,
-        intermediate_size=20_480,
+        intermediate_size=30_720,
         num_hidden_layers=1,
         num_attention_heads=8,
         num_key_value_heads=4,

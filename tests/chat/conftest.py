@@ -22,11 +22,11 @@ SMALL = {
     "pad_token_id": 0,
 }
 CONFIGS = {
-    "llama": lambda: LlamaConfig(num_hidden_layers=3, **SMALL),
+    "llama": lambda: LlamaConfig(num_hidden_layers=2, **SMALL),
     "gemma3": lambda: Gemma3TextConfig(
-        num_hidden_layers=3,
+        num_hidden_layers=2,
         sliding_window=32,
-        layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+        layer_types=["sliding_attention", "full_attention"],
         query_pre_attn_scalar=16,
         tie_word_embeddings=False,  # tied random weights only repeat the last token
         **SMALL,

@@ -63,5 +63,5 @@ def test_greedy_equals_generate_with_the_rounded_weights(
     engine.stop()
     assert got == [w[0, len(p) :].tolist() for w, p in zip(want, prompts, strict=True)]
     linears = [weights[name] for name in quantization.sources(rounded)]
-    assert len(linears) == 3 * 7 + 1
+    assert len(linears) == 7 * rounded.config.num_hidden_layers + 1
     assert {weight.dtype.name for weight in linears} == {"int8"}

@@ -54,9 +54,9 @@ def collect(engine: ChatEngine, *asked: tuple[list[int], SamplingParams]) -> lis
 
 MIX = [
     {"repetition_penalty": 1.4},
-    {"presence_penalty": 1.5, "frequency_penalty": 0.5},
-    {"logit_bias": {9: 4.0, 300: -100.0, 511: 3.5}},
     {},
+    {"logit_bias": {9: 4.0, 300: -100.0, 511: 3.5}},
+    {"presence_penalty": 1.5, "frequency_penalty": 0.5},
     {"repetition_penalty": 0.8, "frequency_penalty": 2.0, "logit_bias": {11: 6.0}},
     {"frequency_penalty": -0.2, "logprobs": 0},
 ]

@@ -127,7 +127,7 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
         HFJAX_SENTIMENT_MODEL=str(missing / "no-sentiment"),
         HFJAX_IMAGE_MODEL=str(missing / "no-images"),
         HFJAX_SLOTS="2",
-        HFJAX_CONTEXT="1024",
+        HFJAX_CONTEXT="512",
         HFJAX_SPECULATION="never",
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # it shall be slow, but not its start
     )

@@ -16,12 +16,12 @@ def prepare(page: Page) -> None:
         page.locator("#chat-settings").get_by_text("Settings").click()
         number, slider = (page.locator(f"#max-tokens input[type={kind}]") for kind in ("number", "range"))
         for _ in range(10):  # Gradio forgets what is filled in while it still builds the page
-            number.fill("900")
+            number.fill("450")
             number.blur()
             page.wait_for_timeout(300)
-            if slider.input_value() == "900":  # both show the value that is sent
+            if slider.input_value() == "450":  # both show the value that is sent
                 break
-        expect(slider).to_have_value("900")
+        expect(slider).to_have_value("450")
 
 
 def begin(page: Page, text: str = "Tell me a story.") -> None:
@@ -70,7 +70,7 @@ def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, visit: Visi
     slow_studio.wait_busy()
     stop(page)
     slow_studio.wait_idle()
-    assert made < 900
+    assert made < 450
 
 
 def test_stop_ends_a_retry_and_an_edit(slow_studio: Studio, visit: Visit) -> None:
@@ -124,7 +124,7 @@ def test_a_reload_frees_the_slot_and_keeps_what_had_been_said(slow_studio: Studi
 
 def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
     """An API client that goes away in the middle of a stream."""
-    data = [[{"role": "user", "content": "Tell me a story."}], "", 900, 1.0, 1.0, 0, None, 0.0, 1.0, None]
+    data = [[{"role": "user", "content": "Tell me a story."}], "", 450, 1.0, 1.0, 0, None, 0.0, 1.0, None]
     call = f"{slow_studio.url}/gradio_api/call/chat"
     event = http.post(call, json={"data": data}).json()["event_id"]
     with http.stream("GET", f"{call}/{event}", timeout=30) as stream:
