@@ -152,7 +152,7 @@ def test_no_command_and_an_unknown_one(refused: Callable[..., str]) -> None:
 
 def test_chat_prints_the_answer_and_its_stats(chat_folder: Path, run: Callable[..., tuple[int, str, str]]) -> None:
     options = ("--context", 256, "--max-tokens", 9, "--temperature", 0, "--stats")
-    status, out, err = run("chat", "Hello", "--model", chat_folder, *options)
+    status, out, err = run("chat", "What is it?", "--model", chat_folder, *options)
     assert status == 0
     assert out.endswith("\n")
     assert out.strip()
@@ -408,7 +408,7 @@ def test_an_unexpected_error_is_one_line_and_traceback_shows_where(
 def test_a_process_shows_the_answer_and_nothing_else(chat_folder: Path) -> None:
     """No loading bar, warning or log line of any library, neither on stdout nor on stderr."""
     options = ["--model", str(chat_folder), "--context", "256", "--max-tokens", "5", "--temperature", "0"]
-    result = subprocess.run([*COMMAND, "chat", "Hello", *options], cwd=ROOT, capture_output=True, text=True)
+    result = subprocess.run([*COMMAND, "chat", "What is it?", *options], cwd=ROOT, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.strip()
 
