@@ -158,7 +158,8 @@ class ManyTexts:
         self._line.append(run)
         try:
             buttons = gr.Button(interactive=False), gr.Button(interactive=True)
-            yield [run, _note("Starting …"), gr.Column(visible=False), *same[:6], *buttons]
+            # Not `visible`: Gradio's charts log errors when they are taken out and put back within a moment.
+            yield [run, _note("Starting …"), gr.Column(elem_classes="gone"), *same[:6], *buttons]
             while (place := self._line.index(run) + 1 - AT_ONCE) > 0 and not run.cancelled:
                 yield [gr.skip(), _note(f"Place {place} in line"), *same]
                 await asyncio.sleep(HEARTBEAT_S)
@@ -179,7 +180,8 @@ class ManyTexts:
         )
         found = await asyncio.to_thread(self._shown, run, None)
         charts = [label_counts(run.results), confidence(run.results)]
-        yield [gr.skip(), note, gr.Column(visible=done > 0), *charts, options, *found, gr.skip(), gr.skip()]
+        panel = gr.Column(visible=done > 0, elem_classes="")
+        yield [gr.skip(), note, panel, *charts, options, *found, gr.skip(), gr.skip()]
 
     def _cancel(self, run: Run | None) -> gr.Button:
         """Ends the run after its present piece; its results so far are shown then."""

@@ -165,28 +165,71 @@ def running(page: Page, sign: str, within_ms: float) -> Iterator[None]:
     page.wait_for_function(f"window.hasRun && !{there}", timeout=within_ms, polling=50)
 
 
-@pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """visit(studio, width=1280) opens the page in a browser profile of its own.
+class Visits:
+    """Pages, each in a browser profile of its own; and what none of them may do: log an error, or ask for anything
+    outside the server."""
 
-    Afterwards the test fails if a page asked for anything outside the server, or logged an error.
-    """
-    contexts: list[BrowserContext] = []
-    faults: list[str] = []
+    def __init__(self, browser: Browser):
+        self._browser = browser
+        self._contexts: list[BrowserContext] = []
+        self._faults: list[str] = []
+        self._pages: dict[tuple[str, int], Page] = {}
 
-    def visit(studio: Studio, *, width: int = 1280, tab: str = "Chat") -> Page:
-        context = browser.new_context(viewport={"width": width, "height": 900})
-        contexts.append(context)
+    def open(self, studio: Studio, *, width: int = 1280, tab: str = "Chat") -> Page:
+        context = self._browser.new_context(viewport={"width": width, "height": 900})
+        self._contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
-        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda message: self._faults.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self._faults.append(str(error)))
         local = (studio.url, "data:", "blob:")
-        page.on("request", lambda request: None if request.url.startswith(local) else faults.append(request.url))
+        page.on("request", lambda request: None if request.url.startswith(local) else self._faults.append(request.url))
         page.goto(studio.url)
         page.get_by_role("tab", name=tab).click()
         return page
 
-    yield visit
-    for context in contexts:
-        context.close()
-    assert faults == []
+    def again(self, studio: Studio, *, width: int = 1280, tab: str = "Chat") -> Page:
+        """The page that was opened here before, as it was left but for messages; a new one where there is none."""
+        if (studio.url, width) not in self._pages:
+            self._pages[studio.url, width] = self.open(studio, width=width, tab=tab)
+        page = self._pages[studio.url, width]
+        page.locator(".toast-close").evaluate_all("buttons => buttons.forEach(button => button.click())")
+        page.get_by_role("tab", name=tab).click()
+        return page
+
+    def check(self) -> None:
+        faults, self._faults = self._faults, []
+        assert faults == []
+
+    def close(self) -> None:
+        for context in self._contexts:
+            context.close()
+        self._contexts, self._pages = [], {}
+        self.check()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """visit(studio, width=1280, tab="Chat") opens a page for this test alone."""
+    visits = Visits(browser)
+    yield visits.open
+    visits.close()
+
+
+@pytest.fixture(scope="module")
+def _lasting(browser: Browser) -> Iterator[Visits]:
+    visits = Visits(browser)
+    yield visits
+    visits.close()
+
+
+@pytest.fixture
+def revisit(_lasting: Visits, request: pytest.FixtureRequest) -> Iterator[Callable[..., Page]]:
+    """revisit(studio, width=1280, tab="Chat") goes on where the file's last test left its page, as a visitor would.
+
+    To load one takes seconds of the processor. A test that fails leaves none.
+    """
+    failed = request.session.testsfailed
+    yield _lasting.again
+    if request.session.testsfailed > failed:
+        _lasting.close()
+    _lasting.check()

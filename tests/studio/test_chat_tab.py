@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from .conftest import Studio, running
 
-Visit = Callable[..., Page]
+Visit = Callable[..., Page]  # what `visit` and `revisit` are
 ANSWER_MS = 30_000
 
 
@@ -51,38 +51,64 @@ def ask(page: Page, text: str) -> str:
     return answers(page).last.inner_text()
 
 
-def set_option(page: Page, elem_id: str, value: str) -> None:
+def clear(page: Page) -> None:
+    with settles(page):
+        page.get_by_role("button", name="Clear").click()
+    expect(questions(page)).to_have_count(0)
+
+
+def option_field(page: Page, elem_id: str) -> Locator:
     if not page.locator("#system-prompt").is_visible():
         page.locator("#chat-settings").get_by_text("Settings").click()
         page.wait_for_timeout(500)  # opened for the first time, Gradio mounts the fields and sets their values
-    field = page.locator(f"#{elem_id} input[type=number], #{elem_id} textarea, #{elem_id} input[type=text]").first
+    return page.locator(f"#{elem_id} input[type=number], #{elem_id} textarea, #{elem_id} input[type=text]").first
+
+
+def set_option(page: Page, elem_id: str, value: str) -> None:
+    field = option_field(page, elem_id)
     field.fill(value)
     field.blur()
     page.wait_for_timeout(100)
     expect(field).to_have_value(value)
 
 
-def test_says_what_jax_is(studio: Studio, visit: Visit) -> None:
-    page = visit(studio)
-    set_option(page, "temperature", "0")
-    answer = ask(page, "What is JAX?")
+@contextmanager
+def option(page: Page, elem_id: str, value: str) -> Iterator[None]:
+    """A setting that has another value while the block runs."""
+    field = option_field(page, elem_id)
+    before = field.input_value()
+    set_option(page, elem_id, value)
+    yield
+    set_option(page, elem_id, before)
+
+
+@pytest.fixture
+def page(studio: Studio, revisit: Visit) -> Page:
+    """A page on which nothing has been said, or not any more."""
+    page = revisit(studio)
+    if questions(page).count():
+        clear(page)
+    return page
+
+
+def test_says_what_jax_is(page: Page) -> None:
+    with option(page, "temperature", "0"):
+        answer = ask(page, "What is JAX?")
     assert re.search(r"python|numpy|compil|XLA|library|google|accelerat", answer, re.IGNORECASE), answer
 
 
-def test_remembers_a_name(studio: Studio, visit: Visit) -> None:
+def test_remembers_a_name(page: Page) -> None:
     """Also when the page has been reloaded in between."""
-    page = visit(studio)
-    set_option(page, "temperature", "0")
-    ask(page, "My name is Ada.")
+    with option(page, "temperature", "0"):
+        ask(page, "My name is Ada.")
     said = notes(page).inner_text()
     page.reload()
     expect(notes(page)).to_have_text(said)
-    set_option(page, "temperature", "0")
-    assert "Ada" in ask(page, "What's my name?")
+    with option(page, "temperature", "0"):
+        assert "Ada" in ask(page, "What's my name?")
 
 
-def test_retry_edit_undo_clear(studio: Studio, visit: Visit) -> None:
-    page = visit(studio)
+def test_retry_edit_undo_clear(page: Page) -> None:
     ask(page, "Hello!")
     ask(page, "What is 2 plus 3?")
     with answered(page):
@@ -103,49 +129,41 @@ def test_retry_edit_undo_clear(studio: Studio, visit: Visit) -> None:
     expect(box(page)).to_have_value("Good morning!")
 
     ask(page, "Hello!")
-    with settles(page):
-        page.get_by_role("button", name="Clear").click()
-    expect(questions(page)).to_have_count(0)
+    clear(page)
     page.reload()
     expect(page.get_by_role("button", name="What is JAX?")).to_be_visible()
     expect(questions(page)).to_have_count(0)
 
 
-def test_an_example_is_asked_at_once(studio: Studio, visit: Visit) -> None:
-    page = visit(studio)
+def test_an_example_is_asked_at_once(page: Page) -> None:
     with answered(page):
         page.get_by_role("button", name="What is JAX?").click()
     expect(notes(page)).to_have_count(1)
     expect(questions(page)).to_have_text("What is JAX?")
 
 
-def test_max_tokens_and_seed(studio: Studio, visit: Visit) -> None:
+def test_max_tokens_and_seed(page: Page) -> None:
     """The controls reach the engine: five tokens are five, and a seed repeats itself."""
-    page = visit(studio)
-    set_option(page, "temperature", "1.5")
-    set_option(page, "chat-seed", "7")
-    story = ask(page, "Tell me a story about a cat.")
-    with settles(page):
-        page.get_by_role("button", name="Clear").click()
-    assert ask(page, "Tell me a story about a cat.") == story
-    set_option(page, "max-tokens", "5")
-    ask(page, "Tell me a story about a cat.")
+    with option(page, "temperature", "1.5"), option(page, "chat-seed", "7"):
+        story = ask(page, "Tell me a story about a cat.")
+        clear(page)
+        assert ask(page, "Tell me a story about a cat.") == story
+        with option(page, "max-tokens", "5"):
+            ask(page, "Tell me a story about a cat.")
     expect(notes(page).last).to_contain_text(re.compile(r"· 5 tokens · .*ended at max tokens"))
 
 
-def test_a_full_context_drops_the_oldest_messages_and_says_so(studio: Studio, visit: Visit) -> None:
-    page = visit(studio)
-    set_option(page, "max-tokens", "8")
-    for _ in range(4):
-        ask(page, "I like the sea and the mountains. " * 24)
+def test_a_full_context_drops_the_oldest_messages_and_says_so(page: Page) -> None:
+    with option(page, "max-tokens", "8"):
+        for _ in range(4):
+            ask(page, "I like the sea and the mountains. " * 24)
     expect(notes(page).last).to_contain_text(re.compile(r"oldest \d+ messages dropped"))
 
 
 @pytest.mark.parametrize(
     ("typed", "says"), [("   ", "message is empty"), ("a" * 20_001, "message of 20,001 characters: at most 20,000")]
 )
-def test_bad_messages_are_refused_and_stay_in_the_box(studio: Studio, visit: Visit, typed: str, says: str) -> None:
-    page = visit(studio)
+def test_bad_messages_are_refused_and_stay_in_the_box(page: Page, typed: str, says: str) -> None:
     ask(page, "Hello!")
     box(page).fill(typed)
     box(page).press("Enter")
@@ -155,26 +173,23 @@ def test_bad_messages_are_refused_and_stay_in_the_box(studio: Studio, visit: Vis
     expect(answers(page)).to_be_visible()
 
 
-def test_a_bad_seed_is_refused(studio: Studio, visit: Visit) -> None:
-    page = visit(studio)
-    set_option(page, "chat-seed", "minus one")
-    box(page).fill("Hello!")
-    box(page).press("Enter")
-    expect(page.get_by_text("seed = 'minus one': must be a whole number")).to_be_visible()
+def test_a_bad_seed_is_refused(page: Page) -> None:
+    with option(page, "chat-seed", "minus one"):
+        box(page).fill("Hello!")
+        box(page).press("Enter")
+        expect(page.get_by_text("seed = 'minus one': must be a whole number")).to_be_visible()
     expect(box(page)).to_have_value("Hello!")
 
 
-def test_what_one_types_is_shown_as_typed(studio: Studio, visit: Visit) -> None:
+def test_what_one_types_is_shown_as_typed(page: Page) -> None:
     """Special tokens and HTML stay text on the page; Gradio's Markdown would swallow unknown tags."""
-    page = visit(studio)
     ask(page, "Is <start_of_turn> a token? What does <div> do? <script>window.hacked = true</script>")
     expect(questions(page)).to_contain_text(re.compile("Is <.?start_of_turn> a token[?] What does <.?div> do[?] <"))
     assert page.evaluate("window.hacked") is None
 
 
-def test_what_one_types_is_copied_as_typed(studio: Studio, visit: Visit) -> None:
+def test_what_one_types_is_copied_as_typed(page: Page) -> None:
     """By the button and by selecting it; HTML is shown with a character that is not seen, and code must not get it."""
-    page = visit(studio)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     typed = "What does <div> do?"
     ask(page, typed)

@@ -13,8 +13,15 @@ from .conftest import Studio
 LIST_MS = 60_000
 
 
-def test_i_loved_it_is_positive(studio: Studio, visit: Callable[..., Page]) -> None:
-    page = visit(studio, tab="Sentiment")
+@pytest.fixture
+def page(studio: Studio, revisit: Callable[..., Page]) -> Page:
+    """The tab as the last test left it, at one text."""
+    page = revisit(studio, tab="Sentiment")
+    page.get_by_role("tab", name="One text").click()
+    return page
+
+
+def test_i_loved_it_is_positive(page: Page) -> None:
     page.locator("#sentiment-text textarea").fill("I loved it")
     page.locator("#classify").click()
     expect(page.locator("#sentiment-label h2")).to_have_text("positive")
@@ -26,23 +33,20 @@ def test_i_loved_it_is_positive(studio: Studio, visit: Callable[..., Page]) -> N
     expect(page.locator("#sentiment-time")).to_have_text(re.compile(r"[\d.]+ ms"))
 
 
-def test_an_example_is_classified_at_once(studio: Studio, visit: Callable[..., Page]) -> None:
-    page = visit(studio, tab="Sentiment")
+def test_an_example_is_classified_at_once(page: Page) -> None:
     page.get_by_role("button", name="The soup was cold").click()
     expect(page.locator("#sentiment-label h2")).to_have_text("negative")
 
 
-def test_empty_text_is_refused(studio: Studio, visit: Callable[..., Page]) -> None:
-    page = visit(studio, tab="Sentiment")
+def test_empty_text_is_refused(page: Page) -> None:
     page.locator("#sentiment-text textarea").fill("  ")
     page.locator("#classify").click()
     expect(page.get_by_text("is empty: type something first")).to_be_visible()
     expect(page.locator("#sentiment-text textarea")).to_have_value("  ")
 
 
-def test_why(studio: Studio, visit: Callable[..., Page]) -> None:
+def test_why(page: Page) -> None:
     """Words in order, the deciding one at full colour; a click on another label asks for that one."""
-    page = visit(studio, tab="Sentiment")
     page.locator("#sentiment-text textarea").fill("We loved the old museum.")
     page.locator("#why").click()
     words = page.locator("#sentiment-words")
@@ -59,8 +63,7 @@ def test_why(studio: Studio, visit: Callable[..., Page]) -> None:
     expect(page.locator("#sentiment-reason")).to_contain_text("towards negative")
 
 
-def test_a_long_text_is_cut_visibly(studio: Studio, visit: Callable[..., Page]) -> None:
-    page = visit(studio, tab="Sentiment")
+def test_a_long_text_is_cut_visibly(page: Page) -> None:
     page.locator("#sentiment-text textarea").fill("A word " * 600)
     page.locator("#classify").click()
     expect(page.locator("#sentiment-time")).to_contain_text("first 512 tokens used")
@@ -68,6 +71,14 @@ def test_a_long_text_is_cut_visibly(studio: Studio, visit: Callable[..., Page]) 
 
 def open_many(page: Page) -> None:
     page.get_by_role("tab", name="Many texts").click()
+
+
+def bring(page: Page, file: Path) -> None:
+    """Upload it, in the place of any other."""
+    field = page.locator("#many-file")
+    if field.get_by_role("button", name="Clear").count():
+        field.get_by_role("button", name="Clear").click()
+    field.locator("input[type=file]").set_input_files(file)
 
 
 def downloaded(page: Page, folder: Path) -> list[dict[str, str]]:
@@ -80,9 +91,8 @@ def downloaded(page: Page, folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_pasted_lines(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+def test_pasted_lines(page: Page, tmp_path: Path) -> None:
     """Table, charts, filter and download; a line that a spreadsheet would run comes back harmless."""
-    page = visit(studio, tab="Sentiment")
     open_many(page)
     page.locator("#many-lines textarea").fill("I loved it\n\nThe food was awful.\n=1+1\nWe loved every minute.")
     page.locator("#classify-all").click()
@@ -103,13 +113,12 @@ def test_pasted_lines(studio: Studio, visit: Callable[..., Page], tmp_path: Path
     assert {line["label"] for line in downloaded(page, tmp_path)} == {"positive"}
 
 
-def test_a_csv_file_with_a_column_picker(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+def test_a_csv_file_with_a_column_picker(page: Page, tmp_path: Path) -> None:
     """The likely column is chosen; another one can be; the cut and the ragged rows are marked."""
     path = tmp_path / "reviews.csv"
     path.write_text(f"id,title,review\n1,Awful,I loved it\n2,Great,{'A word ' * 600}\n3,Fine\n")
-    page = visit(studio, tab="Sentiment")
     open_many(page)
-    page.locator("#many-file input[type=file]").set_input_files(path)
+    bring(page, path)
     expect(page.locator("#many-progress")).to_contain_text("reviews.csv: 3 rows")
     expect(page.locator("#many-column input")).to_have_value("review")
     page.locator("#classify-all").click()
@@ -131,14 +140,11 @@ def test_a_csv_file_with_a_column_picker(studio: Studio, visit: Callable[..., Pa
         ("a.txt", b"\n" * 200_000, "more than 100,000 rows"),
     ],
 )
-def test_files_that_are_refused(
-    studio: Studio, visit: Callable[..., Page], tmp_path: Path, name: str, content: bytes, says: str
-) -> None:
+def test_files_that_are_refused(page: Page, tmp_path: Path, name: str, content: bytes, says: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    page = visit(studio, tab="Sentiment")
     open_many(page)
-    page.locator("#many-file input[type=file]").set_input_files(path)
+    bring(page, path)
     expect(page.get_by_text(says)).to_be_visible()
 
 
@@ -147,16 +153,16 @@ def begin_long_list(page: Page, folder: Path) -> None:
     path.write_text(
         "This is a long review of a small hotel. " * 60 + "\n" + ("The stay was fine. " * 120 + "\n") * 3000
     )
-    page.locator("#many-file input[type=file]").set_input_files(path)
+    bring(page, path)
     expect(page.locator("#many-progress")).to_contain_text("long.txt: 3,001 rows")
     page.locator("#classify-all").click()
 
 
 def test_a_third_list_waits_in_line_and_can_be_cancelled_there(
-    studio: Studio, visit: Callable[..., Page], tmp_path: Path
+    studio: Studio, page: Page, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
     """It had waited without a word; and the results of the list before it stayed, with a download of this one's."""
-    pages = [visit(studio, tab="Sentiment") for _ in range(3)]
+    pages = [page, *(visit(studio, tab="Sentiment") for _ in range(2))]
     for page in pages:
         open_many(page)
     third = pages[2]
@@ -176,9 +182,8 @@ def test_a_third_list_waits_in_line_and_can_be_cancelled_there(
         expect(page.locator("#many-progress")).to_contain_text("Cancelled", timeout=LIST_MS)
 
 
-def test_cancel_keeps_what_is_done(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+def test_cancel_keeps_what_is_done(page: Page, tmp_path: Path) -> None:
     """Long texts take a while; what was judged before Cancel is in the table and in the download."""
-    page = visit(studio, tab="Sentiment")
     open_many(page)
     begin_long_list(page, tmp_path)
     expect(page.locator("#many-progress")).to_contain_text("of 3,001 rows", timeout=LIST_MS)
@@ -191,9 +196,8 @@ def test_cancel_keeps_what_is_done(studio: Studio, visit: Callable[..., Page], t
     expect(page.locator("#many-cancel")).to_be_disabled()
 
 
-def test_labels_of_ones_own(studio: Studio, visit: Callable[..., Page]) -> None:
+def test_labels_of_ones_own(page: Page) -> None:
     """The chat model judges them; probabilities of all, in any order, and a label that is there twice is refused."""
-    page = visit(studio, tab="Sentiment")
     page.get_by_role("tab", name="Your own labels").click()
     page.wait_for_timeout(500)  # opened for the first time, Gradio mounts the fields and sets their values
     page.locator("#own-text textarea").fill("I want my money back, it broke after a day.")

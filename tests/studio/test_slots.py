@@ -7,7 +7,16 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from .conftest import Studio, http
-from .test_chat_tab import Visit, answers, box, notes, questions
+from .test_chat_tab import Visit, answers, box, clear, notes, questions
+
+
+@pytest.fixture
+def page(slow_studio: Studio, revisit: Visit) -> Page:
+    """A page on which nothing has been said, or not any more."""
+    page = revisit(slow_studio)
+    if questions(page).count():
+        clear(page)
+    return page
 
 
 def prepare(page: Page) -> None:
@@ -40,9 +49,8 @@ def stop(page: Page) -> None:
     page.locator("#message .stop-button").click()
 
 
-def test_an_answer_grows_before_ones_eyes(slow_studio: Studio, visit: Visit) -> None:
+def test_an_answer_grows_before_ones_eyes(slow_studio: Studio, page: Page) -> None:
     """Asked of the slow model: the embedded one can be done before the page has painted a second time."""
-    page = visit(slow_studio)
     begin(page)
     for _ in range(3):
         length = len(answers(page).first.inner_text())
@@ -55,8 +63,7 @@ def test_an_answer_grows_before_ones_eyes(slow_studio: Studio, visit: Visit) -> 
     slow_studio.wait_idle()
 
 
-def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, visit: Visit) -> None:
-    page = visit(slow_studio)
+def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, page: Page) -> None:
     begin(page)
     expect(answers(page)).to_have_text(re.compile(r"\S"), timeout=30_000)  # some of its tokens are nothing to see
     slow_studio.wait_busy()
@@ -73,9 +80,8 @@ def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, visit: Visi
     assert made < 450
 
 
-def test_stop_ends_a_retry_and_an_edit(slow_studio: Studio, visit: Visit) -> None:
+def test_stop_ends_a_retry_and_an_edit(slow_studio: Studio, page: Page) -> None:
     """Gradio's own chat interface does not cancel the answer to an edited message."""
-    page = visit(slow_studio)
     begin(page)
     stop(page)
     slow_studio.wait_idle()
@@ -91,8 +97,7 @@ def test_stop_ends_a_retry_and_an_edit(slow_studio: Studio, visit: Visit) -> Non
     slow_studio.wait_idle()
 
 
-def test_clear_in_the_middle_frees_the_slot(slow_studio: Studio, visit: Visit) -> None:
-    page = visit(slow_studio)
+def test_clear_in_the_middle_frees_the_slot(slow_studio: Studio, page: Page) -> None:
     begin(page)
     page.get_by_role("button", name="Clear").click()
     slow_studio.wait_idle()
@@ -134,9 +139,11 @@ def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
     slow_studio.wait_idle()
 
 
-def test_two_visitors_stream_at_the_same_time_and_the_third_waits_in_line(slow_studio: Studio, visit: Visit) -> None:
+def test_two_visitors_stream_at_the_same_time_and_the_third_waits_in_line(
+    slow_studio: Studio, page: Page, visit: Visit
+) -> None:
     """The server has two slots. Both answers grow while both run; the third sees its place until one stops."""
-    first, second, third = visit(slow_studio), visit(slow_studio), visit(slow_studio)
+    first, second, third = page, visit(slow_studio), visit(slow_studio)
     for page in (first, second):  # before answers take their time from the browser, which shares the processor
         prepare(page)
     box(third).fill("Hello!")
@@ -161,9 +168,9 @@ def test_two_visitors_stream_at_the_same_time_and_the_third_waits_in_line(slow_s
 
 @pytest.mark.parametrize(("tab", "model"), [("Sentiment", "no-sentiment"), ("Images", "no-images")])
 def test_a_tab_whose_model_failed_says_why_and_stays_closed(
-    slow_studio: Studio, visit: Visit, tab: str, model: str
+    slow_studio: Studio, revisit: Visit, tab: str, model: str
 ) -> None:
-    page = visit(slow_studio, tab=tab)
+    page = revisit(slow_studio, tab=tab)
     expect(page.get_by_role("tabpanel").get_by_text(f"{model} can't be used")).to_be_visible()
     assert page.locator("#classify:visible, #generate:visible").count() == 0
     response = http.get(f"{slow_studio.url}/health")
