@@ -82,13 +82,16 @@ def option(page: Page, elem_id: str, value: str) -> Iterator[None]:
     set_option(page, elem_id, before)
 
 
-@pytest.fixture
-def page(studio: Studio, revisit: Visit) -> Page:
-    """A page on which nothing has been said, or not any more."""
-    page = revisit(studio)
+def cleared(page: Page) -> Page:
+    """The page, on which nothing has been said, or not any more."""
     if questions(page).count():
         clear(page)
     return page
+
+
+@pytest.fixture
+def page(studio: Studio, revisit: Visit) -> Page:
+    return cleared(revisit(studio))
 
 
 def test_says_what_jax_is(page: Page) -> None:

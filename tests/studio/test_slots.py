@@ -7,16 +7,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from .conftest import Studio, http
-from .test_chat_tab import Visit, answers, box, clear, notes, questions
+from .test_chat_tab import Visit, answers, box, cleared, notes, questions
 
 
 @pytest.fixture
 def page(slow_studio: Studio, revisit: Visit) -> Page:
-    """A page on which nothing has been said, or not any more."""
-    page = revisit(slow_studio)
-    if questions(page).count():
-        clear(page)
-    return page
+    return cleared(revisit(slow_studio))
 
 
 def prepare(page: Page) -> None:
