@@ -1,14 +1,15 @@
-"""torch.nn.functional.linear for few rows on a CPU, where the order of a product's operands decides its speed.
+"""torch.nn.functional.linear on a CPU, where how a product is written decides its speed; and narrow weights.
 
-XLA's CPU library reads a weight matrix [outputs, inputs] in place when it is the left operand, and rearranges it on the
-way when it is the right one, as in x @ weight.T. Other platforms get the plain product, and so do many rows, where
-arithmetic takes the time and not reading.
+Weights may be bfloat16 or int8 where activations are float32: what is multiplied and added is float32 all the same,
+and each number is converted where it is read, never the whole matrix. Other platforms get the plain product. So do
+many rows of float32, where arithmetic takes the time and not reading.
 """
 
 import jax
 import jax.numpy as jnp
 
 MANY_ROWS = 128
+_FUSED_BYTES = 16 << 10  # XLA reads a matrix in place in a product with a vector of fewer bytes
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
@@ -16,36 +17,42 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
 
     Args:
         x: [..., inputs].
-        weight: [outputs, inputs].
+        weight: [outputs, inputs]; of any dtype where `x` is float32.
         bias: [outputs] or None.
 
     Returns:
-        [..., outputs].
+        [..., outputs], in the dtype of `x`.
     """
     rows = x.reshape(-1, x.shape[-1])
-    narrow = rows.shape[0] < MANY_ROWS and x.dtype == weight.dtype == jnp.float32
-    out = (_few_rows if narrow else _plain)(rows, weight).reshape(*x.shape[:-1], -1)
+    out = product(rows, weight).reshape(*x.shape[:-1], -1)
     return out if bias is None else out + bias
 
 
+def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """[rows, inputs] @ [outputs, inputs].T, in the dtype of the rows."""
+    narrow = weight.dtype != rows.dtype
+    if rows.dtype == jnp.float32 and (narrow or (weight.dtype == jnp.float32 and rows.shape[0] < MANY_ROWS)):
+        return _by_platform(rows, weight)
+    return _plain(rows, weight)
+
+
 @jax.custom_jvp
-def _few_rows(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """[rows, inputs] @ [outputs, inputs].T."""
+def _by_platform(rows: jax.Array, weight: jax.Array) -> jax.Array:
     return _rows_together(rows, weight)
 
 
-@_few_rows.defjvp
-def _few_rows_jvp(
+@_by_platform.defjvp
+def _by_platform_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
     """The product's own rule, because custom_vmap has none for reverse mode."""
     (rows, weight), (d_rows, d_weight) = primals, tangents
-    return _few_rows(rows, weight), _plain(d_rows, weight) + _plain(rows, d_weight)
+    return _by_platform(rows, weight), _plain(d_rows, weight) + _plain(rows, d_weight)
 
 
 @jax.custom_batching.custom_vmap
 def _rows_together(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    return jax.lax.platform_dependent(rows, weight, cpu=_weight_first, default=_plain)
+    return jax.lax.platform_dependent(rows, weight, cpu=_on_cpu, default=_plain)
 
 
 @_rows_together.def_vmap
@@ -53,14 +60,50 @@ def _rows_of_a_batch(batch: int, batched: list[bool], rows: jax.Array, weight: j
     """Rows of several sequences are rows: the weights are read once for all of them."""
     if batched[1]:  # no layer has weights per sequence, but linear is anyone's function
         return jax.vmap(_plain, in_axes=(0 if batched[0] else None, 0))(rows, weight), True
-    return _rows_together(rows.reshape(-1, rows.shape[-1]), weight).reshape(batch, rows.shape[1], -1), True
+    return product(rows.reshape(-1, rows.shape[-1]), weight).reshape(batch, rows.shape[1], -1), True
 
 
 def _plain(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    return jnp.einsum("ri,oi->ro", rows, weight)
+    return jnp.einsum("ri,oi->ro", rows, weight.astype(rows.dtype))
+
+
+def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    narrow = weight.dtype != rows.dtype
+    count, inputs = rows.shape
+    # Two rows one by one read twice the bytes of a matrix of at most half the width.
+    if count <= (2 if narrow else 1) and inputs * rows.dtype.itemsize < _FUSED_BYTES:
+        return jnp.stack([_one_row(row, weight) for row in rows])
+    return _converting(rows, weight) if narrow else _weight_first(rows, weight)
+
+
+def _one_row(row: jax.Array, weight: jax.Array) -> jax.Array:
+    """[inputs] by [outputs, inputs]: one loop that reads the weights in place, as fast as the memory gives them.
+
+    The barrier keeps XLA from converting them ahead of the loop over steps. Two more things it must not see through: a
+    row that is cheap to compute would be computed again for each output, but not one that is divided; and a sum whose
+    only reader is an addition would be joined with it, for which all weights are rearranged, but not one that is
+    compared too. NaN stays NaN.
+    """
+    row, weight = jax.lax.optimization_barrier((row / jnp.where(row == row, 1, 2), weight))
+    out = jnp.dot(row, weight.astype(row.dtype).T)
+    return jnp.where(out == out, out, jnp.nan)
 
 
 def _weight_first(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """Barriers, because XLA would move the transpositions into the product and so swap its operands."""
+    """XLA's library for products reads a matrix in place as the left operand, and rearranges it as the right one.
+
+    Barriers, because XLA would move the transpositions into the product and so swap its operands.
+    """
     columns = jax.lax.optimization_barrier(rows.T)
     return jax.lax.optimization_barrier(jnp.matmul(weight, columns)).T
+
+
+def _converting(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """Written as a sum of products, of which the same library makes a product that converts what it reads.
+
+    It does so for two rows or more. The first barrier keeps XLA from converting ahead of the loop over steps.
+    """
+    count = rows.shape[0]
+    rows, weight = jax.lax.optimization_barrier((jnp.pad(rows, ((0, max(0, 2 - count)), (0, 0))), weight))
+    out = jnp.sum(weight.astype(rows.dtype)[:, None, :] * rows[None], axis=2)
+    return jax.lax.optimization_barrier(out).T[:count]

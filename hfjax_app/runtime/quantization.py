@@ -7,12 +7,16 @@ whole, usually the largest weight of all. Activations lose nothing to it. Does n
 and quantises each tensor as it comes.
 """
 
+from functools import cache
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from torchax import interop
 
+from hfjax_app.runtime.linear import product
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.precision import kept_in_float32
 
@@ -101,9 +105,10 @@ def quantize(weight: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
 def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
     """x @ (weight * scale).T without the float weights ever being in memory.
 
-    int8 is exact in bfloat16, so the scale is applied to the result. TPU and GPU convert inside the dot. XLA on CPU
-    would convert ahead of it, or again for each row; there the products are integers. Several CPU devices stand in for
-    chips and do what those do: a row that is split over devices would need a collective for its largest magnitude.
+    int8 is exact in bfloat16, so the scale is applied to the result. TPU and GPU convert inside the dot, a CPU where it
+    reads (linear.py); one that multiplies matrices of int8 (AMX) does so, in a fraction of the time. Several CPU
+    devices stand in for chips and do what those do: a row that is split over devices would need a collective for its
+    largest magnitude.
 
     Args:
         x: [..., inputs], float.
@@ -113,8 +118,7 @@ def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
     Returns:
         [..., outputs], in the dtype of `x`.
     """
-    alone = jax.local_device_count() == 1
-    on_cpu = _dot_on_cpu if alone and weight.shape[1] <= _MOST_INPUTS else _dot
+    on_cpu = _dot_on_cpu if jax.local_device_count() == 1 else _dot
     out = jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=_dot)
     return (out * scale).astype(x.dtype)
 
@@ -125,17 +129,25 @@ def _dot(x: jax.Array, weight: jax.Array) -> jax.Array:
 
 def _dot_on_cpu(x: jax.Array, weight: jax.Array) -> jax.Array:
     rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
-    return _rows_together(rows, weight).reshape(*x.shape[:-1], weight.shape[0])
+    by_digits = _multiplies_int8_matrices() and weight.shape[1] <= _MOST_INPUTS
+    out = product_of_digits(rows, weight) if by_digits else product(rows, weight)
+    return out.reshape(*x.shape[:-1], weight.shape[0])
+
+
+@cache
+def _multiplies_int8_matrices() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and " amx_int8" in cpuinfo.read_text()
 
 
 @jax.custom_batching.custom_vmap
-def _rows_together(rows: jax.Array, weight: jax.Array) -> jax.Array:
+def product_of_digits(rows: jax.Array, weight: jax.Array) -> jax.Array:
     """[rows, inputs] by [outputs, inputs], as exact as in float32, from products of int8 alone.
 
-    Each row is written in `_DIGITS` digits of -127 ... 127 to the base 254, the first of which counts 127ths of the
-    row's largest magnitude: what is left over is less than 2^-23 of that. A digit is a row of an integer product, for
-    which CPUs have instructions, and the weights are read once for all of them, as int8. They are the left operand,
-    which XLA's library reads in place (linear.py).
+    Each row, of at most `_MOST_INPUTS` inputs, is written in `_DIGITS` digits of -127 ... 127 to the base 254. The first
+    counts 127ths of the row's largest magnitude: what is left over is less than 2^-23 of that. A digit is a row of an
+    integer product, and the weights are read once for all of them, as int8. They are the left operand, which XLA's
+    library reads in place.
     """
     unit = jnp.max(jnp.abs(rows), axis=1, keepdims=True) / 127
     unit = jnp.where(unit == 0, 1, unit)  # NaN stays NaN, also in the result
@@ -146,12 +158,12 @@ def _rows_together(rows: jax.Array, weight: jax.Array) -> jax.Array:
     columns = jnp.concatenate(digits).astype(jnp.int8)
     products = jax.lax.dot_general(weight, columns, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
     out = jnp.float32(0)
-    for product in reversed(jnp.split(products.T.astype(jnp.float32), _DIGITS)):
-        out = product + out / _BASE
+    for of_digit in reversed(jnp.split(products.T.astype(jnp.float32), _DIGITS)):
+        out = of_digit + out / _BASE
     return out * unit
 
 
-@_rows_together.def_vmap
+@product_of_digits.def_vmap
 def _rows_of_a_batch(batch: int, batched: list[bool], rows: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
     assert batched == [True, False], "weights are shared"
-    return _rows_together(rows.reshape(-1, rows.shape[-1]), weight).reshape(batch, rows.shape[1], -1), True
+    return product_of_digits(rows.reshape(-1, rows.shape[-1]), weight).reshape(batch, rows.shape[1], -1), True

@@ -1,13 +1,14 @@
-"""Linear layers against torch, alone and over several sequences, and the order of operands that XLA ends up with."""
+"""Linear layers against torch, alone and over several sequences, of several dtypes, and what XLA makes of them."""
 
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
-from hfjax_app.runtime.linear import linear
+from hfjax_app.runtime.linear import linear, product
 from hfjax_app.runtime.module import pure_function
 
 RANDOM = np.random.default_rng(0)
@@ -54,3 +55,52 @@ def test_gradients_equal_torch(rows: int) -> None:
     leaf = torch.tensor(x, requires_grad=True)
     (torch.nn.functional.linear(leaf, torch.tensor(WEIGHT), torch.tensor(BIAS)) ** 2).sum().backward()
     np.testing.assert_allclose(got, leaf.grad.numpy(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 200])
+@pytest.mark.parametrize("inputs", [32, 5000])
+def test_narrow_weights_are_multiplied_as_what_they_are_in_float32(dtype: str, rows: int, inputs: int) -> None:
+    """One row, two, several and many, short ones and such as XLA doesn't read in place."""
+    weight = jnp.asarray(RANDOM.standard_normal((48, inputs)) * 20, dtype)
+    x = RANDOM.standard_normal((rows, inputs)).astype(np.float32)
+    got = jax.jit(product)(x, weight)
+    assert got.dtype == jnp.float32
+    want = x.astype(np.float64) @ np.asarray(weight, np.float64).T
+    np.testing.assert_allclose(got, want, atol=1e-5 * want.std())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+@pytest.mark.parametrize("rows", [1, 2, 8])
+def test_a_loop_over_steps_reads_the_weights_where_they_are(dtype: str, rows: int) -> None:
+    """XLA converted narrow ones ahead of the loop, and rearranged those whose product was added to something."""
+    size = 512
+    weight, bias = jax.ShapeDtypeStruct((size, size), dtype), jax.ShapeDtypeStruct((size,), jnp.float32)
+
+    def steps(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 3, lambda _, x: x + linear(x * bias, weight, bias), x)
+
+    x = jax.ShapeDtypeStruct((rows, size), jnp.float32)
+    compiled = jax.jit(steps).lower(x, weight, bias).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < size * size / 2
+
+
+def test_what_a_row_is_made_of_is_computed_once_and_not_for_each_output() -> None:
+    """The loop over a product's outputs takes the row and the weights and nothing else; XLA had put the normalisation
+    before a layer into it, at the cost of what reading in place had gained."""
+    x, weight = jax.ShapeDtypeStruct((1, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    compiled = jax.jit(lambda x, scale, weight: linear(jax.nn.silu(x) * scale, weight)).lower(x, x, weight).compile()
+    [loop] = [part for part in compiled.as_text().split("\n\n") if " dot(" in part]
+    assert sorted(re.findall(r"= (\S+?)\{\S* parameter", loop)) == ["f32[512,512]", "f32[512]"]
+
+
+def test_a_number_that_is_none_stays_none() -> None:
+    """The engine finds broken weights and states by it."""
+    x = np.ones((1, 32), np.float32)
+    x[0, 3] = np.nan
+    assert np.isnan(jax.jit(linear)(x, WEIGHT)).all()
+    weight = WEIGHT.copy()
+    weight[5, 0], weight[6, 0] = np.nan, np.inf
+    got = np.asarray(jax.jit(linear)(np.ones((1, 32), np.float32), weight))[0]
+    assert np.flatnonzero(np.isnan(got)).tolist() == [5]
+    assert np.flatnonzero(np.isinf(got)).tolist() == [6]

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.quantization import adapt, int8_dot, quantize, sources
+from hfjax_app.runtime.quantization import adapt, int8_dot, product_of_digits, quantize, sources
 from hfjax_app.runtime.weights import empty_model, read, shapes
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64}
@@ -54,6 +54,18 @@ def test_a_sum_that_int32_can_not_hold_is_right() -> None:
     values[1] = -127
     got = jax.jit(int8_dot)(np.ones((1, 140_000), np.float32), values, np.full(2, 0.5, np.float32))
     np.testing.assert_allclose(got, [[140_000 * 63.5, -140_000 * 63.5]], rtol=1e-2)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 200])
+def test_integer_products_are_as_exact_as_float32(rows: int) -> None:
+    """What a CPU does that multiplies matrices of int8, whether this one is such a CPU or not; also under vmap."""
+    rng = np.random.default_rng(1)
+    values = rng.integers(-127, 128, (64, 300), dtype=np.int8)
+    x = rng.standard_normal((4, rows, 300), dtype=np.float32) * np.float32([1e-20, 1, 0, 1e20])[:, None, None]
+    got = jax.jit(jax.vmap(product_of_digits, (0, None)))(x, values)
+    want = x.astype(np.float64) @ values.T.astype(np.float64)
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-6 * other.std())
 
 
 @pytest.mark.parametrize("batch", [1, 4])
