@@ -29,7 +29,7 @@ from hfjax_app.chat.kv_cache import (
 )
 from hfjax_app.chat.length import Length
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import attention, barriers, merging, precision, quantization, set_order
+from hfjax_app.runtime import attention, barriers, bfloat16, merging, precision, quantization, set_order
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.packing import UNPACKED, Lanes
 from hfjax_app.runtime.tracing import why_untraceable
@@ -67,6 +67,7 @@ class Decoder:
         context: tokens a slot holds.
         chunk: the largest number of tokens written at once.
         int8: whether the weights of linear layers are int8, see `runtime/quantization.py`.
+        narrow: whether weights may be bfloat16 where the rest is float32, see `runtime/bfloat16.py`.
         merges: whether linear layers that read the same input are one product, see `runtime/merging.py`.
         lanes: where heads lie side by side in the cache, see `runtime/packing.py`.
 
@@ -83,12 +84,13 @@ class Decoder:
         context: int,
         chunk: int,
         int8: bool = False,
+        narrow: bool = False,
         merges: bool = False,
         lanes: Lanes = UNPACKED,
     ):
         self.context = context
         self._made_of = (model_class, config, dtype)
-        self._adapted = {"int8": int8, "merges": merges, "lanes": lanes}
+        self._adapted = {"int8": int8, "narrow": narrow, "merges": merges, "lanes": lanes}
         try:
             if config.model_type in UNSOUND:
                 raise NotImplementedError(UNSOUND[config.model_type])
@@ -105,6 +107,8 @@ class Decoder:
             raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {why}") from error
         if int8:
             quantization.adapt(self._model)
+        if narrow:
+            bfloat16.adapt(self._model)
         self.groups = self.groups if merges else []
         merging.adapt(self._model, self.groups)
         barriers.adapt(self._model)

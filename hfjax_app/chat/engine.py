@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -23,12 +24,13 @@ from hfjax_app.chat.stats import EngineStats
 from hfjax_app.chat.stream import Progress, Ticket, TokenStream
 from hfjax_app.chat.worker import Handle, Worker
 from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.runtime import bfloat16
 from hfjax_app.runtime.hub import load
 from hfjax_app.runtime.mesh import TensorParallel, device_memory, local_mesh
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
-from hfjax_app.runtime.weights import DTYPES, default_dtype, empty_model, on_one_device, read, shapes
+from hfjax_app.runtime.weights import DTYPES, default_dtype, empty_model, on_one_device, read, saved_dtype, shapes
 
 SPECULATION = ("auto", "always", "never")
 
@@ -110,7 +112,8 @@ class ChatEngine:
         Args:
             source: a folder or a hub id.
             slots, context, options: as the constructor takes them.
-            dtype: "float32", "bfloat16", "float16" or "auto": float32 on CPU, bfloat16 on TPU and GPU.
+            dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU; on CPU float32, where one holds
+                the weights with those that are bfloat16 in the files left so in memory, see `runtime/bfloat16.py`.
             quantize: "int8" for int8 weights in the linear layers, or "none".
 
         Raises:
@@ -122,13 +125,15 @@ class ChatEngine:
         mesh = local_mesh()
         placement = on_one_device if mesh is None else TensorParallel(mesh, model)
         int8 = quantize == "int8"
-        planned = shapes(model, placement=placement, quantize=int8)
+        narrow = bfloat16.narrow(model) if dtype == "auto" and mesh is None and model.dtype == torch.float32 else set()
+        expected = narrow if narrow and saved_dtype(source) == torch.bfloat16 else set()
+        planned = shapes(model, placement=placement, quantize=int8, narrow=expected)
         # On shapes first: what can't run here is refused before more than its config is downloaded.
         engine = cls(model, weights=planned, mesh=mesh, slots=slots, context=context, **options)
         need = need_of(engine.runner, model)
         check_memory(os.fspath(source), need, memory=device_memory(), slots=slots, context=context)
         engine.tokenizer = load(AutoTokenizer.from_pretrained, source)
-        engine.runner.load(read(model, source, placement=placement, quantize=int8))
+        engine.runner.load(read(model, source, placement=placement, quantize=int8, narrow=narrow))
         return engine
 
     def start(

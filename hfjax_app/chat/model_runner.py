@@ -10,6 +10,7 @@ from itertools import islice
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from jax.sharding import Mesh
 from transformers import PreTrainedModel
 
@@ -88,7 +89,7 @@ class ModelRunner:
         self.mesh = mesh
         self._everywhere = None if mesh is None else replicated(mesh)
         weights = weights_of(model) if weights is None else weights
-        int8 = quantization.is_quantized(weights)
+        int8, on_one_cpu = quantization.is_quantized(weights), mesh is None and jax.default_backend() == "cpu"
         self.decoder = Decoder(
             type(model),
             model.config,
@@ -96,7 +97,8 @@ class ModelRunner:
             context=context,
             chunk=self.prefill_chunks[-1],
             int8=int8,
-            merges=mesh is None and not int8 and jax.default_backend() == "cpu",
+            narrow=on_one_cpu and model.dtype == torch.float32,
+            merges=on_one_cpu and not int8,
             lanes=Lanes.of(mesh, lanes),
         )
         self.load(dict(weights))

@@ -144,10 +144,10 @@ def _multiplies_int8_matrices() -> bool:
 def product_of_digits(rows: jax.Array, weight: jax.Array) -> jax.Array:
     """[rows, inputs] by [outputs, inputs], as exact as in float32, from products of int8 alone.
 
-    Each row, of at most `_MOST_INPUTS` inputs, is written in `_DIGITS` digits of -127 ... 127 to the base 254. The first
-    counts 127ths of the row's largest magnitude: what is left over is less than 2^-23 of that. A digit is a row of an
-    integer product, and the weights are read once for all of them, as int8. They are the left operand, which XLA's
-    library reads in place.
+    Each row, of at most `_MOST_INPUTS` inputs, is written in `_DIGITS` digits of -127 ... 127 to the base 254. The
+    first counts 127ths of the row's largest magnitude: what is left over is less than 2^-23 of that. A digit is a row
+    of an integer product, and the weights are read once for all of them, as int8. They are the left operand, which
+    XLA's library reads in place.
     """
     unit = jnp.max(jnp.abs(rows), axis=1, keepdims=True) / 127
     unit = jnp.where(unit == 0, 1, unit)  # NaN stays NaN, also in the result

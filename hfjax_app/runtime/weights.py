@@ -49,6 +49,15 @@ def default_dtype() -> torch.dtype:
     return torch.float32 if jax.default_backend() == "cpu" else torch.bfloat16
 
 
+def saved_dtype(source: str | os.PathLike[str]) -> torch.dtype | None:
+    """The dtype that a checkpoint of transformers has by its configuration; None where it doesn't say.
+
+    Raises:
+        ModelUnavailable: as `empty_model`.
+    """
+    return _config(source)[0].dtype
+
+
 def on_one_device(name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding:
     """The placement of a model that one device holds: jax's default one."""
     return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
@@ -69,11 +78,7 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
     name = os.fspath(source)
-    folder = fetch(source, weights=False)
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)  # without the option it asks on stdin
-    except Exception as error:
-        raise ModelUnavailable(explain(name, error)) from error
+    config, folder = _config(source)
     if type(config) not in auto_class._model_mapping:
         kind = auto_class.__name__
         raise ModelUnavailable(f"model {name!r} is a {config.model_type}, which transformers has no {kind} for")
@@ -97,6 +102,16 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
     return model.eval()
 
 
+def _config(source: str | os.PathLike[str]) -> tuple[Any, Path]:
+    """A checkpoint's configuration, and the folder of its small files."""
+    folder = fetch(source, weights=False)
+    try:
+        # without the option it asks on stdin
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False), folder
+    except Exception as error:
+        raise ModelUnavailable(explain(os.fspath(source), error)) from error
+
+
 def read(
     model: torch.nn.Module,
     source: str | os.PathLike[str] | Checkpoint,
@@ -104,6 +119,7 @@ def read(
     dtype: torch.dtype | None = None,
     placement: Placement = on_one_device,
     quantize: bool = False,
+    narrow: Collection[str] = (),
     kernels: Kernels = MappingProxyType({}),
 ) -> Weights:
     """A checkpoint's weights and the model's buffers as JAX arrays, by their torch names, tied weights once.
@@ -116,6 +132,7 @@ def read(
         dtype: of the floating-point parameters; None: the model's, as of everything else.
         placement: where each tensor goes; of a tensor that is split over devices, each part is read for its device.
         quantize: int8 for the weights of linear layers, see `quantization.py`.
+        narrow: what stays in bfloat16 where the files hold it so, whatever `dtype` says, see `bfloat16.py`.
         kernels: those that are not kept as torch has them, see `kernels.py`.
 
     Raises:
@@ -127,7 +144,7 @@ def read(
     int8 = quantization.sources(model) if quantize else {}
     try:
         with closing(_Files(weight_files(source.folder, name))) as files:
-            return _read(model, name, files, _dtypes(model, dtype), placement, int8, kernels)
+            return _read(model, name, files, _dtypes(model, dtype), placement, int8, narrow, kernels)
     except ModelUnavailable:
         raise
     except Exception as error:
@@ -140,10 +157,14 @@ def shapes(
     dtype: torch.dtype | None = None,
     placement: Placement = on_one_device,
     quantize: bool = False,
+    narrow: Collection[str] = (),
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """What `read` would return, as shapes with their dtypes and shardings: enough to compile, without a checkpoint."""
+    """What `read` would return, as shapes with their dtypes and shardings: enough to compile, without a checkpoint.
+
+    Its files are taken to hold bfloat16 for what is `narrow`.
+    """
     named = dict(model.named_parameters()) | dict(model.named_buffers())
-    dtypes = _dtypes(model, dtype)
+    dtypes = _dtypes(model, dtype) | dict.fromkeys(narrow, torch.bfloat16)
     int8 = quantization.sources(model) if quantize else {}
     found: dict[str, jax.ShapeDtypeStruct] = {}
 
@@ -240,6 +261,7 @@ def _read(
     dtypes: dict[str, torch.dtype],
     placement: Placement,
     int8: Mapping[str, str],
+    narrow: Collection[str],
     kernels: Kernels,
 ) -> Weights:
     parameters, saved = dict(model.named_parameters()), model.state_dict()
@@ -252,6 +274,8 @@ def _read(
 
     def put(target: str, tensor: Any) -> None:
         shape, dtype = tuple(expected[target].shape), dtypes[target]
+        if target in narrow and _is_bfloat16(tensor):
+            dtype = torch.bfloat16
         found = tuple(tensor.shape if isinstance(tensor, torch.Tensor) else tensor.get_shape())
         if found != shape:
             raise ModelUnavailable(f"model {name!r}: {target} is {list(found)}, and its config says {list(shape)}")
@@ -362,6 +386,11 @@ def _same(one: Any, other: Any, dtype: torch.dtype) -> bool:
     rows = max(1, _BLOCK_NUMBERS // max(1, math.prod(shape[1:])))
     blocks = [slice(start, start + rows) for start in range(0, shape[0], rows)]
     return all(torch.equal(one[block].to(dtype), other[block].to(dtype)) for block in blocks)
+
+
+def _is_bfloat16(tensor: Any) -> bool:
+    """Of a tensor, or of a slice of a file."""
+    return (tensor.dtype if isinstance(tensor, torch.Tensor) else tensor.get_dtype()) in (torch.bfloat16, "BF16")
 
 
 def _natural(key: str) -> list[Any]:
