@@ -3,21 +3,22 @@
 `python -m benchmarks.chat` measures a Llama of SmolLM2-135M's shape, greedy, prompts of 64 tokens: one, four and eight
 users at once, then the first token of a 512-token prompt, then what drafts from the conversation gain and cost, then
 how cost grows with users and with what has been said. Contenders take turns in every round and medians count. Against
-the others our engine never drafts, because random weights soon repeat themselves. A contender's share of the floor is
-what it reads of its weights a second, over what the memory gives to a plain sum. Writes
+the others our engine never drafts, because random weights soon repeat themselves. It gets a checkpoint in bfloat16: by
+default it keeps most weights so and computes in float32; it can hold them in float32, or in int8. A contender's share
+of the floor is what it reads of its weights a second, over what the memory gives to a plain sum. Writes
 benchmarks/results/chat-SHAPE.json and .png; the last line of output is the same JSON. llama.cpp takes part after `make
 bench-peers`.
 """
 
 import argparse
+import copy
 import gc
 import importlib.util
 import json
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ from hfjax_app.embedded import resolve  # noqa: E402
 RESULTS = Path(__file__).parent / "results"
 CONTEXT = 768  # room for 512 tokens and some
 PROMPT, LONG_PROMPT = 64, 512
+FLOAT32 = "hfjax float32"
+OURS = {"hfjax bfloat16 weights": {}, FLOAT32: {"dtype": "float32"}, "hfjax int8": {"quantize": "int8"}}
 
 
 def prompts_of(users: int, length: int, seed: int) -> list[list[int]]:
@@ -47,26 +50,13 @@ def prompts_of(users: int, length: int, seed: int) -> list[list[int]]:
     return np.random.default_rng(seed).integers(0, 512, (users, length)).tolist()
 
 
-def engine_of(
-    model: torch.nn.Module, name: str, *, slots: int, context: int, tiers: Sequence[int] | None = None
-) -> Engine:
-    return _ready(
-        model, name, lambda: ChatEngine(model, slots=slots, context=context, tiers=tiers, speculation="never")
-    )
-
-
-def int8_engine_of(model: torch.nn.Module, name: str, *, slots: int, context: int, tiers: Sequence[int]) -> Engine:
-    """As a user gets int8: quantised while a checkpoint is read."""
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        AutoTokenizer.from_pretrained(resolve("chat-llama")).save_pretrained(folder)
-        options = {"slots": slots, "context": context, "tiers": tiers, "speculation": "never"}
-        return _ready(model, name, lambda: ChatEngine.from_pretrained(folder, quantize="int8", **options))
-
-
-def _ready(model: torch.nn.Module, name: str, make: Callable[[], ChatEngine]) -> Engine:
+def engine_of(model: torch.nn.Module, name: str, *, speculation: str = "never", **options: Any) -> Engine:
+    """As a user gets it, from a checkpoint in bfloat16."""
     started = time.perf_counter()
-    engine = make()
+    with tempfile.TemporaryDirectory() as folder:
+        copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(resolve("chat-llama")).save_pretrained(folder)
+        engine = ChatEngine.from_pretrained(folder, speculation=speculation, **options)
     contender = Engine(name, engine, need_of(engine.runner, model).read)
     print(f"{name}: ready after {time.perf_counter() - started:.0f} s", flush=True)
     return contender
@@ -93,10 +83,9 @@ def contenders_of(arguments: argparse.Namespace, crowds: tuple[int, ...]) -> lis
             made.append(LlamaCpp(f"llama.cpp {precision}", path, users=users, context=CONTEXT, threads=threads))
     else:
         print("llama.cpp is not installed (make bench-peers), so it does not take part")
-    made.append(engine_of(full, "hfjax float32", slots=users, context=CONTEXT, tiers=crowds))
-    if not arguments.quick:
-        made.append(int8_engine_of(full, "hfjax int8", slots=users, context=CONTEXT, tiers=crowds))
-    return made
+    kinds = OURS if not arguments.quick else {FLOAT32: OURS[FLOAT32]}
+    size = {"slots": users, "context": CONTEXT, "tiers": crowds}
+    return made + [engine_of(full, name, **size, **options) for name, options in kinds.items()]
 
 
 def measure(
@@ -128,7 +117,7 @@ def measure(
 def growth(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, Any]:
     """Our engine alone: more users; a longer conversation; a follow-up against a new conversation of its length."""
     result: dict[str, Any] = {"users": {}, "conversation": {}}
-    many = engine_of(model, "hfjax float32, 32 slots", slots=32, context=256)
+    many = engine_of(model, "32 slots", slots=32, context=256)
     result["bytes_per_slot_and_token"] = cache_bytes(many) // (32 * 256)
     for users in (1, 2, 4, 8, 16, 32):
         many.run(prompts_of(users, PROMPT, seed=users), 4)
@@ -138,7 +127,7 @@ def growth(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, A
     many.engine.stop()
     del many
     gc.collect()
-    long = engine_of(model, "hfjax float32, 8,448 tokens of context", slots=1, context=8448)
+    long = engine_of(model, "8,448 tokens of context", slots=1, context=8448)
     [said] = prompts_of(1, 8192 + 64, seed=7)
     long.run([said[:PROMPT]], 4)
     for length in (256, 1024, 2000, 4096, 8192):
@@ -160,9 +149,7 @@ def drafts(model: torch.nn.Module, new_tokens: int, rounds: int) -> dict[str, An
     """One user with drafts from the conversation, without, and as the engine decides: where a text repeats itself (a
     greedy answer of random weights soon does) and where it does not (tokens drawn at random)."""
     options = {"slots": 1, "context": CONTEXT}
-    engines = {
-        mode: _ready(model, mode, partial(ChatEngine, model, speculation=mode, **options)) for mode in SPECULATION
-    }
+    engines = {mode: engine_of(model, mode, speculation=mode, **options) for mode in SPECULATION}
     result: dict[str, Any] = {}
     texts = {"repeats itself": {}, "does not": {"temperature": 1.5, "seed": 1}}
     for text, sampling in texts.items():
@@ -201,13 +188,13 @@ def cache_bytes(contender: Engine) -> int:
     return sum(leaf.nbytes for leaf in jax.tree.leaves(contender.engine.runner._cache))
 
 
-def ratios(rates: dict[str, float], better_when_higher: bool) -> dict[str, float]:
-    """How many times better this engine is than each of the others."""
-    ours = rates["hfjax float32"]
+def ratios(rates: dict[str, float], better_when_higher: bool) -> dict[str, dict[str, float]]:
+    """For each kind of weights, how many times better this engine is than each of the others."""
+    others = {name: rate for name, rate in rates.items() if name not in OURS}
     return {
-        name: ours / rate if better_when_higher else rate / ours
-        for name, rate in rates.items()
-        if not name.startswith("hfjax")
+        kind: {name: rates[kind] / rate if better_when_higher else rate / rates[kind] for name, rate in others.items()}
+        for kind in OURS
+        if kind in rates
     }
 
 

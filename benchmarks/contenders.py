@@ -57,11 +57,14 @@ Prompts = Sequence[Sequence[int]]
 
 
 def random_model(shape: str, dtype: torch.dtype, context: int) -> LlamaForCausalLM:
-    """A Llama of that shape with the random weights of seed 0 and no end token."""
+    """A Llama of that shape with the random weights of seed 0 and no end token.
+
+    They are bfloat16 numbers, as those of nearly all checkpoints are, whatever `dtype` they are given in.
+    """
     special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
     config = LlamaConfig(**SHAPES[shape], max_position_embeddings=context, rms_norm_eps=1e-5, **special)
     torch.manual_seed(0)
-    return LlamaForCausalLM._from_config(config, dtype=dtype).eval()
+    return LlamaForCausalLM._from_config(config, dtype=torch.float32).eval().to(torch.bfloat16).to(dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

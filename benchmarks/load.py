@@ -2,7 +2,8 @@
 
 `python -m benchmarks.load` writes a checkpoint of Llama-3.2-1B's shape (random bfloat16 weights, several safetensors
 files, which stay in the page cache) and loads it in turns, each time in a process of its own that has loaded a tiny one
-before: to bfloat16, and to float32 as the app does on a CPU. A load ends when every page of every array has been read.
+before: to bfloat16; to float32; and for computing in float32 as the app does on a CPU, with linear layers and embedding
+left in bfloat16, against all in float32. A load ends when every page of every array has been read.
 Memory is the process's own (RssAnon, sampled from outside): pages of mapped files are the page cache's. On a CPU the
 loaded arrays are part of it, so the peak is also given less their bytes. The last line of output is JSON.
 """
@@ -29,7 +30,8 @@ from benchmarks.hardware import GIB, describe
 from benchmarks.shapes import LLAMA_3_2_1B
 
 OURS, THEIRS = "hfjax_app", "from_pretrained"
-DTYPES = ("bfloat16", "float32")
+# What a model computes in, and whether our loader leaves weights in bfloat16.
+KINDS = {"bfloat16": ("bfloat16", False), "float32": ("float32", False), "kept": ("float32", True)}
 # "tiny" to try the benchmark itself.
 SHAPES = {
     "llama-3.2-1b": LLAMA_3_2_1B,
@@ -49,15 +51,19 @@ def write_checkpoint(folder: Path, shape: str) -> int:
     return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
-def load(contender: str, folder: str, dtype: torch.dtype) -> list[Any]:
+def load(contender: str, folder: str, kind: str) -> list[Any]:
     """The weights as JAX arrays, all of them there."""
     import jax
     import numpy as np
 
+    name, kept = KINDS[kind]
+    dtype = getattr(torch, name)
     if contender == OURS:
+        from hfjax_app.runtime.bfloat16 import narrow
         from hfjax_app.runtime.weights import empty_model, read
 
-        arrays = list(read(empty_model(AutoModelForCausalLM, folder, dtype), folder).values())
+        model = empty_model(AutoModelForCausalLM, folder, dtype)
+        arrays = list(read(model, folder, narrow=narrow(model) if kept else ()).values())
     else:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to("jax")
         arrays = [tensor.jax() for tensor in (*model.parameters(), *model.buffers())]
@@ -68,7 +74,7 @@ def load(contender: str, folder: str, dtype: torch.dtype) -> list[Any]:
     return arrays
 
 
-def child(contender: str, folder: str, dtype: str) -> None:
+def child(contender: str, folder: str, kind: str) -> None:
     """Loads the tiny checkpoint, then the other when a line comes in, and holds its arrays until the next line."""
     if contender == OURS:
         from hfjax_app.runtime.process import prepare
@@ -78,14 +84,14 @@ def child(contender: str, folder: str, dtype: str) -> None:
         import torchax
 
         torchax.enable_globally()
-    load(contender, str(Path(folder, "tiny")), getattr(torch, dtype))
+    load(contender, str(Path(folder, "tiny")), kind)
     print("ready", flush=True)
     input()
     started = time.perf_counter(), time.process_time()
-    arrays = load(contender, str(Path(folder, "measured")), getattr(torch, dtype))
+    arrays = load(contender, str(Path(folder, "measured")), kind)
     seconds, processor_seconds = time.perf_counter() - started[0], time.process_time() - started[1]
-    dtypes = sorted({str(array.dtype) for array in arrays if array.nbytes > PAGE})
-    found = {"seconds": seconds, "processor_seconds": processor_seconds, "dtypes": dtypes}
+    dtype = str(max(arrays, key=lambda array: array.nbytes).dtype)
+    found = {"seconds": seconds, "processor_seconds": processor_seconds, "dtype": dtype}
     print(json.dumps(found | {"arrays": sum(array.nbytes for array in arrays)}), flush=True)
     input()
 
@@ -117,9 +123,9 @@ class Peak:
         self.bytes = max(self._most, self.anonymous()) - self._began
 
 
-def measure(contender: str, folder: Path, dtype: str) -> dict[str, float]:
+def measure(contender: str, folder: Path, kind: str) -> dict[str, float]:
     """Loads in a process of its own: seconds, bytes of the arrays, of the peak, and of that less the arrays."""
-    command = [sys.executable, "-m", "benchmarks.load", "--child", contender, str(folder), dtype]
+    command = [sys.executable, "-m", "benchmarks.load", "--child", contender, str(folder), kind]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.PIPE, text=True) as process:
 
@@ -135,7 +141,8 @@ def measure(contender: str, folder: Path, dtype: str) -> dict[str, float]:
             process.stdin.flush()
             found = json.loads(line())
         process.communicate("end\n")
-    assert found.pop("dtypes") == [dtype], "both sides load to the same dtype"
+    dtype, kept = KINDS[kind]
+    assert found.pop("dtype") == ("bfloat16" if kept and contender == OURS else dtype)
     return found | {"peak": peak.bytes, "peak_less_arrays": max(0, peak.bytes - found["arrays"])}
 
 
@@ -154,23 +161,23 @@ def main() -> None:
         write_checkpoint(Path(folder, "tiny"), "tiny")
         size = write_checkpoint(Path(folder, "measured"), arguments.shape)
         print(f"{arguments.shape}, {size / GIB:.2f} GiB in bfloat16; medians of {arguments.rounds} rounds")
-        for dtype in DTYPES:
+        for kind in KINDS:
             seen: dict[str, list[dict[str, float]]] = {OURS: [], THEIRS: []}
             for _ in range(arguments.rounds):
                 for contender, results in seen.items():
-                    results.append(measure(contender, Path(folder), dtype))
+                    results.append(measure(contender, Path(folder), kind))
             medians = {
                 contender: {key: statistics.median(result[key] for result in results) for key in results[0]}
                 for contender, results in seen.items()
             }
-            report[dtype] = medians | {"ratios": {}}
+            report[kind] = medians | {"ratios": {}}
             for contender, found in medians.items():
                 times = f"{found['seconds']:6.2f} s, {found['processor_seconds']:6.2f} s of processors"
                 peaks = f"peak {found['peak'] / GIB:5.2f} GiB, {found['peak_less_arrays'] / GIB:5.2f} beyond the arrays"
-                print(f"{dtype}, {contender:16} {times}, {peaks}")
+                print(f"{kind}, {contender:16} {times}, {peaks}")
             for key in ("seconds", "processor_seconds", "peak", "peak_less_arrays"):
-                report[dtype]["ratios"][key] = round(medians[OURS][key] / max(medians[THEIRS][key], 1), 3)
-            print(f"{dtype}, ours to theirs: {json.dumps(report[dtype]['ratios'])}", flush=True)
+                report[kind]["ratios"][key] = round(medians[OURS][key] / max(medians[THEIRS][key], 1), 3)
+            print(f"{kind}, ours to theirs: {json.dumps(report[kind]['ratios'])}", flush=True)
     print(json.dumps(report))
 
 

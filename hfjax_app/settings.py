@@ -39,7 +39,9 @@ class Settings(BaseSettings):
     slots: int = Field(4, ge=1, le=256, description="conversations that are answered at the same time")
     context: int = Field(512, ge=64, le=1 << 20, description="tokens of a conversation that the model sees")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="weights of the chat and image models; auto: float32 on CPU, bfloat16 on TPU and GPU"
+        "auto",
+        description="what the chat and image models compute in; auto: bfloat16 on TPU and GPU, on CPU float32, with "
+        "the weights of a chat model that are bfloat16 left so in memory",
     )
     quantize: Literal["none", "int8"] = Field(
         "none", description="int8: the chat model's linear layers in 8 bits, half of bfloat16's bytes"

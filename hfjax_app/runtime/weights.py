@@ -270,7 +270,7 @@ def _read(
     weights: Weights = {}
 
     def size(target: str) -> int:
-        return expected[target].numel() * dtypes[target].itemsize
+        return expected[target].numel() * (2 if target in narrow else dtypes[target].itemsize)
 
     def put(target: str, tensor: Any) -> None:
         shape, dtype = tuple(expected[target].shape), dtypes[target]
