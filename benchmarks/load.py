@@ -176,7 +176,7 @@ def main() -> None:
                 peaks = f"peak {found['peak'] / GIB:5.2f} GiB, {found['peak_less_arrays'] / GIB:5.2f} beyond the arrays"
                 print(f"{kind}, {contender:16} {times}, {peaks}")
             for key in ("seconds", "processor_seconds", "peak", "peak_less_arrays"):
-                report[kind]["ratios"][key] = round(medians[OURS][key] / max(medians[THEIRS][key], 1), 3)
+                report[kind]["ratios"][key] = round(medians[OURS][key] / (medians[THEIRS][key] or 1), 3)
             print(f"{kind}, ours to theirs: {json.dumps(report[kind]['ratios'])}", flush=True)
     print(json.dumps(report))
 
