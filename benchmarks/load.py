@@ -60,7 +60,8 @@ def load(contender: str, folder: str, kind: str) -> list[Any]:
     dtype = getattr(torch, name)
     if contender == OURS:
         from hfjax_app.runtime.bfloat16 import narrow
-        from hfjax_app.runtime.weights import empty_model, read
+        from hfjax_app.runtime.empty_model import empty_model
+        from hfjax_app.runtime.weights import read
 
         model = empty_model(AutoModelForCausalLM, folder, dtype)
         arrays = list(read(model, folder, narrow=narrow(model) if kept else ()).values())

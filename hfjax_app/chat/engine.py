@@ -25,12 +25,13 @@ from hfjax_app.chat.stream import Progress, Ticket, TokenStream
 from hfjax_app.chat.worker import Handle, Worker
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime import bfloat16
+from hfjax_app.runtime.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.hub import load
 from hfjax_app.runtime.mesh import TensorParallel, device_memory, local_mesh
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
-from hfjax_app.runtime.weights import DTYPES, default_dtype, empty_model, on_one_device, read, saved_dtype, shapes
+from hfjax_app.runtime.weights import DTYPES, default_dtype, on_one_device, read, shapes
 
 SPECULATION = ("auto", "always", "never")
 

@@ -16,11 +16,12 @@ from hfjax_app.chat.label_scores import LabelScores
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import Need, need_of
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.empty_model import empty_model
 from hfjax_app.runtime.hub import NoTokenizer, load
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
-from hfjax_app.runtime.weights import DTYPES, empty_model, shapes
+from hfjax_app.runtime.weights import DTYPES, shapes
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
         bias: [outputs] or None.
 
     Returns:
-        [..., outputs], in the dtype of `x`.
+        [..., outputs], in the wider dtype of the two.
     """
     rows = x.reshape(-1, x.shape[-1])
     out = product(rows, weight).reshape(*x.shape[:-1], -1)
@@ -29,7 +29,7 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
 
 
 def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """[rows, inputs] @ [outputs, inputs].T, in the dtype of the rows."""
+    """[rows, inputs] @ [outputs, inputs].T, in the wider dtype of the two."""
     narrow = weight.dtype != rows.dtype
     if rows.dtype == jnp.float32 and (narrow or (weight.dtype == jnp.float32 and rows.shape[0] < MANY_ROWS)):
         return _by_platform(rows, weight)
@@ -64,7 +64,7 @@ def _rows_of_a_batch(batch: int, batched: list[bool], rows: jax.Array, weight: j
 
 
 def _plain(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    return jnp.einsum("ri,oi->ro", rows, weight.astype(rows.dtype))
+    return jnp.einsum("ri,oi->ro", rows, weight)
 
 
 def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:

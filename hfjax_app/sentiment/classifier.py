@@ -17,11 +17,12 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.runtime.calls import Calls
+from hfjax_app.runtime.empty_model import empty_model
 from hfjax_app.runtime.hub import load
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
-from hfjax_app.runtime.weights import empty_model, read
+from hfjax_app.runtime.weights import read
 from hfjax_app.sentiment.encoding import Encoded, Encoder
 from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher

@@ -27,7 +27,8 @@ from hfjax_app.chat.sampling import packed, sampler_state
 from hfjax_app.runtime.mesh import TensorParallel, local_mesh, mesh_of
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.runtime.weights import empty_model, on_one_device, read
+from hfjax_app.runtime.empty_model import empty_model
+from hfjax_app.runtime.weights import on_one_device, read
 
 prepare()
 prompt = np.random.default_rng(0).integers(5, 512, 16).astype(np.int32)

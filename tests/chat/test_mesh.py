@@ -46,7 +46,8 @@ import numpy as np
 from transformers import AutoModelForCausalLM
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.runtime.process import prepare
-from hfjax_app.runtime.weights import empty_model, read
+from hfjax_app.runtime.empty_model import empty_model
+from hfjax_app.runtime.weights import read
 
 prepare()
 prompts = [np.random.default_rng(n).integers(5, 512, n).tolist() for n in (3, 40)]

@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig
 
 from hfjax_app.runtime.bfloat16 import adapt, narrow
+from hfjax_app.runtime.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.weights import empty_model, read, saved_dtype, shapes
+from hfjax_app.runtime.weights import read, shapes
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 8}
 

@@ -104,3 +104,12 @@ def test_a_number_that_is_none_stays_none() -> None:
     got = np.asarray(jax.jit(linear)(np.ones((1, 32), np.float32), weight))[0]
     assert np.flatnonzero(np.isnan(got)).tolist() == [5]
     assert np.flatnonzero(np.isinf(got)).tolist() == [6]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_weights_that_are_wider_than_what_they_multiply_are_not_rounded(rows: int) -> None:
+    """Accelerators compute in bfloat16; what an architecture keeps in float32 stays so in its product."""
+    x = jnp.asarray(RANDOM.standard_normal((rows, 32)), jnp.bfloat16)
+    got = jax.jit(linear)(x, WEIGHT)
+    assert got.dtype == jnp.float32
+    np.testing.assert_allclose(got, np.asarray(x, np.float32) @ WEIGHT.T, atol=1e-5)

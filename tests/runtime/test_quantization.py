@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
+from hfjax_app.runtime.empty_model import empty_model
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.quantization import adapt, int8_dot, product_of_digits, quantize, sources
-from hfjax_app.runtime.weights import empty_model, read, shapes
+from hfjax_app.runtime.weights import read, shapes
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64}
 

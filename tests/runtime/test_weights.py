@@ -25,9 +25,10 @@ from transformers import (
 
 from hfjax_app.chat.decoder import bare_model
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.empty_model import empty_model
 from hfjax_app.runtime.hub import load as load_tokenizer
 from hfjax_app.runtime.module import Weights, weights_of
-from hfjax_app.runtime.weights import empty_model, read, shapes
+from hfjax_app.runtime.weights import read, shapes
 from tests.chat.test_architectures import make_model
 
 
@@ -163,7 +164,8 @@ from hfjax_app.runtime.process import prepare
 prepare()
 import jax
 from transformers import AutoModelForCausalLM
-from hfjax_app.runtime.weights import empty_model, read
+from hfjax_app.runtime.empty_model import empty_model
+from hfjax_app.runtime.weights import read
 
 def status(field):
     line = next(line for line in open("/proc/self/status") if line.startswith(field))
