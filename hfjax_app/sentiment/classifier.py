@@ -7,7 +7,6 @@ a classifier fits one device.
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from itertools import chain
 from typing import Any
 
 import jax
@@ -62,8 +61,8 @@ class SentimentClassifier:
     ):
         self.labels, self.multi_label = checked_labels(model)
         self._encoder = Encoder(tokenizer, model)
-        self._turns = Turns()
         self._calls = Calls("sentiment-call")
+        self._turns = Turns(self._calls.at_once)
         self._weights = weights_of(model) if weights is None else weights
         compiled = ClassifierPrograms(
             model,
@@ -75,7 +74,7 @@ class SentimentClassifier:
             on_cpu=jax.default_backend() == "cpu",
             explains=explains,
         )
-        self._programs, self._batch, self._fewest = compiled.of_shape, compiled.batch, compiled.fewest
+        self._programs, self._batch, self._call = compiled.of_shape, compiled.batch, compiled.call
         self._explainer = compiled.explainer
         self._batcher = MicroBatcher(self._judge_now)
         self.classify(["warm-up"])
@@ -184,56 +183,41 @@ class SentimentClassifier:
             return []
         encoded = self._encoder.encode(texts)
         verdicts: list[Verdict | Exception] = [ModelUnavailable("unreachable")] * len(texts)
-        for lanes in self._turns_of(list(self._batches(encoded))):
-            scores = self._scores(encoded, lanes, urgent)
-            for (members, _, _), rows in zip(chain(*lanes), chain(*scores), strict=True):
-                for member, row in zip(members, rows.tolist(), strict=False):  # the last rows may be padding
-                    verdicts[member] = self._verdict(row, encoded[member].cut)
-        return verdicts
-
-    def _scores(self, encoded: list[Encoded], lanes: list[list[_Batch]], urgent: bool) -> list[list[np.ndarray]]:
-        """Of each batch float32 [rows, labels]: all in one turn, the lanes side by side."""
 
         def call(batch: _Batch) -> np.ndarray:
+            """float32 [rows, labels]."""
             members, rows, length = batch
             ids, mask = self._encoder.padded([encoded[member].ids for member in members], rows, length)
-            return np.asarray(self._programs[rows, length](self._weights, ids, mask))
+            with self._turns.turn(urgent=urgent):
+                return np.asarray(self._programs[rows, length](self._weights, ids, mask))
 
-        with self._turns.turn(urgent=urgent):
-            return self._calls.together(lambda lane: [call(batch) for batch in lane], lanes)
-
-    def _turns_of(self, batches: list[_Batch]) -> Iterator[list[list[_Batch]]]:
-        """For each turn its lanes: the largest batch, and beside it as many others as take about as long."""
-        waiting = sorted(batches, key=_size, reverse=True)
-        while waiting:
-            largest = waiting.pop(0)
-            lanes = [[largest]]
-            while waiting and len(lanes) < self._calls.at_once:
-                lane = [waiting.pop(0)]
-                room = _size(largest) - _size(lane[0])
-                for batch in list(waiting):
-                    if _size(batch) <= room:
-                        waiting.remove(batch)
-                        lane.append(batch)
-                        room -= _size(batch)
-                lanes.append(lane)
-            yield lanes
+        batches = sorted(self._batches(encoded), key=_size, reverse=True)  # the last to end is a short one
+        for (members, _, _), rows in zip(batches, self._calls.each(call, batches), strict=True):
+            for member, row in zip(members, rows.tolist(), strict=False):  # the last rows may be padding
+                verdicts[member] = self._verdict(row, encoded[member].cut)
+        return verdicts
 
     def _batches(self, encoded: list[Encoded]) -> Iterator[_Batch]:
         """Which texts go together, in a program of how many rows and what length.
 
-        The longest go first, each batch as long as its longest text; so texts in a batch are of similar lengths, and
-        only the last batch has rows of padding, if it is worth its while.
+        The longest go first, each batch as long as its longest text. Of all ways to divide that order into batches and
+        single texts it is the one that costs least, padding and calls counted.
         """
-        waiting = sorted(range(len(encoded)), key=lambda member: -len(encoded[member].ids))
+        order = sorted(range(len(encoded)), key=lambda member: -len(encoded[member].ids))
+        lengths = [self._encoder.fitting(len(encoded[member].ids)) for member in order]
+        costs, taken = [0] * (len(order) + 1), [1] * len(order)  # of all from here on; rows of the first call of these
+        for at in reversed(range(len(order))):
+            ways = {
+                rows: self._call + rows * lengths[at] + costs[min(at + rows, len(order))]
+                for rows in (1, self._batch[lengths[at]])
+            }
+            taken[at] = min(ways, key=ways.__getitem__)
+            costs[at] = ways[taken[at]]
         at = 0
-        while at < len(waiting):
-            length = self._encoder.fitting(len(encoded[waiting[at]].ids))
-            members = waiting[at : at + self._batch[length]]
-            if len(members) < self._fewest[length]:
-                members = members[:1]
-            yield members, self._batch[length] if len(members) > 1 else 1, length
-            at += len(members)
+        while at < len(order):
+            rows = taken[at]
+            yield order[at : at + rows], rows, lengths[at]
+            at += rows
 
     def _verdict(self, scores: list[float], cut: bool) -> Verdict | ModelUnavailable:
         if not np.isfinite(scores).all():

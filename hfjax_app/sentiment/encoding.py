@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 
 from hfjax_app.errors import ModelUnavailable
 
-LENGTHS = (32, 64, 96, 128, 192, 256, 384, 512)
+LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -113,18 +113,12 @@ class Explainer:
 
         def stretch(ends: tuple[float, float]) -> _Stretch:
             points, quadrature = _quadrature(self._points[length], *ends)
-            shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
-            made = (np.asarray(array, np.float64) for array in (points, shares, logits))
+            with self._turns.turn(urgent=True):
+                shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
+                made = [np.asarray(array, np.float64) for array in (points, shares, logits)]
             return _Stretch(*ends, *made)
 
-        def along(path: Sequence[tuple[float, float]]) -> list[_Stretch]:
-            made = []
-            for ends in self._calls.groups(path):
-                with self._turns.turn(urgent=True):
-                    made += self._calls.together(stretch, ends)
-            return made
-
-        stretches = _integrate(along)
+        stretches = _integrate(lambda path: self._calls.each(stretch, path))
         shares = np.sum([part.shares for part in stretches], axis=0)
         return Explanation(
             label=label,

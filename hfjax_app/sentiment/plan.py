@@ -71,7 +71,7 @@ class SentimentPlanner:
         try:
             calls = Calls("planned", programs.mesh)
             ClassifierPrograms(
-                self._model, self._encoder, weights, programs, Turns(), calls, on_cpu=on_cpu, explains=True
+                self._model, self._encoder, weights, programs, Turns(calls.at_once), calls, on_cpu=on_cpu, explains=True
             )
         except ProgramTooLarge as error:
             too_large = str(error)

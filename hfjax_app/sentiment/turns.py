@@ -6,30 +6,33 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """Mutual exclusion with two classes of callers.
+    """So many callers at once, of two classes.
+
+    Args:
+        places: how many.
 
     threading.Lock knows no order: a long list that releases it between two batches and asks again would usually get it
     again, and a visitor with one sentence would wait for thousands of others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, places: int = 1) -> None:
         self._changed = threading.Condition()
-        self._taken = False
+        self._free = places
         self._urgent = 0
 
     @contextmanager
     def turn(self, *, urgent: bool) -> Iterator[None]:
-        """Hold the device for the block. Urgent callers are served before the others."""
+        """Hold a place for the block. Urgent callers are served before the others."""
         with self._changed:
             self._urgent += urgent
             try:
-                self._changed.wait_for(lambda: not self._taken and (urgent or not self._urgent))
-                self._taken = True
+                self._changed.wait_for(lambda: self._free and (urgent or not self._urgent))
+                self._free -= 1
             finally:
                 self._urgent -= urgent
         try:
             yield
         finally:
             with self._changed:
-                self._taken = False
+                self._free += 1
                 self._changed.notify_all()

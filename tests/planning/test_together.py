@@ -64,7 +64,7 @@ def test_configs_alone_are_enough(plan: Callable[..., tuple[int, Any, str]], fol
     assert "chat" not in found
     names = {kind: [program["name"] for program in found[kind]["programs"]] for kind in folders}
     assert names["image"] == ["encode_prompt", "denoise_row", "denoise_follow", "decode_latents", "encode_picture"]
-    assert names["sentiment"] == ["classify_1x32", "classify_16x32", "explain_32x32"]
+    assert names["sentiment"] == ["classify_1x16", "classify_32x16", "classify_1x32", "classify_16x32", "explain_32x32"]
     for kind in folders:
         looked = found["preflight"][kind]
         assert (looked["supported"], looked["reason"], looked["gated"]) == (True, None, False)
@@ -189,7 +189,7 @@ def test_what_does_not_fit_exits_1_with_what_would(
     DistilBertConfig(**config).save_pretrained(tmp_path)
     status, found, log = plan("--topology", "v5e:1x1", "--sentiment-model", tmp_path, "--json")
     assert (status, found["fits"], found["advice"]["topology"]) == (1, False, would_fit)
-    assert found["sentiment"]["too_large"].startswith("the compiler refuses classify_1x32: Ran out of memory")
+    assert found["sentiment"]["too_large"].startswith("the compiler refuses classify_1x16: Ran out of memory")
     assert log == f"error: sentiment model '{tmp_path}' does not fit v5e:1x1; would fit: topology {would_fit}\n"
 
 

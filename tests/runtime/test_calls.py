@@ -54,3 +54,55 @@ def test_an_error_comes_when_both_have_ended(calls: Calls) -> None:
     assert sorted(ended) == [1, 2]
     both = threading.Barrier(2)
     assert calls.together(lambda item: both.wait(10) >= 0, [1, 2]) == [True, True]
+
+
+def test_each_is_begun_in_order_by_whoever_has_ended_one(calls: Calls) -> None:
+    """The first call takes as long as all the others together: the other thread makes those."""
+    begun, threads = [], {}
+    others_ended = threading.Event()
+
+    def call(item: int) -> int:
+        begun.append(item)
+        threads[item] = threading.current_thread().name
+        if item == 0:
+            assert others_ended.wait(10)
+        if item == 4:
+            others_ended.set()
+        return 2 * item
+
+    assert calls.each(call, range(5)) == [0, 2, 4, 6, 8]
+    assert begun == sorted(begun)
+    assert len({threads[item] for item in range(1, 5)}) == 1
+
+
+def test_of_each_no_more_are_begun_after_an_error(calls: Calls) -> None:
+    both = threading.Barrier(2)
+    begun = []
+
+    def call(item: int) -> None:
+        begun.append(item)
+        both.wait(10)
+        raise ValueError(str(item))
+
+    with pytest.raises(ValueError, match=r"0|1"):
+        calls.each(call, range(9))
+    assert sorted(begun) == [0, 1]
+
+
+def test_each_waits_for_nobody_elses_calls(calls: Calls) -> None:
+    """While the one helper makes somebody else's call, the caller makes all of his own."""
+    helping, release = threading.Event(), threading.Event()
+
+    def held(item: int) -> None:
+        if threading.current_thread().name.startswith("test-call"):
+            helping.set()
+        assert release.wait(10)
+
+    other = threading.Thread(target=calls.each, args=(held, [1, 2]))
+    other.start()
+    try:
+        assert helping.wait(10)
+        assert calls.each(lambda item: item + 1, [1, 2, 3]) == [2, 3, 4]
+    finally:
+        release.set()
+        other.join(10)

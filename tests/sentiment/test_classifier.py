@@ -124,7 +124,8 @@ def test_several_users_at_once_get_their_own_answers(classifier: SentimentClassi
 def test_reports_each_program(folder: Path) -> None:
     names: list[str] = []
     SentimentClassifier.from_pretrained(folder, on_report=lambda report: names.append(report.name))
-    classify = ["classify_1x32", "classify_16x32", "classify_1x64"]
+    shapes = ["1x16", "32x16", "1x32", "16x32", "1x48", "10x48", "1x64", "8x64"]
+    classify = [f"classify_{shape}" for shape in shapes]
     assert names == [*classify, "explain_32x32", "explain_16x64"]
     names.clear()
     plain = SentimentClassifier.from_pretrained(
@@ -136,7 +137,7 @@ def test_reports_each_program(folder: Path) -> None:
 
 
 def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """40 short texts are three batches, however they are mixed with a long one; a single text is never padded, and too
+    """60 short texts are two batches, however they are mixed with a long one; a single text is never padded, and too
     few go one by one. Two run at once, so their order is free."""
     classifier = SentimentClassifier.from_pretrained(folder, explains=False)
     calls: list[tuple[int, int]] = []
@@ -146,16 +147,18 @@ def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.M
     }
     monkeypatch.setattr(classifier, "_programs", programs)
     long = " ".join(WORDS[:50])
-    classifier.classify(["w1", *["w2 w3"] * 20, long, *["w4 w5 w6"] * 19])
-    assert calls[:2] == [(16, 32), (16, 32)]
-    assert sorted(calls[2:]) == [(1, 64), (16, 32)]
+    classifier.classify(["w1", *["w2 w3"] * 30, long, *["w4 w5 w6"] * 29])
+    assert sorted(calls) == [(1, 64), (32, 16), (32, 16)]
     calls.clear()
     classifier.classify(["w1"] * 5)
-    assert calls == [(1, 32)] * 5
+    assert calls == [(1, 16)] * 5
+    calls.clear()
+    classifier.classify([*[long] * 5, *["w1"] * 5])  # three of eight rows are short texts, the others are alone
+    assert sorted(calls) == [(1, 16), (1, 16), (8, 64)]
     calls.clear()
     classifier.classify([long])
     classifier.classify(["w1"])
-    assert calls == [(1, 64), (1, 32)]
+    assert calls == [(1, 64), (1, 16)]
 
 
 def test_the_model_is_left_as_it_was(folder: Path) -> None:

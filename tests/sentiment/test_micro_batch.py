@@ -131,6 +131,26 @@ def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatc
         classifier.submit(" ")
 
 
+def test_there_are_as_many_turns_at_once_as_places() -> None:
+    turns, most, inside = Turns(2), [], []
+    both = threading.Barrier(2)  # who had to wait for another's turn would stay here
+
+    def take() -> None:
+        with turns.turn(urgent=False):
+            inside.append(None)
+            most.append(len(inside))
+            both.wait(10)
+            inside.pop()
+
+    threads = [threading.Thread(target=take) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(most) == 6
+    assert max(most) == 2
+
+
 def test_single_texts_go_before_long_lists() -> None:
     """Three callers of a list wait before an urgent one comes; it is served as soon as the device is free."""
     turns, order = Turns(), []
