@@ -41,6 +41,7 @@ from hfjax_app.embedded import resolve  # noqa: E402
 RESULTS = Path(__file__).parent / "results"
 CONTEXT = 768  # room for 512 tokens and some
 PROMPT, LONG_PROMPT = 64, 512
+SETTLE_S = 0.5  # before each run: the threads of who ran before go on looking for work for a while
 FLOAT32 = "hfjax float32"
 OURS = {"hfjax bfloat16 weights": {}, FLOAT32: {"dtype": "float32"}, "hfjax int8": {"quantize": "int8"}}
 
@@ -102,6 +103,7 @@ def measure(
     for round_ in range(rounds + 1):
         for contender in contenders:
             prompts = prompts_of(users, length, seed=1000 * round_ + users)
+            time.sleep(SETTLE_S)
             run = contender.run(prompts, new_tokens)
             if round_:
                 taken[contender.name].append(read(users, run))

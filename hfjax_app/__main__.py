@@ -189,7 +189,6 @@ def plan(arguments: argparse.Namespace) -> None:
     from hfjax_app.planning.report import as_json, as_text
     from hfjax_app.planning.together import plan_together
 
-    usual = "float32" if topology.chip is None else "bfloat16"
     report = plan_together(
         models,
         topology,
@@ -197,7 +196,7 @@ def plan(arguments: argparse.Namespace) -> None:
         sizes=settings.sizes,
         slots=settings.slots,
         context=settings.context,
-        dtype=usual if settings.dtype == "auto" else settings.dtype,
+        dtype=settings.dtype,
         int8=settings.quantize == "int8",
         speculation=settings.speculation != "never",
     )

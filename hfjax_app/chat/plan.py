@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jax.sharding import AbstractMesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
@@ -16,12 +17,13 @@ from hfjax_app.chat.label_scores import LabelScores
 from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.need import Need, need_of
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.empty_model import empty_model
+from hfjax_app.runtime import bfloat16
+from hfjax_app.runtime.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.hub import NoTokenizer, load
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
-from hfjax_app.runtime.weights import DTYPES, shapes
+from hfjax_app.runtime.weights import DTYPES, on_one_device, shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ class ChatPlanner:
         dtype: "float32", "bfloat16" or "float16".
         int8: whether linear layers are to be quantised.
         speculation: whether the app may draft, which takes programs of its own.
+        on_one_cpu: whether the only device is a CPU, which has programs of its own.
+        kept: whether there weights that were saved in bfloat16 stay so beside float32, see `runtime/bfloat16.py`.
 
     Raises:
         ModelUnavailable: no such model, or its architecture can't run, and why.
@@ -58,27 +62,34 @@ class ChatPlanner:
         dtype: str,
         int8: bool,
         speculation: bool = True,
+        on_one_cpu: bool = False,
+        kept: bool = False,
     ):
         self.slots, self.context, self.int8, self.speculation = slots, context, int8, speculation
+        self._on_one_cpu = on_one_cpu
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
+        narrow = on_one_cpu and kept and saved_dtype(source) == torch.bfloat16
+        self._narrow = bfloat16.narrow(self.model) if narrow else set()
         self._needs: dict[int, Need] = {}
         try:
             template = load(AutoTokenizer.from_pretrained, source).chat_template is not None
         except NoTokenizer:
             template = None
         whole = self.need(1)  # refuses what can't run before anything is compiled
+        held = f"bfloat16, computed in {dtype}" if self._narrow else dtype
         self.facts = Facts(
             architecture=type(self.model).__name__,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             bytes=whole.weights,
-            dtype="int8 and " + dtype if int8 else dtype,
+            dtype=f"int8 and {held}" if int8 else held,
             has_template=template,
             end_tokens=end_tokens(self.model),
             has_tokenizer=template is not None,
         )
 
     def _runner(self, mesh: Any) -> ModelRunner:
-        weights = shapes(self.model, placement=TensorParallel(mesh, self.model), quantize=self.int8)
+        placement = on_one_device if mesh is None else TensorParallel(mesh, self.model)
+        weights = shapes(self.model, placement=placement, quantize=self.int8, narrow=self._narrow)
         return ModelRunner(
             self.model,
             weights=weights,
@@ -100,14 +111,15 @@ class ChatPlanner:
     def need(self, devices: int) -> Need:
         """What each of so many devices has to hold."""
         if devices not in self._needs:
-            self._needs[devices] = need_of(self._runner(AbstractMesh((devices,), (AXIS,))), self.model)
+            mesh = None if self._on_one_cpu else AbstractMesh((devices,), (AXIS,))
+            self._needs[devices] = need_of(self._runner(mesh), self.model)
         return self._needs[devices]
 
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ChatPlan:
         """Compile every program for these devices; reports come as each is ready."""
-        mesh = mesh_of(devices)
+        mesh = None if self._on_one_cpu else mesh_of(devices)
         programs = Programs(on_report, mesh, planned=True)
         runner, too_large = self._runner(mesh), None
         try:

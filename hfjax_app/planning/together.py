@@ -42,6 +42,8 @@ def plan_together(
     models: Mapping[str, str],
     topology: Topology,
     on_report: Callable[[ProgramReport], None] = lambda report: None,
+    *,
+    dtype: str = "auto",
     **options: Any,
 ) -> Report:
     """Look at every model; where all are supported, compile their programs for the topology and add up what they need.
@@ -51,7 +53,8 @@ def plan_together(
         topology: the chips. The chat model is split over all of them, the image model lies whole on the first two,
             the sentiment model on the first.
         on_report: called with each program's report.
-        options: as `planner_of` takes them.
+        dtype: of weights; "auto": as the app chooses it there.
+        options: as `planner_of` takes the others.
 
     Raises:
         ModelUnavailable: the topology's compiler is not here.
@@ -60,9 +63,13 @@ def plan_together(
     planners: dict[str, Planner] = {}
     plans: dict[str, Any] = {}
     reasons: dict[str, str] = {}
+    usual = "float32" if topology.chip is None else "bfloat16"
     for kind, model in models.items():
+        own = options
+        if kind == "chat" and topology.chip is None and topology.devices == 1:
+            own = options | {"kept": dtype == "auto", "on_one_cpu": True}
         try:
-            planners[kind] = planner_of(kind, model, **options)
+            planners[kind] = planner_of(kind, model, dtype=usual if dtype == "auto" else dtype, **own)
         except Exception as error:
             reasons[kind] = _reason(error)
     if not reasons:

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import DistilBertConfig, LlamaConfig
+import torch
+from transformers import DistilBertConfig, LlamaConfig, LlamaForCausalLM
 
 from hfjax_app.__main__ import main
+from hfjax_app.chat import ChatEngine
 from hfjax_app.planning.topology import _NO_TPU
 from tests.chat.conftest import make_tokenizer
 from tests.conftest import quickly_compiled
@@ -104,6 +106,23 @@ def test_a_config_without_a_tokenizer_is_planned(plan: Callable[..., tuple[int, 
     assert text.count("no tokenizer here") == 2
     assert "chat template: unknown; end tokens: 2" in text
     assert "classify_16x32" in text
+
+
+def test_one_cpu_keeps_weights_in_bfloat16_as_the_app_does(
+    plan: Callable[..., tuple[int, Any, str]], tmp_path: Path
+) -> None:
+    """Planned and loaded: the same bytes. All in float32 where that is asked for, as in the app."""
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = LlamaForCausalLM._from_config(LlamaConfig(vocab_size=512, **sizes), dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    for dtype, words in {"auto": "bfloat16, computed in float32", "float32": "float32"}.items():
+        size = ("--slots", 1, "--context", 64)
+        status, found, _ = plan("--chat-model", tmp_path, "--dtype", dtype, *size, "--json")
+        engine = ChatEngine.from_pretrained(tmp_path, slots=1, context=64, dtype=dtype)
+        assert status == 0
+        assert found["preflight"]["chat"]["dtype"] == words
+        assert found["chat"]["weights"] == sum(weight.nbytes for weight in engine.runner.weights.values())
 
 
 def test_the_text_says_what_is_arithmetic(
