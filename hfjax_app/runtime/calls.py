@@ -53,13 +53,16 @@ class Calls:
         waiting, results = deque(enumerate(items)), [None] * len(items)
 
         def work(_: Any) -> None:
-            try:
-                while waiting:
+            while True:
+                try:
                     number, item = waiting.popleft()
+                except IndexError:  # not asked before, because the other thread may take the last one in between
+                    return
+                try:
                     results[number] = call(item)
-            except BaseException:
-                waiting.clear()
-                raise
+                except BaseException:
+                    waiting.clear()
+                    raise
 
         if len(items) == 1 or getattr(self._here, "others", False):
             work(None)

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 class Turns:
     """So many callers at once, of two classes.
 
+    threading.Semaphore knows no order: a long list that releases it between two batches and asks again would usually
+    get it again, and a visitor with one sentence would wait for thousands of others.
+
     Args:
         places: how many.
-
-    threading.Lock knows no order: a long list that releases it between two batches and asks again would usually get it
-    again, and a visitor with one sentence would wait for thousands of others.
     """
 
     def __init__(self, places: int = 1) -> None:
