@@ -13,6 +13,8 @@ _INSTRUCTION = re.compile(
     r"^\s+(?P<root>ROOT )?%?(?P<name>[\w.-]+) = (?P<dtype>\w+)\[(?P<dimensions>[\d,]*)\](?P<layout>\S*) "
     r"(?P<operation>[\w-]+)\((?:\w+\[\S* )?%?(?P<operand>[\w.-]*).*?\)(?:.*\bcalls=%?(?P<calls>[\w.-]+))?"
 )
+# A copy's begin: its result, what it copies, and a semaphore.
+_FROM_NEAR = re.compile(r"^\s+%?([\w.-]+) = \(\w+\[\S*, \w+\[\S*S\(1\)\S*, .* copy-start\(")
 _MOVES = {"copy", "copy-done", "convert", "transpose"}
 _SAME_BYTES = {"bitcast", "reshape"}
 
@@ -26,7 +28,7 @@ class _Instruction:
     operand: str
     calls: str | None
     size: int
-    near: bool  # in a memory of the core's own, where a TPU fetches ahead what it will read
+    near: bool  # to or from a memory of the core's own, where a TPU fetches ahead what it will read, or keeps it
     is_root: bool
 
 
@@ -67,9 +69,12 @@ def _only_moves(line: _Instruction, computations: dict[str, list[_Instruction]])
 def _computations(text: str) -> dict[str, list[_Instruction]]:
     """Each computation's instructions, but for those whose result is a tuple."""
     found: dict[str, list[_Instruction]] = {}
+    brought_back: set[str] = set()
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):
             found[header[1]] = current = []
+        elif begun := _FROM_NEAR.match(line):
+            brought_back.add(begun[1])
         elif instruction := _INSTRUCTION.match(line):
             current.append(
                 _Instruction(
@@ -78,7 +83,7 @@ def _computations(text: str) -> dict[str, list[_Instruction]]:
                     operand=instruction["operand"],
                     calls=instruction["calls"],
                     size=_size(instruction["dtype"], instruction["dimensions"]),
-                    near="S(" in instruction["layout"],
+                    near="S(" in instruction["layout"] or instruction["operand"] in brought_back,
                     is_root=instruction["root"] is not None,
                 )
             )

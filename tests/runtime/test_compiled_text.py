@@ -61,6 +61,24 @@ def test_a_tpu_s_program() -> None:
     assert largest_move("") == 0
 
 
+def test_what_a_tpu_s_core_kept_is_not_moved_when_it_is_brought_back() -> None:
+    """As at the end of a loop that kept a part of the cache there; the same copy from far to far is a move."""
+    far, near = "bf16[64,32]{1,0:T(8,128)(2,1)}", "bf16[64,32]{1,0:T(8,128)(2,1)S(1)}"
+
+    def text(source: str) -> str:
+        return f"""
+ENTRY %main.1 (arg.1: bf16[64,32]) -> bf16[64,32] {{
+  %while.1 = ({source}, s32[]) while(%tuple.1), condition=%condition.1, body=%body.1
+  %get-tuple-element.1 = {source} get-tuple-element(%while.1), index=0
+  %copy-start.1 = ({far}, {source}, u32[]{{:S(2)}}) copy-start(%get-tuple-element.1)
+  ROOT %copy-done.1 = {far} copy-done(%copy-start.1)
+}}
+"""
+
+    assert largest_move(text(near)) == 0
+    assert largest_move(text(far)) == 2 * 64 * 32
+
+
 @pytest.mark.parametrize(
     ("function", "moved"),
     [
