@@ -27,8 +27,8 @@ _LOGIT_FLOOR = 0.01  # where the logit hardly changes, this change decides what 
 _MOST_STRETCHES = 64
 _LEAST_PART = 0.02  # of a stretch that is divided
 _TOKENS = 1024  # tokens of one device call, all points of the path together
-_FEWEST_POINTS = 8
-_LENGTHS = (32, 128, 512)
+_FEWEST_POINTS, _MOST_POINTS = 8, 32
+_LENGTHS = (16, 32, 128, 512)  # most sentences have 16 tokens or less
 
 # Ideographs and kana stand for themselves; a word is what stands between white space and punctuation, inner apostrophes
 # and hyphens included.
@@ -81,7 +81,7 @@ class Explainer:
         function = _path_function(model)
         self._programs, self._points = {}, {}
         for length in sorted({encoder.fitting(min(tokens, encoder.token_limit)) for tokens in _LENGTHS}):
-            points = self._points[length] = max(_FEWEST_POINTS, _TOKENS // length)
+            points = self._points[length] = min(max(_FEWEST_POINTS, _TOKENS // length), _MOST_POINTS)
             name = f"explain_{points}x{length}"
             self._programs[length] = programs.compile(name, function, weights, *self._padding(length))
 

@@ -126,7 +126,7 @@ def test_reports_each_program(folder: Path) -> None:
     SentimentClassifier.from_pretrained(folder, on_report=lambda report: names.append(report.name))
     shapes = ["1x16", "32x16", "1x32", "16x32", "1x48", "10x48", "1x64", "8x64"]
     classify = [f"classify_{shape}" for shape in shapes]
-    assert names == [*classify, "explain_32x32", "explain_16x64"]
+    assert names == [*classify, "explain_32x16", "explain_32x32", "explain_16x64"]
     names.clear()
     plain = SentimentClassifier.from_pretrained(
         folder, explains=False, on_report=lambda report: names.append(report.name)
