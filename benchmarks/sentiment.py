@@ -3,7 +3,8 @@
 `python -m benchmarks.sentiment` judges the same mixed texts (3 to 300 words, short ones more frequent) one, 32 and 256
 at a time, and one text of 512 tokens. The pipeline runs with the batch size of the case and with its default, one text
 at a time; its faster way counts. All contenders are warm, take turns in every round, and the median counts; a ratio
-over 1 means that this app is faster. Processor time is there too, for machines that have other work.
+over 1 means that this app is faster. Processor time is there too, for machines that have other work. Last come the
+seconds that "Why?" takes for each sentence of the held-out set.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from hfjax_app.runtime.process import prepare
@@ -28,6 +30,7 @@ from hfjax_app.embedded import resolve  # noqa: E402
 from hfjax_app.sentiment import SentimentClassifier  # noqa: E402
 
 BATCHES = (1, 32, 256)
+HELD_OUT = Path(__file__).parents[1] / "tests" / "sentiment" / "held_out.tsv"  # label, tab, sentence
 _TEXT = """the a this that food service hotel train story cast ending music staff room waiter soup film book was is felt
 looked great awful dull lovely cold slow friendly terrible wonderful fine not never always very quite and but we they it
 again there today yesterday"""
@@ -85,6 +88,17 @@ def measure(
     return found
 
 
+def seconds_to_explain(classifier: SentimentClassifier) -> dict[str, float]:
+    """The likeliest label of every held-out sentence, explained: median and longest, each sentence once."""
+    sentences = [line.split("\t")[1] for line in HELD_OUT.read_text().splitlines()]
+    taken = []
+    for sentence in sentences:
+        started = time.perf_counter()
+        classifier.explain(sentence)
+        taken.append(time.perf_counter() - started)
+    return {"sentences": len(taken), "median_s": statistics.median(taken), "longest_s": max(taken)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="sentiment", help="an embedded model's name, a folder or a hub id")
@@ -94,7 +108,7 @@ def main() -> None:
     arguments = parser.parse_args()
     let_torch_compile()
     source = str(resolve(arguments.model))
-    classifier = SentimentClassifier.from_pretrained(source, explains=False)
+    classifier = SentimentClassifier.from_pretrained(source)
     mixed = mixed_texts(max(arguments.texts, max(BATCHES)))
     cases = {f"batch {batch}": (mixed[: max(batch, min(arguments.texts, 64 * batch))], batch) for batch in BATCHES}
     cases["512 tokens"] = ([" ".join(WORDS[at % len(WORDS)] for at in range(600))] * 8, 1)
@@ -123,6 +137,8 @@ def main() -> None:
                 flush=True,
             )
         report["cases"][name] = found
+    report["why"] = why = seconds_to_explain(classifier)
+    print(f"       why  {why['median_s']:.3f} s in the median of {why['sentences']}, {why['longest_s']:.3f} s at most")
     classifier.stop()
     print(json.dumps(report))
 
