@@ -15,9 +15,10 @@ from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
 from hfjax_app.images.noise import step_noise
 from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.kernels import Kernels, as_torch
-from hfjax_app.runtime.mesh import replicated, split
+from hfjax_app.runtime.mesh import platform_of, replicated, split
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.programs import Programs, argument_bytes
+from hfjax_app.runtime.vectors import Vectors, apart, joined
 
 _FOR_PREDICTION = ("timestep", "input_scale")
 
@@ -34,7 +35,7 @@ class Network:
         mesh: the devices that share the rows, one axis; None: one device.
 
     Attributes:
-        weights: as given.
+        weights: as given, or on one CPU device with all vectors joined, see `runtime/vectors.py`.
     """
 
     def __init__(
@@ -47,6 +48,9 @@ class Network:
         mesh: jax.sharding.Mesh | None,
     ):
         self.weights, self._mesh = weights, mesh
+        self._vectors: Vectors = {}
+        if (mesh is None or mesh.size == 1) and platform_of(mesh) == "cpu":
+            self.weights, self._vectors = joined(weights)
         self._module, self._kernels, self._dtype, self._reader = module, kernels, dtype, reader
 
     def predict(self, weights: Weights, latents: jax.Array, arrays: Any, numbers: Any, rows: int) -> jax.Array:
@@ -65,7 +69,7 @@ class Network:
 
         told = [self._given(array, len(latents)) for array in arrays]
         inputs = self._shared_out((latents * numbers["input_scale"]).astype(self._dtype))
-        weights = as_torch(weights, self._kernels)
+        weights = as_torch(apart(weights, self._vectors), self._kernels)
         outputs = pure_function(self._module, call)(weights, inputs, numbers["timestep"], told)
         outputs = self._shared_out(outputs[:, : latents.shape[1]])  # without learned variance
         return self._together(outputs).astype(jnp.float32)
@@ -153,8 +157,8 @@ class Denoiser:
         if self._predict is None:
             return self._step(self._weights, state, arrays, fixed, numbers)
 
-        def predict(row: Any) -> jax.Array:
-            return self._predict(self._weights, state["latents"], row, _for_prediction(numbers)).block_until_ready()
+        def predict(row: Any) -> jax.Array:  # nobody waits here: what one thread hands out, jax on CPU does in order
+            return self._predict(self._weights, state["latents"], row, _for_prediction(numbers))
 
         return self._step(state, self._calls.together(predict, arrays), fixed, numbers)
 

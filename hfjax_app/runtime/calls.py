@@ -14,7 +14,7 @@ _ON_CPU = 2
 
 
 class Calls:
-    """Makes calls that wait for the device, each in a thread, as many at once as the device is served well by.
+    """Makes calls of programs, each in a thread, as many at once as the device is served well by.
 
     Args:
         name: of the threads.
