@@ -24,6 +24,7 @@ from hfjax_app.images.uploads import read_picture
 _JSON, _TEXT = "hfjax", "parameters"
 _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
 _MAX_TEXT = 20_000  # besides the mask
+_MAX_NAME = 300
 _SHA256 = re.compile("[0-9a-f]{64}")
 # The web UI's names of schedulers, where they differ from ours.
 _WEB_UI = {"Euler a": "Euler ancestral"}
@@ -136,10 +137,10 @@ def read_png(data: object) -> tuple[Image.Image, Recipe]:
     picture = read_picture(data, "picture")
     found = picture.info.get(_JSON)
     if isinstance(found, str) and len(found) <= _MAX_TEXT + MAX_CHARACTERS:
-        return picture, _from_json(found)
+        return picture, _with_names_to_show(_from_json(found))
     text = picture.info.get(_TEXT)
     if isinstance(text, str) and len(text) <= _MAX_TEXT:
-        return picture, _from_text(text)
+        return picture, _with_names_to_show(_from_text(text))
     raise RequestRejected("the picture has no settings inside: only PNG files that came from here or a web UI have")
 
 
@@ -151,6 +152,20 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("image", "mask", "model", "revision"), (str, type(None))),
     "versions": (dict, type(None)),
 }
+
+
+def _with_names_to_show(recipe: Recipe) -> Recipe:
+    """The recipe, if the names in it fit a line of a message: no line ends, nothing that can't be encoded.
+
+    Raises:
+        RequestRejected: which does not.
+    """
+    versions = recipe.versions or {}
+    named = {"model": recipe.model, "revision": recipe.revision, "scheduler": recipe.scheduler}
+    for name, value in (*named.items(), *(("versions", part) for pair in versions.items() for part in pair)):
+        if value is not None and not (value.isprintable() and len(value) <= _MAX_NAME):
+            raise RequestRejected(f"the picture's settings are forged or damaged: {name} = {value[:40]!a}")
+    return recipe
 
 
 def _from_json(text: str) -> Recipe:

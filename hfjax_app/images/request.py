@@ -165,6 +165,7 @@ def _covering(picture: Image.Image, size: tuple[int, int], resampling: Image.Res
     if picture.size == size:
         return picture
     factor = max(size[0] / picture.width, size[1] / picture.height)
-    wide, tall = size[0] / factor, size[1] / factor
+    # A quotient can be a little more than the side that it stands for, and a box outside the picture is refused.
+    wide, tall = min(size[0] / factor, picture.width), min(size[1] / factor, picture.height)
     left, top = (picture.width - wide) / 2, (picture.height - tall) / 2
     return picture.resize(size, resampling, box=(left, top, left + wide, top + tall))

@@ -24,9 +24,9 @@ BINS = 10
 _PIECE_ROWS, _PIECE_CHARACTERS = 256, 100_000
 
 # What a spreadsheet may take for a formula, also in its full-width forms (OWASP, "CSV Injection"): where a cell begins,
-# and behind what separates cells where the spreadsheet's country has no commas there. In that place a sign counts only
-# where a call or a command follows; it is more often a dash, or of a face ;-)
-_FORMULA = re.compile(r"\A(?= *[=+\-@\t\r\n＝＋－＠])|(?<=[;\t\r\n])(?= *(?:[=@＝＠]|[+\-＋－][^;\t\r\n]*[(|]))")
+# and behind what separates cells where the spreadsheet's country has no commas there, also in quotes. In that place a
+# sign counts only where a call or a command follows; it is more often a dash, or of a face ;-)
+_FORMULA = re.compile(r"\A(?= *[=+\-@\t\r\n＝＋－＠])|(?<=[;\t\r\n])(?=[ \x22]*(?:[=@＝＠]|[+\-＋－][^;\t\r\n]*[(|]))")
 
 
 @dataclass(frozen=True, kw_only=True)

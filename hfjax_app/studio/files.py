@@ -1,11 +1,14 @@
 """Files that the studio makes for its visitors, and that Gradio deletes in time."""
 
+import threading
 import time
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
 from gradio.utils import get_upload_folder
+
+BRIEFLY_S = 60  # a page on a slow line has fetched by then what it was shown
 
 
 class MadeFiles(set[str]):
@@ -19,6 +22,23 @@ class MadeFiles(set[str]):
     def __init__(self) -> None:
         super().__init__()
         self._begun = int(time.time())  # files' times lag some milliseconds behind
+        self._brief: dict[str, float] = {}  # when each was made, the oldest first
+        self._changing = threading.Lock()
+
+    def add_brief(self, path: str) -> None:
+        """A file that nobody looks at for long, such as a preview; later ones delete those that are old.
+
+        Files of the same content have the same path: one that is made again is young again.
+        """
+        now = time.monotonic()
+        with self._changing:
+            self._brief.pop(path, None)
+            self._brief[path] = now
+            self.add(path)
+            while (oldest := next(iter(self._brief))) != path and now - self._brief[oldest] > BRIEFLY_S:
+                del self._brief[oldest]
+                self.discard(oldest)
+                Path(oldest).unlink(missing_ok=True)
 
     def __iter__(self) -> Iterator[str]:
         return chain(set.__iter__(self.copy()), self._broken_off())

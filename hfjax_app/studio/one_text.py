@@ -3,6 +3,7 @@
 import asyncio
 import html
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gradio as gr
@@ -12,6 +13,9 @@ from hfjax_app.sentiment import Explanation, Verdict
 from hfjax_app.studio.refusal import refusals_shown
 
 CONCURRENCY = 32  # texts of so many visitors share device calls
+# Explanations at once. They have threads of their own: a long text takes seconds, which lists would wait for in the
+# threads that everybody shares.
+EXPLAINED_AT_ONCE = 2
 EXAMPLES = [
     "I loved every minute of it.",
     "The soup was cold and the waiter never came back.",
@@ -27,6 +31,7 @@ class OneText:
 
     def __init__(self, backend: Backend):
         self._backend = backend
+        self._explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
         with gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 text = gr.Textbox(
@@ -113,7 +118,8 @@ class OneText:
         return await asyncio.wrap_future(self._backend.get().submit(text))
 
     async def _explanation(self, text: object, label: object) -> Explanation:
-        return await asyncio.to_thread(self._backend.get().explain, text, label)
+        explain = self._backend.get().explain
+        return await asyncio.get_running_loop().run_in_executor(self._explainers, explain, text, label)
 
     def _facts(self, verdict: Verdict, started: float | None) -> str:
         facts = [] if started is None else [f"{(time.perf_counter() - started) * 1e3:.1f} ms"]

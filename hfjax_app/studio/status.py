@@ -39,10 +39,10 @@ class Gate:
     def components(self) -> list[gr.blocks.Block]:
         return [self.line, self.panel, *self._filled]
 
-    def updates(self) -> list[gr.blocks.Block]:
-        """New values for `components`."""
+    def updates(self, *, fill: bool) -> list[gr.blocks.Block]:
+        """New values for `components`; those of the filled controls only if asked for."""
         ready = self.backend.state == "ready"
-        values = self._values(self.backend.get()) if ready else [gr.skip()] * len(self._filled)
+        values = self._values(self.backend.get()) if fill else [gr.skip()] * len(self._filled)
         return [gr.HTML(self._line(), visible=not ready), gr.Column(visible=ready), *values]
 
     def _line(self) -> str:
@@ -69,22 +69,28 @@ class StatusLine:
     def watch(self, page: gr.Blocks, gates: list[Gate]) -> None:
         """Keep the line and the gates up to date on this page."""
         self._gates = gates
-        outputs = [self._line, self._timer, *(component for gate in gates for component in gate.components)]
+        filled = gr.State([])  # names of the backends whose controls this page has got: visitors change them
+        outputs = [self._line, self._timer, filled, *(component for gate in gates for component in gate.components)]
         gr.on(
             [page.load, self._timer.tick],
             self._refresh,
-            outputs=outputs,
+            filled,
+            outputs,
             show_progress="hidden",
             show_progress_on=self._line,  # the gates' lines leave the page, and would count its seconds for ever
             queue=False,
             api_visibility="private",
         )
 
-    def _refresh(self) -> list[gr.blocks.Block]:
+    def _refresh(self, filled: list[str]) -> list[Any]:
         """Runs in a thread of Gradio's, because the first look at the devices starts jax."""
         settled = all(backend.state in _SETTLED for backend in self._backends.all)
-        updates = [gr.HTML(self._html()), gr.Timer(active=not settled)]
-        return updates + [update for gate in self._gates for update in gate.updates()]
+        ready = [gate.backend.name for gate in self._gates if gate.backend.state == "ready"]
+        updates = [gr.HTML(self._html()), gr.Timer(active=not settled), ready]
+        for gate in self._gates:
+            name = gate.backend.name
+            updates += gate.updates(fill=name in ready and name not in filled)
+        return updates
 
     def _html(self) -> str:
         device = html.escape(self._backends.device())

@@ -213,3 +213,11 @@ def test_sizes_that_are_asked_for_again_stay_warm(make_pipeline: Callable, monke
         programs.sized(size)
         programs.sized(sizes[0])
     assert programs.warm_sizes == (programs.size, sizes[0], *sizes[2:])
+
+
+@pytest.mark.parametrize("shape", [(49, 60), (300, 103), (1, 4000), (784, 1000)])
+def test_pictures_of_any_shape_are_cut_to_size(generator: ImageGenerator, shape: tuple[int, int]) -> None:
+    """Sides whose quotients round upwards: Pillow refuses a box that begins at -1e-14."""
+    picture = Image.new("RGB", shape, (200, 40, 40))
+    steps = generator.generate("red dot", image=picture, mask=Image.new("L", shape, 255), steps=2, strength=1.0)
+    assert list(steps)[-1].pictures[0].image.size == generator.size

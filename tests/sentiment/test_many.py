@@ -148,6 +148,8 @@ def test_several_labels_or_none() -> None:
         ("＝1+1", "'＝1+1"),
         ("a;=1+1;b", "a;'=1+1;b"),
         ("a\tb\n @SUM(A1)", "a\tb\n' @SUM(A1)"),
+        ('a;"=1+1;b', "a;'\"=1+1;b"),
+        ('a\t"" =cmd|x', 'a\t\'"" =cmd|x'),
         ("a;-cmd|'/C calc'!A0", "a;'-cmd|'/C calc'!A0"),
         ("Good ;-) and\n- warm\n- quiet", "Good ;-) and\n- warm\n- quiet"),
         ("a=1", "a=1"),

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from gradio.route_utils import delete_files_created_by_app
 
+from hfjax_app.studio import files as files_module
 from hfjax_app.studio.files import MadeFiles
 
 
@@ -32,6 +33,22 @@ def test_files_that_are_made_during_a_sweep_do_not_end_it(tmp_path: Path, monkey
     delete_files_created_by_app(page, age=None)
     assert list(tmp_path.iterdir()) == []
     assert files == set(added)
+
+
+def test_old_previews_are_deleted_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(files_module.time, "monotonic", lambda: clock.now)
+    files = MadeFiles()
+    for clock.now, name in ((0, "a"), (1, "b"), (40, "a"), (62, "c")):
+        (tmp_path / name).touch()
+        files.add_brief(str(tmp_path / name))
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "c"}, "a was made again"
+    assert files == {str(tmp_path / "a"), str(tmp_path / "c")}
+    clock.now = 200
+    (tmp_path / "a").unlink()  # by the sweep
+    (tmp_path / "d").touch()
+    files.add_brief(str(tmp_path / "d"))
+    assert {path.name for path in tmp_path.iterdir()} == {"d"}
 
 
 def test_what_is_left_of_broken_uploads_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

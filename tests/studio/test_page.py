@@ -2,6 +2,7 @@
 hosts and that the console stays clean."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -53,6 +54,22 @@ def test_polling_ends_when_all_is_settled(studio: Studio, visit: Callable[..., P
     page.on("request", lambda request: requests.append(request.url))
     page.wait_for_timeout(2500)
     assert requests == []
+
+
+def test_a_page_gets_a_ready_backends_values_once(studio: Studio) -> None:
+    """A page asks every second while another backend warms up; what its visitor has chosen meanwhile stays."""
+    dependencies = http.get(f"{studio.url}/config").json()["dependencies"]
+    asks = next(each for each in dependencies if any(event == "tick" for _, event in each["targets"]))
+
+    def answer(page: str) -> list[Any]:
+        call = {"fn_index": asks["id"], "data": [None], "session_hash": page, "trigger_id": asks["targets"][0][0]}
+        return http.post(f"{studio.url}/gradio_api/run/predict", json=call).json()["data"]
+
+    first, second, another = answer("one"), answer("one"), answer("another")
+    controls = [at for at, update in enumerate(first) if {"value", "choices"} <= {*(update or {})}]
+    assert controls, "schedulers and sizes come from the backend"
+    assert another == first
+    assert all(second[at] == {"__type__": "update"} for at in controls)
 
 
 def test_an_idle_page_leaves_the_processor_alone(studio: Studio, revisit: Callable[..., Page]) -> None:
