@@ -7,7 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-usage() { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+usage() { sed -n '2,6s/^# \{0,1\}//p' "deploy/${0##*/}" >&2; exit 2; }
 [ $# -ge 3 ] || usage
 command=$1 name=$2 zone=$3
 vm() { gcloud compute tpus tpu-vm "$@"; }

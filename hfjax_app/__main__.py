@@ -53,12 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141  # 128 + SIGPIPE
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT
-    except Exception as error:
+    except (SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic in Rust is no Exception
         return _failed(error, parsed.traceback, 1)
     return 0
 
 
-def _failed(error: Exception, traceback: bool, status: int) -> int:
+def _failed(error: BaseException, traceback: bool, status: int) -> int:
     if traceback:
         raise error
     known = isinstance(error, HfjaxError | OSError)

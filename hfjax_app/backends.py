@@ -87,7 +87,8 @@ class Backend:
                 self._instance = self.make(self._reported)
                 self.seconds = time.monotonic() - started
                 self._state = "ready"
-            except Exception as error:  # also a bug of ours or a library's: the other backends must still come up
+            # Also a bug of ours or a library's: the other backends must still come up. A panic in Rust is no Exception.
+            except BaseException as error:
                 self.refuse(_in_words(error))
 
     def refuse(self, reason: str) -> None:

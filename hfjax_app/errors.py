@@ -15,3 +15,14 @@ class ModelUnavailable(HfjaxError):
 
 class EngineStopped(HfjaxError):
     """The engine is not running (any more); the cause, where there is one, is chained."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line: the first one, with what follows a colon at its end."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    said = lines[0]
+    for line in lines[1:]:
+        if not said.endswith(":"):
+            break
+        said = f"{said} {line}"
+    return said

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -132,6 +133,24 @@ def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) ->
         assert "\n" not in backend.progress
         with pytest.raises(ModelUnavailable, match=f"{backend.name} is not available: "):
             backend.get()
+    backends.stop()
+
+
+def test_a_panic_in_a_library_is_a_failure_like_others(tmp_path: Path) -> None:
+    """Rust's are no Exception. This tokenizer loads, and panics over its first text, when all is compiled."""
+    folder = save_classifier(tmp_path / "sentiment")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    pieces = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
+    pair = [*pieces, {"Sequence": {"id": "B", "type_id": 0}}]
+    template = {"type": "TemplateProcessing", "single": pieces, "pair": pair, "special_tokens": {}}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": template}))
+    nothing = str(tmp_path)
+    with quickly_compiled():
+        settings = load_settings(chat_model=nothing, image_model=nothing, sentiment_model=str(folder))
+        backends = Backends(settings).start()
+        assert backends.wait(timeout=300)
+    assert backends.sentiment.state == "failed"
+    assert "PanicException" in backends.sentiment.progress
     backends.stop()
 
 

@@ -109,7 +109,7 @@ def test_a_slice_that_one_studio_can_not_serve_is_refused(slice_type: str, tmp_p
 
 
 def test_the_script_explains_itself() -> None:
-    result = subprocess.run([ROOT / "deploy" / "tpu-vm.sh"], capture_output=True, text=True)
+    result = subprocess.run(["./tpu-vm.sh"], cwd=ROOT / "deploy", capture_output=True, text=True)
     assert result.returncode == 2
     for command in ("create", "update", "tunnel"):
         assert f"tpu-vm.sh {command} NAME ZONE" in result.stderr

@@ -16,10 +16,10 @@ import transformers
 from accelerate import init_empty_weights
 from diffusers import AutoencoderKL, AutoPipelineForText2Image, DiffusionPipeline
 from huggingface_hub import ModelCard, try_to_load_from_cache
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.hub import Checkpoint, explain, fetch, needs_code, wants_code
+from hfjax_app.errors import ModelUnavailable, first_line
+from hfjax_app.runtime.hub import Checkpoint, check_vocabulary, explain, fetch, needs_code, wants_code
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5
@@ -53,7 +53,7 @@ def read_empty(source: str | os.PathLike[str]) -> DiffusionPipeline:
     try:
         config = AutoPipelineForText2Image.load_config(folder)
     except Exception as error:
-        raise ModelUnavailable(explain(name, error)) from error
+        raise ModelUnavailable(explain(name, error, weights=False)) from error
     try:
         parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
         for key, value in config.items():
@@ -66,8 +66,10 @@ def read_empty(source: str | os.PathLike[str]) -> DiffusionPipeline:
     except Exception as error:
         if wants_code(error):
             raise ModelUnavailable(needs_code(name)) from error
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelUnavailable(f"model {name!r} can't be made from its configs: {line}") from error
+        raise ModelUnavailable(f"model {name!r} can't be made from its configs: {first_line(error)}") from error
+    for key, component in pipeline.components.items():
+        if isinstance(component, PreTrainedTokenizerBase):
+            check_vocabulary(component, Checkpoint(folder=folder, name=name).part(key))
     return _checked(pipeline, name)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hfjax_app.chat.plan import ChatPlan, ChatPlanner
 from hfjax_app.embedded import resolve
-from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.errors import HfjaxError, ModelUnavailable, first_line
 from hfjax_app.images.plan import ImagePlanner
 from hfjax_app.planning.report import Planned, Report
 from hfjax_app.planning.topology import Topology, devices
@@ -111,11 +111,15 @@ def _reason(error: Exception) -> str:
         raise error
     if isinstance(error, ModelUnavailable):
         return str(error)
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no more is known'])[0]}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def _advice(planner: ChatPlanner | None, plans: Mapping[str, Any], topology: Topology) -> Advice:
-    beside = sum(plan.peak for kind, plan in plans.items() if kind != "chat")
+    others = [plan for kind, plan in plans.items() if kind != "chat"]
+    beside = sum(plan.peak for plan in others)
+    if any(plan.too_large for plan in others):
+        # The figures are without the refused program. It lies on one chip, so more chips of this size don't help.
+        beside = max(beside, topology.usable + 1)
     if planner is None:
         return Advice(slots=0, context=0, topology=larger(topology, lambda devices: beside))
 

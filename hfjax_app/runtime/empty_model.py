@@ -51,7 +51,7 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         if model.can_generate() and (folder / "generation_config.json").exists():
             model.generation_config = GenerationConfig.from_pretrained(folder)
     except Exception as error:
-        raise ModelUnavailable(explain(name, error)) from error
+        raise ModelUnavailable(explain(name, error, weights=False)) from error
     return model.eval()
 
 
@@ -71,4 +71,4 @@ def _config(source: str | os.PathLike[str]) -> tuple[Any, Path]:
         # without the option it asks on stdin
         return AutoConfig.from_pretrained(folder, trust_remote_code=False), folder
     except Exception as error:
-        raise ModelUnavailable(explain(os.fspath(source), error)) from error
+        raise ModelUnavailable(explain(os.fspath(source), error, weights=False)) from error

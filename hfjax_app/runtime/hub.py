@@ -25,7 +25,7 @@ from huggingface_hub.errors import (
 )
 from safetensors import SafetensorError
 
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import ModelUnavailable, first_line
 
 T = TypeVar("T")
 
@@ -70,6 +70,8 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequen
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
     name = os.fspath(source)
+    if Path(name).is_file():
+        raise ModelUnavailable(f"model {name!r} is a file: name the folder that it is in")
     if Path(name).exists():
         return Path(name)
     repository, _, revision = name.partition("@")
@@ -163,12 +165,30 @@ def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **op
     options = {"trust_remote_code": False, **options}  # without the option transformers asks on stdin
     try:
         if Path(name).exists():
-            return from_pretrained(name, **options)
-        repository, _, revision = name.partition("@")
-        pin = {"revision": revision} if revision else {}
-        return from_pretrained(repository, **pin, **_reach(repository), **options)
+            tokenizer = from_pretrained(name, **options)
+        else:
+            repository, _, revision = name.partition("@")
+            pin = {"revision": revision} if revision else {}
+            tokenizer = from_pretrained(repository, **pin, **_reach(repository), **options)
     except Exception as error:
         raise ModelUnavailable(explain(name, error, weights=False)) from error
+    check_vocabulary(tokenizer, Checkpoint(folder=folder, name=name))
+    return tokenizer
+
+
+def check_vocabulary(tokenizer: Any, checkpoint: Checkpoint) -> None:
+    """Refuse a tokenizer that transformers has made up, of a handful of words, because its vocabulary is missing.
+
+    Args:
+        tokenizer: of transformers.
+        checkpoint: what it was loaded from. Tokenizers of bytes have no file.
+
+    Raises:
+        NoTokenizer: no file holds its vocabulary.
+    """
+    there = {path.name for pattern in _TOKENIZER_FILES for path in checkpoint.folder.glob(pattern)}
+    if there <= {"tokenizer_config.json"} and tokenizer.vocab_files_names:
+        raise NoTokenizer(f"model {checkpoint.name!r} has no vocabulary for its tokenizer (tokenizer.json)")
 
 
 def explain(name: str, error: Exception, *, weights: bool = True) -> str:
@@ -198,7 +218,7 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
     if Path(name).is_dir():
         if weights and ".safetensors" not in {path.suffix for path in Path(name).rglob("*") if path.is_file()}:
             return _no_weights(name, Path(name))
-        return f"model folder {name!r} can't be loaded: {_first_line(error)}"
+        return f"model folder {name!r} can't be loaded: {first_line(error)}"
     if caused_by(HFValidationError):
         return f"model {name!r}: there is no such folder, and a hub id looks like owner/name"
     if caused_by(GatedRepoError):
@@ -219,7 +239,7 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
         return f"model {name!r} is no folder here and not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
     if unreachable:
         return f"model {name!r} is no folder here, and the hub can't be reached to download it"
-    return f"model {name!r} can't be loaded: {_first_line(error)}"
+    return f"model {name!r} can't be loaded: {first_line(error)}"
 
 
 def wants_code(error: Exception) -> bool:
@@ -236,6 +256,8 @@ def _no_weights(name: str, folder: Path) -> str:
     kind = "model folder" if Path(name).is_dir() else "model"
     if others:
         return f"{kind} {name!r} has weights, but none as safetensors: only safetensors files are loaded"
+    if next(folder.glob("*.safetensors"), None):
+        return f"{kind} {name!r}: its safetensors files need their index ({_STEMS[0]}.safetensors.index.json)"
     return f"{kind} {name!r} has no weights (*.safetensors)"
 
 
@@ -256,7 +278,3 @@ def _chain(error: BaseException | None) -> list[BaseException]:
         causes.append(error)
         error = error.__cause__ or error.__context__
     return causes
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

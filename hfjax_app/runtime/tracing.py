@@ -5,6 +5,8 @@ from pathlib import Path
 
 import jax
 
+from hfjax_app.errors import first_line
+
 # What jax raises where Python code asks for a traced value.
 DATA_DEPENDENT = (
     jax.errors.ConcretizationTypeError,
@@ -22,7 +24,7 @@ def why_untraceable(error: Exception) -> str:
     frames = [(Path(frame.filename).name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     places = [f"{name}, line {line}" for name, line in frames if name.startswith(_ARCHITECTURES)]
     place = f" ({places[-1]})" if places else ""
-    first_line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if isinstance(error, DATA_DEPENDENT) or any(words in first_line for words in _ON_META):
+    said = first_line(error)
+    if isinstance(error, DATA_DEPENDENT) or any(words in said for words in _ON_META):
         return f"its code depends on the values of tensors{place}"
-    return f"{first_line}{place}"
+    return f"{said}{place}"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -225,3 +226,18 @@ def test_the_revision_of_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkey
     (repository / "refs" / "main").write_text("b2" * 20)
     assert revision_of("somebody/painter") == "b2" * 6
     assert revision_of(f"somebody/painter@{'a1' * 20}") == "a1" * 6
+
+
+@pytest.mark.parametrize("lost", ["files", "folder"])
+def test_a_vocabulary_that_was_lost_is_not_made_up(lost: str, folder: Path, tmp_path: Path) -> None:
+    """transformers makes one of four words, and every prompt draws the same picture."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    for file in (tmp_path / "tokenizer").iterdir():
+        if lost == "folder" or file.name != "tokenizer_config.json":
+            file.unlink()
+    if lost == "folder":
+        (tmp_path / "tokenizer").rmdir()
+    with pytest.raises(ModelUnavailable) as error:
+        read_empty(tmp_path)
+    assert "tokenizer" in str(error.value)
+    assert "\n" not in str(error.value)

@@ -188,7 +188,7 @@ def test_a_component_of_a_pipeline_is_never_code_from_outside(
     assert f"image model {tmp_path}: not supported: model '{tmp_path}' can't be made from its configs" in text
 
 
-@pytest.mark.parametrize(("width", "would_fit"), [(32, "v5e:2x2"), (20_480, "v6e:1x1")])
+@pytest.mark.parametrize(("width", "would_fit"), [(32, "v6e:1x1"), (20_480, "v6e:1x1")])
 def test_what_does_not_fit_exits_1_with_what_would(
     width: int,
     would_fit: str,

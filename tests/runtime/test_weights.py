@@ -309,6 +309,30 @@ def test_no_tokenizer_is_made_up(tmp_path: Path) -> None:
         load_tokenizer(AutoTokenizer.from_pretrained, tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["DistilBertTokenizer", "GemmaTokenizer", "Qwen2Tokenizer", "RobertaTokenizer"])
+def test_a_vocabulary_that_was_lost_is_not_made_up(kind: str, tmp_path: Path) -> None:
+    """What is left says the class, and transformers makes one of five words."""
+    DistilBertConfig().save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+    with pytest.raises(ModelUnavailable, match="has no vocabulary for its tokenizer"):
+        load_tokenizer(AutoTokenizer.from_pretrained, tmp_path)
+
+
+def test_weights_without_their_index(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    assert "its safetensors files need their index (model.safetensors.index.json)" in refusal(folder)
+    assert "is a file: name the folder that it is in" in refusal(folder / "model-00001-of-00001.safetensors")
+
+
+def test_a_config_that_is_wrong_is_not_weights_that_are_missing(folder: Path) -> None:
+    """And what is wrong is said, which transformers does in a second line."""
+    (folder / "model.safetensors").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": "512"}))
+    assert "'max_position_embeddings' expected int, got str" in refusal(folder)
+    assert "weights" not in refusal(folder)
+
+
 def test_a_command_asks_nobody_whether_to_run_code(folder: Path) -> None:
     proof = wants_code(folder)
     commands = [["chat", "--model", str(folder), "hello"], ["plan", "--chat-model", str(folder), "--topology", "cpu:1"]]
