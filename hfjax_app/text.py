@@ -1,6 +1,16 @@
 """Checks of text that comes from outside, before anything is computed with it."""
 
+import reprlib
+
 from hfjax_app.errors import RequestRejected
+
+
+def quoted(value: object) -> str:
+    """A value from outside for a message: short, whatever it is."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes no longer ones
+        return "a number of more than 4,300 digits"
 
 
 def checked_text(text: object, what: str, limit: int, *, may_be_blank: bool = False) -> str:

@@ -243,6 +243,8 @@ class Detokenizer:
 class StopStrings:
     """Ends a text that comes in pieces before the first of some strings, wherever the pieces' borders fall.
 
+    The first is the one that is complete first, as if characters came one by one; of several, the longest.
+
     Args:
         stop: the strings; none of them empty.
     """
@@ -257,10 +259,11 @@ class StopStrings:
         if self.found:
             return ""
         text, self.held_back = self.held_back + piece, ""
-        ends = [at for stop in self._stop if (at := text.find(stop)) >= 0]
-        if ends:
+        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+        if found:
             self.found = True
-            return text[: min(ends)]
+            _, begin = min(found)
+            return text[:begin]
         longest = max((len(stop) for stop in self._stop), default=1) - 1
         for at in range(max(0, len(text) - longest), len(text)):
             if any(stop.startswith(text[at:]) for stop in self._stop):

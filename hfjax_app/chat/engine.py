@@ -32,6 +32,7 @@ from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
 from hfjax_app.runtime.weights import DTYPES, default_dtype, on_one_device, read, shapes
+from hfjax_app.text import quoted
 
 SPECULATION = ("auto", "always", "never")
 
@@ -213,18 +214,19 @@ class ChatEngine:
         """The request for these arguments, or RequestRejected."""
         ids = tuple(prompt)
         vocabulary = self.runner.vocabulary
-        wrong = next((i for i in ids if not isinstance(i, int | np.integer) or not 0 <= i < vocabulary), None)
-        if wrong is not None:
-            raise RequestRejected(f"token id {wrong!r}: must be a whole number from 0 to {vocabulary - 1}")
+        wrong = [i for i in ids if type(i) is bool or not isinstance(i, int | np.integer) or not 0 <= i < vocabulary]
+        if wrong:
+            raise RequestRejected(f"token id {quoted(wrong[0])}: must be a whole number from 0 to {vocabulary - 1}")
         if not 1 <= len(ids) < self.context:
             raise RequestRejected(
                 f"prompt of {len(ids)} tokens: must be 1 to {self.context - 1} (the context less one)"
             )
         if params.max_tokens > self.context:
-            raise RequestRejected(f"max tokens = {params.max_tokens}: at most {self.context}, the context")
+            raise RequestRejected(f"max tokens = {quoted(params.max_tokens)}: at most {self.context}, the context")
         biased = next((token for token in params.logit_bias if token >= vocabulary), None)
         if biased is not None:
-            raise RequestRejected(f"logit bias for token id {biased}: this model's go from 0 to {vocabulary - 1}")
+            most = vocabulary - 1
+            raise RequestRejected(f"logit bias for token id {quoted(biased)}: this model's go from 0 to {most}")
         room = self.context - len(ids)
         seed = secrets.randbits(64) if params.seed is None else params.seed
         handle = Handle(

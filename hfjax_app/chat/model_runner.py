@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from transformers import PreTrainedModel
 
 from hfjax_app.chat import one_by_one, prompt_lookup
-from hfjax_app.chat.decode_state import DecodeState, Made, advance
+from hfjax_app.chat.decode_state import NOT_A_NUMBER, DecodeState, Made, advance, sound
 from hfjax_app.chat.decoder import Decoder
 from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.params import SamplingParams
@@ -257,7 +257,7 @@ class ModelRunner:
             sampler: the request's sampling parameters, uint32 [words].
 
         Returns:
-            One step of one column: the slot's first token, with the prompt's last chunk.
+            One step of one column: the slot's first token, with the prompt's last chunk; NOT_A_NUMBER with any.
         """
         program = self._prefill[tokens.shape[0], self.tier(position + valid)]
         scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
@@ -349,6 +349,8 @@ class ModelRunner:
         asked = unpacked(own.sampler).only(own.left > 0)
         seen = occurrences(asked.penalties.used[0], own.history, end, end, self.vocabulary)
         own, _, made = advance(own, logits[None], asked, seen, self._is_end)
+        # Also before the last chunk: whoever leaves now must not leave NaN behind.
+        made = made._replace(tokens=jnp.where(sound(logits[None]), made.tokens, NOT_A_NUMBER))
         state = jax.tree.map(lambda leaf, new: leaf.at[slot[None]].set(new), state._replace(history=history), own)
         return cache, state, jax.tree.map(lambda leaf: leaf[None], made)
 

@@ -1,10 +1,10 @@
 """Sampling parameters of a request, checked. Imports nothing that computes, so that a refusal comes at once."""
 
-import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.text import quoted
 
 MAX_TEMPERATURE = 10.0
 MIN_TEMPERATURE = 1e-5  # float32 logits divided by less may overflow; below it, the most likely token is certain anyway
@@ -90,7 +90,8 @@ class SamplingParams:
             if not _is_int(token) or token < 0:
                 self._refuse("logit bias for token id", token, "a whole number of at least 0")
             if not _is_number(bias, -MAX_BIAS, MAX_BIAS):
-                self._refuse(f"logit bias of token {token}", bias, f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}")
+                limits = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}"
+                self._refuse(f"logit bias of token {quoted(token)}", bias, limits)
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))  # the caller may go on changing its own
         if self.logprobs is not None and (not _is_int(self.logprobs) or not 0 <= self.logprobs <= MAX_LOGPROBS):
             self._refuse("logprobs", self.logprobs, f"None or a whole number from 0 to {MAX_LOGPROBS}")
@@ -99,4 +100,4 @@ class SamplingParams:
 
     @staticmethod
     def _refuse(name: str, value: object, limits: str) -> None:
-        raise RequestRejected(f"{name} = {reprlib.repr(value)}: must be {limits}")
+        raise RequestRejected(f"{name} = {quoted(value)}: must be {limits}")

@@ -28,7 +28,7 @@ class Request:
     slot: int | None = None
     reused: int = 0  # prompt tokens that were there already
     prefilled: int = 0  # prompt tokens that are there or were given to the device
-    promised: int = 0  # tokens that the device was asked to make, more than it makes where an end token comes first
+    promised: int = 0  # tokens that the device was asked to make; it makes max_tokens at most, fewer after an end token
     drafted: int = 0  # tokens that the device may have drafted behind the newest one
     answer: list[int] = field(default_factory=list)  # tokens that were read
     begun: bool = False
@@ -169,7 +169,7 @@ class Scheduler:
 
     def decoded(self, step: DecodeStep) -> None:
         for request in step.requests:
-            request.promised = min(request.promised + step.tokens, request.max_tokens)
+            request.promised += step.tokens  # not cut at max_tokens: a call before it may still fall short
             request.drafted = max(request.drafted, step.draft)
             self.slots.wrote(request.slot, request.prompt, len(request.prompt) + self._written(request))
 

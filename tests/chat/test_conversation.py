@@ -261,6 +261,9 @@ def test_stop_strings_end_a_text_wherever_its_pieces_end() -> None:
         shown = [stops.push(text[at : at + size]) for at in range(0, len(text), size)]
         assert stops.found
         assert "".join(shown) == "one <en> two <"
+    for pieces in (["abcd x"], ["ab", "c", "d x"], [*"abcd x"]):  # "bc" is complete first, and begins second
+        stops = StopStrings(("abcd", "bc"))
+        assert "".join(map(stops.push, pieces)) == "a"
     open_end = StopStrings(stop)
     assert open_end.push("a <en") == "a "
     assert open_end.held_back == "<en"

@@ -11,6 +11,8 @@ from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat import worker as worker_module
+from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING
+from hfjax_app.chat.sampling import packed, sampler_state
 from hfjax_app.chat.stream import Progress, TokenStream
 from hfjax_app.errors import EngineStopped
 
@@ -163,6 +165,23 @@ def test_not_a_number_is_heard_of_also_when_its_owner_has_left(engine: ChatEngin
     finally:
         engine.runner.weights = weights
     assert engine.generate([prompt], GREEDY) == [want]
+
+
+def test_a_chunk_before_the_last_tells_of_what_is_no_number(engine: ChatEngine) -> None:
+    """Whoever leaves while a prompt is being read would leave NaN in the slot, and nobody would know."""
+    runner, name = engine.runner, "model.embed_tokens.weight"
+    chunk = np.arange(3, 3 + runner.prefill_chunks[0], dtype=np.int32)
+    sampler = packed(sampler_state(GREEDY, 0))
+    weights, told = runner.weights, []
+    try:
+        for poison in (500, int(chunk[5])):
+            runner.weights = {**weights, name: jnp.asarray(weights[name]).at[poison].set(jnp.nan)}
+            told.append(int(np.asarray(runner.prefill(0, chunk, 0, len(chunk), 0, sampler).tokens).item()))
+    finally:
+        runner.weights = weights
+        runner.clear(0)
+        engine._worker.scheduler.slots.forget_all()
+    assert told == [NOTHING, NOT_A_NUMBER]
 
 
 def test_a_request_that_nothing_is_done_for_fails(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,28 @@ def test_a_step_that_drafts_promises_more_than_it_may_make() -> None:
     assert r.promised == 5
 
 
+def test_a_neighbours_steps_count_in_full_behind_drafts_that_fell_short() -> None:
+    """Cut at the answer's length, they counted less than the device had made; rows that a tier lacks were written."""
+    scheduler = scheduler_of(2)
+    r, neighbour = Request(prompt=(1, 2, 3), max_tokens=10), Request(prompt=(4, 5), max_tokens=100)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    drafts = scheduler.next_decode(4, draft=7)
+    scheduler.decoded(drafts)
+    scheduler.submit(neighbour)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    both = scheduler.next_decode(4)
+    assert both.requests == (r, neighbour)
+    scheduler.decoded(both)
+    scheduler.fell_short(r, drafts.tokens - 4)
+    made = 1 + 4 + both.steps
+    assert r.promised == made
+    assert scheduler.slots[0].written >= 3 + made - 1
+    assert scheduler.next_decode(4).rows == 3 + r.max_tokens - 1
+
+
 def test_an_answer_that_is_full_has_no_drafts_behind_it() -> None:
     scheduler = scheduler_of(1)
     r = Request(prompt=(1, 2, 3), max_tokens=6)
