@@ -245,6 +245,6 @@ class Backends:
         )
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: BaseException) -> str:
     """What went wrong: our errors say it themselves, others with their kind."""
     return str(error) if isinstance(error, HfjaxError) else f"{type(error).__name__}: {error}"

@@ -26,3 +26,9 @@ def first_line(error: BaseException) -> str:
             break
         said = f"{said} {line}"
     return said
+
+
+def kind_and_line(error: BaseException) -> str:
+    """The kind of an error and what it says, in one line."""
+    kind, said = type(error).__name__, first_line(error)
+    return kind if said == kind else f"{kind}: {said}"

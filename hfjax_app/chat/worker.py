@@ -21,7 +21,7 @@ from hfjax_app.chat.scheduler import DecodeStep, PrefillStep, Request, Scheduler
 from hfjax_app.chat.speculation import Recall, Speculation
 from hfjax_app.chat.stats import EngineStats
 from hfjax_app.chat.stream import Progress
-from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.errors import EngineStopped, RequestRejected, kind_and_line
 
 QUEUE_LIMIT = 256
 MAX_FAILURES = 3  # in a row, with nothing that went well in between: then the engine gives up
@@ -102,7 +102,7 @@ class Worker:
         """Why the engine doesn't run."""
         if self._cause is None:
             return "it was stopped, or never started"
-        return f"it failed {self._failures} times in a row, at last with {_in_words(self._cause)}"
+        return f"it failed {self._failures} times in a row, at last with {kind_and_line(self._cause)}"
 
     def submit(self, request: Request) -> None:
         """Put a request in line.
@@ -322,7 +322,7 @@ class Worker:
         _tell(request, last)
 
     def _fail(self, request: Request, cause: Exception) -> None:
-        error = EngineStopped(f"the chat engine failed on this request, and goes on: {_in_words(cause)}")
+        error = EngineStopped(f"the chat engine failed on this request, and goes on: {kind_and_line(cause)}")
         error.__cause__ = cause
         self._finish(request, Progress(error=error))
         if request.slot is not None:
@@ -336,12 +336,6 @@ class Worker:
                 error = EngineStopped(f"the chat engine stopped: {self.why}")
                 error.__cause__ = self._cause
                 self._finish(request, Progress(error=error))
-
-
-def _in_words(error: BaseException) -> str:
-    """One line: the kind of error and the first line of its text."""
-    first, *_ = str(error).splitlines() or [""]
-    return f"{type(error).__name__}: {first}".removesuffix(": ")
 
 
 def _tell(request: Request, progress: Progress) -> None:

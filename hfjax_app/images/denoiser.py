@@ -15,7 +15,7 @@ from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
 from hfjax_app.images.noise import step_noise
 from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.kernels import Kernels, as_torch
-from hfjax_app.runtime.mesh import platform_of, replicated, split
+from hfjax_app.runtime.mesh import is_one_cpu, replicated, split
 from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.programs import Programs, argument_bytes
 from hfjax_app.runtime.vectors import Vectors, apart, joined
@@ -49,7 +49,7 @@ class Network:
     ):
         self.weights, self._mesh = weights, mesh
         self._vectors: Vectors = {}
-        if (mesh is None or mesh.size == 1) and platform_of(mesh) == "cpu":
+        if is_one_cpu(mesh):
             self.weights, self._vectors = joined(weights)
         self._module, self._kernels, self._dtype, self._reader = module, kernels, dtype, reader
 

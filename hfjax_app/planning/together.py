@@ -5,7 +5,7 @@ from typing import Any
 
 from hfjax_app.chat.plan import ChatPlan, ChatPlanner
 from hfjax_app.embedded import resolve
-from hfjax_app.errors import HfjaxError, ModelUnavailable, first_line
+from hfjax_app.errors import HfjaxError, ModelUnavailable, kind_and_line
 from hfjax_app.images.plan import ImagePlanner
 from hfjax_app.planning.report import Planned, Report
 from hfjax_app.planning.topology import Topology, devices
@@ -111,7 +111,7 @@ def _reason(error: Exception) -> str:
         raise error
     if isinstance(error, ModelUnavailable):
         return str(error)
-    return f"{type(error).__name__}: {first_line(error)}"
+    return kind_and_line(error)
 
 
 def _advice(planner: ChatPlanner | None, plans: Mapping[str, Any], topology: Topology) -> Advice:

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,5 +102,4 @@ def devices(topology: Topology) -> list[Any]:
     try:
         return list(topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **options).devices)
     except Exception as error:
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelUnavailable(f"topology {topology.name}: libtpu can't describe it: {line}") from error
+        raise ModelUnavailable(f"topology {topology.name}: libtpu can't describe it: {first_line(error)}") from error

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from hfjax_app.runtime.mesh import platform_of
+from hfjax_app.runtime.mesh import is_one_cpu
 
 _ON_CPU = 2
 
@@ -25,8 +25,7 @@ class Calls:
     """
 
     def __init__(self, name: str, mesh: jax.sharding.Mesh | None = None):
-        alone = mesh is None or mesh.size == 1
-        self.at_once = _ON_CPU if alone and platform_of(mesh) == "cpu" else 1
+        self.at_once = _ON_CPU if is_one_cpu(mesh) else 1
         self._others = ThreadPoolExecutor(_ON_CPU - 1, name)  # who calls makes the first call himself
         self._here = threading.local()
 

@@ -41,6 +41,11 @@ def platform_of(mesh: Mesh | None) -> str:
     return (jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]).platform
 
 
+def is_one_cpu(mesh: Mesh | None) -> bool:
+    """Whether programs run on a single CPU device."""
+    return (mesh is None or mesh.size == 1) and platform_of(mesh) == "cpu"
+
+
 def device_memory() -> int | None:
     """Bytes that each local device has for arrays; None where it doesn't say. CPU devices share the host's."""
     device = jax.local_devices()[0]

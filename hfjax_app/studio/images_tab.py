@@ -300,7 +300,8 @@ class ImagesTab:
                     if is_last:  # as the web UI has it: the settings of the first picture
                         overview.info["parameters"] = moment.pictures[0].recipe.text()
                     sheet = save_pil_to_cache(overview, self._picture.GRADIO_CACHE, format="png")
-                    (self._files.add if is_last else self._files.add_brief)(sheet)
+                    keep = self._files.add if is_last else self._files.add_brief
+                    keep(sheet)
                 yield moment, sheet, files
                 if sheet is not None:
                     shown_at = time.monotonic()

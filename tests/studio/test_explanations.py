@@ -1,0 +1,38 @@
+"""Why has threads of its own: it waits for nothing in those that everybody shares, nor that for it."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import gradio as gr
+
+from hfjax_app.backends import Backend
+from hfjax_app.sentiment import Explanation, SentimentClassifier
+from hfjax_app.studio.one_text import OneText
+from tests.conftest import quickly_compiled
+from tests.sentiment.conftest import save
+
+
+def test_an_explanation_takes_no_thread_that_everybody_shares(tmp_path: Path) -> None:
+    """A long text's takes seconds, and as many as there were threads held up everybody's lists."""
+    folder = save(tmp_path)
+    backend = Backend("sentiment", str(folder), lambda report: SentimentClassifier.from_pretrained(folder))
+    with quickly_compiled():
+        backend.warm_up()
+
+    async def explained() -> Explanation:
+        with gr.Blocks():
+            tab = OneText(backend)
+        loop, release = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = asyncio.create_task(asyncio.to_thread(release.wait))
+        await asyncio.sleep(0)
+        try:
+            return await asyncio.wait_for(tab._explanation("w1 w2", None), timeout=60)
+        finally:
+            release.set()
+            await busy
+
+    assert asyncio.run(explained()).label in ("negative", "neutral", "positive")
+    backend.get().stop()
