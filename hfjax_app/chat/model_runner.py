@@ -17,9 +17,10 @@ from transformers import PreTrainedModel
 from hfjax_app.chat import one_by_one, prompt_lookup
 from hfjax_app.chat.decode_state import NOT_A_NUMBER, DecodeState, Made, advance, sound
 from hfjax_app.chat.decoder import Decoder
-from hfjax_app.chat.kv_cache import KVCache, allocate, cache_shape, rollback
+from hfjax_app.chat.kv_cache import WITH_ROWS, KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.params import SamplingParams
 from hfjax_app.chat.penalties import occurrences
+from hfjax_app.chat.rows import only_before
 from hfjax_app.chat.sampling import packed, sampler_state, unpacked
 from hfjax_app.chat.tiers import (
     Written,
@@ -167,10 +168,10 @@ class ModelRunner:
             limits = (np.int32(0), np.int32(0), np.int32(0))
             name = f"chat_speculate_{rows}"
             self._speculate[rows] = programs.compile(name, function, self.weights, *held, *limits, **options)
-        pair = (np.int32(0), np.int32(0))
+        places = (np.int32(0), np.int32(0), np.int32(0))
         for rows in self._row_tiers if self.slots > 1 else ():
             self._copy[rows] = programs.compile(
-                f"chat_copy_{rows}", partial(self._copy_slot, rows), *held, *pair, donate=(0, 1), shardings=kept
+                f"chat_copy_{rows}", partial(self._copy_slot, rows), *held, *places, donate=(0, 1), shardings=kept
             )
         self._clear = programs.compile(
             "chat_clear", self._clear_slot, cache, np.int32(0), donate=(0,), shardings=kept[0]
@@ -235,7 +236,8 @@ class ModelRunner:
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Give a slot what another one holds at its first `tokens` positions."""
         program = self._copy[self.tier(tokens)]
-        self._cache, self._state = program(self._cache, self._state, np.int32(source), np.int32(target))
+        places = (np.int32(source), np.int32(target), np.int32(tokens))
+        self._cache, self._state = program(self._cache, self._state, *places)
 
     def prefill(
         self,
@@ -409,10 +411,17 @@ class ModelRunner:
         return kv if whole else put(cache, kv, slot[None], Written(began, self.decode_chunk, self.context)), state, made
 
     def _copy_slot(
-        self, rows: int, cache: KVCache, state: DecodeState, source: jax.Array, target: jax.Array
+        self, rows: int, cache: KVCache, state: DecodeState, source: jax.Array, target: jax.Array, tokens: jax.Array
     ) -> tuple[KVCache, DecodeState]:
         history = state.history.at[target].set(state.history[source])
-        part = take(cache, rows, source[None])
+        # Not what the source holds behind them: that may be NaN of which nobody has heard yet, and 0 * NaN is NaN.
+        part = [
+            {
+                name: only_before(leaf, tokens, spec.rows, spec.rollback) if name in WITH_ROWS else leaf
+                for name, leaf in layer.items()
+            }
+            for spec, layer in zip(self.decoder.specs, take(cache, rows, source[None]), strict=True)
+        ]
         return put(cache, part, target[None]), state._replace(history=history)
 
     def _clear_slot(self, cache: KVCache, slot: jax.Array) -> KVCache:

@@ -83,3 +83,19 @@ def offsets(rows: int, position: jax.Array, valid: jax.Array) -> jax.Array:
     last = position + valid - 1
     held = last - (last - row) % rows
     return jnp.where(held < 0, NEVER, held) - row
+
+
+def only_before(leaf: jax.Array, end: jax.Array, rows: int, rollback: int) -> jax.Array:
+    """Zero where a row may hold a position from `end` on; what else a ring has there is behind its window.
+
+    Args:
+        leaf: [..., some of the first rows, dim].
+        end: int32 scalar.
+        rows, rollback: of the layer, as in `LayerSpec`. Not more than `rollback` positions from `end` on have been
+            written, unless the ring has not turned yet.
+    """
+    row = jnp.arange(leaf.shape[-2])
+    kept = (row < end) | (end > rows)
+    if rollback < rows:
+        kept &= (row - end) % rows >= rollback
+    return jnp.where(kept[:, None], leaf, jnp.zeros_like(leaf))

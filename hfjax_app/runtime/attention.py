@@ -15,6 +15,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from hfjax_app.runtime import packing
+from hfjax_app.runtime.linear import in_place, opaque
 
 NAME = "hfjax"
 # Tensors that models hand on to any attention, and that the mask or the keys already say.
@@ -58,7 +59,7 @@ def grouped_query_attention(
 
     def scores_of(key: jax.Array, mask: jax.Array) -> jax.Array:
         """float32 [batch, kv_heads, group, queries, rows]."""
-        on_cpu = _keys_first if queries == 1 else _products
+        on_cpu = _of_one_token if queries == 1 else _products
         scores = jax.lax.platform_dependent(grouped, key, cpu=on_cpu, default=_products)
         scores = scores.reshape(batch, kv_heads, -1, queries, key.shape[2]) * scaling
         if softcap is not None:
@@ -120,13 +121,35 @@ def _products(left: jax.Array, right: jax.Array) -> jax.Array:
     return jax.lax.dot_general(left, right, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
 
 
-def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
-    """XLA's CPU library rearranges the right operand as it goes, see linear.py: so here that is one token's queries.
+def _of_one_token(grouped: jax.Array, key: jax.Array) -> jax.Array:
+    """`_products` of one token's queries, on a CPU.
 
-    Those of several tokens have so many scores that XLA would copy them into order.
+    XLA's CPU library rearranges the right operand as it goes, see linear.py: so here that is the queries. Those of
+    several tokens have so many scores that XLA would copy them into order.
     """
+    if grouped.shape[0] == 1 and grouped.dtype == key.dtype == jnp.float32:
+        return _of_one_slot(grouped, key)
+    return _keys_first(grouped, key)
+
+
+def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
     scores = _products(key, jax.lax.optimization_barrier(grouped))
     return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
+
+
+@jax.custom_batching.custom_vmap
+def _of_one_slot(grouped: jax.Array, key: jax.Array) -> jax.Array:
+    """Without the library, which is slow to begin with: a loop for each query reads its head's keys."""
+    queries = jax.lax.optimization_barrier(opaque(grouped[0]))
+    scores = [in_place(query, keys) for group, keys in zip(queries, key[0], strict=True) for query in group]
+    return jnp.stack(scores).reshape(*grouped.shape[:3], -1)
+
+
+@_of_one_slot.def_vmap
+def _of_a_batch(batch: int, batched: list[bool], grouped: jax.Array, key: jax.Array) -> tuple[jax.Array, bool]:
+    if batch == 1 and all(batched):
+        return _of_one_slot(grouped[0], key[0])[None], True
+    return jax.vmap(_keys_first, in_axes=tuple(0 if axis else None for axis in batched))(grouped, key), True
 
 
 def packed_attention(

@@ -72,20 +72,32 @@ def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:
     count, inputs = rows.shape
     # Two rows one by one read twice the bytes of a matrix of at most half the width.
     if count <= (2 if narrow else 1) and inputs * rows.dtype.itemsize < _FUSED_BYTES:
-        return jnp.stack([_one_row(row, weight) for row in rows])
+        return one_by_one(rows, weight)
     return _converting(rows, weight) if narrow else _weight_first(rows, weight)
 
 
-def _one_row(row: jax.Array, weight: jax.Array) -> jax.Array:
-    """[inputs] by [outputs, inputs]: one loop that reads the weights in place, as fast as the memory gives them.
+def one_by_one(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """[rows, inputs] by [outputs, inputs], a row after the other as `in_place` does it.
 
-    The barrier keeps XLA from converting them ahead of the loop over steps. Two more things it must not see through: a
-    row that is cheap to compute would be computed again for each output, but not one that is divided; and a sum whose
-    only reader is an addition would be joined with it, for which all weights are rearranged, but not one that is
-    compared too. NaN stays NaN.
+    The barrier keeps XLA from converting weights ahead of the loop over steps.
     """
-    row, weight = jax.lax.optimization_barrier((row / jnp.where(row == row, 1, 2), weight))
-    out = jnp.dot(row, weight.astype(row.dtype).T)
+    rows, weight = jax.lax.optimization_barrier((opaque(rows), weight))
+    return jnp.stack([in_place(row, weight.astype(row.dtype)) for row in rows])
+
+
+def opaque(rows: jax.Array) -> jax.Array:
+    """The same numbers, which XLA computes before `in_place`, and not again for each output: it takes what is cheap
+    into its loops, but not a division, and can't see that this one is by one."""
+    return rows / jnp.where(rows == rows, 1, 2)
+
+
+def in_place(row: jax.Array, matrix: jax.Array) -> jax.Array:
+    """[inputs] by [outputs, inputs] on a CPU: one loop that reads the matrix where it lies, as fast as memory gives it.
+
+    For a row of less than 16 KB. A sum whose only reader is an addition would be joined with it, for which XLA
+    rearranges the whole matrix; so it is compared, too. NaN stays NaN.
+    """
+    out = jnp.dot(row, matrix.T)
     return jnp.where(out == out, out, jnp.nan)
 
 

@@ -184,6 +184,35 @@ def test_a_chunk_before_the_last_tells_of_what_is_no_number(engine: ChatEngine) 
     assert told == [NOTHING, NOT_A_NUMBER]
 
 
+@pytest.mark.parametrize("architecture", ["llama", "gemma3"])
+def test_what_lies_behind_a_copied_beginning_stays_there(
+    architecture: str, engine_of: Callable[[str], ChatEngine]
+) -> None:
+    """Another one's NaN, of which nobody had heard yet, failed whoever had the same beginning."""
+    engine = engine_of(architecture)
+    runner, name = engine.runner, "model.embed_tokens.weight"
+    weights, sampler = runner.weights, packed(sampler_state(GREEDY, 0))
+    prompt = np.array(prompt_of(96), np.int32)
+    sick = prompt.copy()
+    sick[85] = 505
+
+    def read(slot: int, tokens: np.ndarray, start: int) -> int:
+        for at in range(start, len(tokens), 16):
+            chunk = tokens[at : at + 16]
+            made = runner.prefill(slot, np.resize(chunk, 16), at, len(chunk), 9 if at == 80 else 0, sampler)
+        return int(np.asarray(made.tokens).item())
+
+    try:
+        runner.weights = {**weights, name: jnp.asarray(weights[name]).at[505].set(jnp.nan)}
+        assert read(0, sick, 0) == NOT_A_NUMBER
+        runner.copy(0, 1, 80)
+        assert read(1, prompt[:84], 80) == read(2, prompt[:84], 0) != NOT_A_NUMBER
+    finally:
+        runner.weights = weights
+        runner.clear(0)
+        engine._worker.scheduler.slots.forget_all()
+
+
 def test_a_request_that_nothing_is_done_for_fails(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tokens were promised and never made. The thread looked for work again and again, on a whole core, and the
     request never ended."""

@@ -52,6 +52,21 @@ def test_equals_torch(softcap: float | None, with_sinks: bool, bias: str) -> Non
     np.testing.assert_allclose(np.asarray(got), want, atol=1e-5)
 
 
+@pytest.mark.parametrize("slots", [None, 1, 3])
+def test_one_token(slots: int | None) -> None:
+    """The newest query alone, in one slot, or in each of several at once: as among the others."""
+    query, key = QUERY_[:, :, -1:], KEY_
+    want = expected(torch.from_numpy(np.where(BOOL, 0, np.finfo(np.float32).min).astype(np.float32)))[:, -1:]
+
+    def attend(query: jax.Array, key: jax.Array) -> jax.Array:
+        return grouped_query_attention(query, key, VALUE_, BOOL[:, :, -1:], 0.3)
+
+    if slots is not None:
+        query, key, want = (np.stack([array] * slots) for array in (query, key, want))
+        attend = jax.vmap(attend)
+    np.testing.assert_allclose(np.asarray(jax.jit(attend)(query, key)), want, atol=1e-5)
+
+
 @pytest.mark.parametrize(("softcap", "with_sinks"), [(None, False), (2.0, True)])
 @pytest.mark.parametrize("first", [0, 250, 595])
 def test_many_rows_in_blocks(softcap: float | None, with_sinks: bool, first: int) -> None:
