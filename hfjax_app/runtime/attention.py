@@ -5,6 +5,8 @@ The mask is transformers' own function of positions, evaluated where the cache s
 an attention of their own (Bloom's ALiBi, for one) keep it.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -57,14 +59,23 @@ def grouped_query_attention(
     mask = mask[:, :, None] if mask.shape[1] == 1 else mask.reshape(batch, kv_heads, -1, *mask.shape[2:])
     sink = None if sinks is None else sinks.reshape(1, kv_heads, -1, 1, 1).astype(jnp.float32)
 
-    def scores_of(key: jax.Array, mask: jax.Array) -> jax.Array:
-        """float32 [batch, kv_heads, group, queries, rows]."""
-        on_cpu = _of_one_token if queries == 1 else _products
-        scores = jax.lax.platform_dependent(grouped, key, cpu=on_cpu, default=_products)
-        scores = scores.reshape(batch, kv_heads, -1, queries, key.shape[2]) * scaling
+    def masked(scores: jax.Array, mask: jax.Array) -> jax.Array:
+        """float32 [batch, kv_heads, group, queries, rows] of bare products, in any shape of as many."""
+        scores = scores.reshape(batch, kv_heads, -1, queries, mask.shape[-1]) * scaling
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
         return jnp.where(mask, scores, LOWEST) if mask.dtype == bool else scores + mask
+
+    def scores_of(grouped: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
+        on_cpu = _keys_first if queries == 1 else _products
+        return masked(jax.lax.platform_dependent(grouped, key, cpu=on_cpu, default=_products), mask)
+
+    def shares(scores: jax.Array, sink: jax.Array | None) -> jax.Array:
+        """The softmax."""
+        if sink is None:
+            return jax.nn.softmax(scores, axis=-1)
+        scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:-1], 1))], axis=-1)
+        return jax.nn.softmax(scores, axis=-1)[..., :-1]
 
     def weighted(weights: jax.Array, value: jax.Array) -> jax.Array:
         """float32 [batch, kv_heads, group, queries, value_dim]."""
@@ -72,11 +83,27 @@ def grouped_query_attention(
         out = jax.lax.dot_general(weights, value, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
         return out.reshape(batch, kv_heads, -1, queries, value.shape[-1])
 
-    def whole() -> jax.Array:
-        scores = scores_of(key, mask)
-        if sink is not None:
-            scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:-1], 1))], axis=-1)
-        return weighted(jax.nn.softmax(scores, axis=-1)[..., :rows], value)
+    def whole(
+        grouped: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, sink: jax.Array | None
+    ) -> jax.Array:
+        return weighted(shares(scores_of(grouped, key, mask), sink), value)
+
+    def of_one_token(
+        grouped: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, sink: jax.Array | None
+    ) -> jax.Array:
+        """The same without XLA's library, which is slow to begin with, and of half the rows where that is enough."""
+        asked = jax.lax.optimization_barrier(opaque(grouped[0]))
+
+        def first(count: int) -> jax.Array:
+            keys, values = key[0, :, :count], value[0, :, :count]
+            scores = [in_place(query, head) for group, head in zip(asked, keys, strict=True) for query in group]
+            weights = shares(masked(jnp.stack(scores), mask[..., :count]), sink)[0, :, :, 0]
+            return jnp.stack(list(map(jnp.dot, weights, values)))[None, :, :, None]
+
+        if rows < MANY_ROWS or mask.dtype != bool:
+            return first(rows)
+        seen = jnp.any(mask[..., rows // 2 :])
+        return jax.lax.cond(seen, partial(first, rows), partial(first, rows // 2))
 
     def in_blocks() -> jax.Array:
         """The same by a running maximum and sum (arXiv:2112.05682), up to the last block that a query sees."""
@@ -92,7 +119,7 @@ def grouped_query_attention(
                 for array in arrays
             )
             visible = jax.lax.dynamic_slice_in_dim(mask, at, BLOCK, axis=4)
-            scores = scores_of(keys, visible & (at + jnp.arange(BLOCK) >= begin))
+            scores = scores_of(grouped, keys, visible & (at + jnp.arange(BLOCK) >= begin))
             new = jnp.maximum(highest, jnp.max(scores, axis=-1, keepdims=True))
             weights, kept = jnp.exp(scores - new), jnp.exp(highest - new)
             total = total * kept + jnp.sum(weights, axis=-1, keepdims=True)
@@ -105,10 +132,13 @@ def grouped_query_attention(
         _, _, total, out = jax.lax.while_loop(lambda carry: carry[0] < end, block, carry)
         return out / total
 
+    arguments = (grouped, key, value, mask, sink)
     if queries > 1 and rows >= MANY_ROWS and mask.dtype == bool:
-        out = jax.lax.platform_dependent(cpu=in_blocks, default=whole)
+        out = jax.lax.platform_dependent(*arguments, cpu=lambda *_: in_blocks(), default=whole)
+    elif queries == batch == 1 and query.dtype == key.dtype == value.dtype == jnp.float32:
+        out = jax.lax.platform_dependent(*arguments, cpu=_of_one_slot(of_one_token, whole), default=whole)
     else:
-        out = whole()
+        out = whole(*arguments)
     out = out.reshape(batch, heads, queries, value.shape[-1])
     return out.swapaxes(1, 2).astype(query.dtype)
 
@@ -121,35 +151,30 @@ def _products(left: jax.Array, right: jax.Array) -> jax.Array:
     return jax.lax.dot_general(left, right, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
 
 
-def _of_one_token(grouped: jax.Array, key: jax.Array) -> jax.Array:
-    """`_products` of one token's queries, on a CPU.
-
-    XLA's CPU library rearranges the right operand as it goes, see linear.py: so here that is the queries. Those of
-    several tokens have so many scores that XLA would copy them into order.
-    """
-    if grouped.shape[0] == 1 and grouped.dtype == key.dtype == jnp.float32:
-        return _of_one_slot(grouped, key)
-    return _keys_first(grouped, key)
-
-
 def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
+    """XLA's CPU library rearranges the right operand as it goes, see linear.py: so here that is one token's queries.
+
+    Those of several tokens have so many scores that XLA would copy them into order.
+    """
     scores = _products(key, jax.lax.optimization_barrier(grouped))
     return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
 
 
-@jax.custom_batching.custom_vmap
-def _of_one_slot(grouped: jax.Array, key: jax.Array) -> jax.Array:
-    """Without the library, which is slow to begin with: a loop for each query reads its head's keys."""
-    queries = jax.lax.optimization_barrier(opaque(grouped[0]))
-    scores = [in_place(query, keys) for group, keys in zip(queries, key[0], strict=True) for query in group]
-    return jnp.stack(scores).reshape(*grouped.shape[:3], -1)
+def _of_one_slot(alone: Callable[..., jax.Array], otherwise: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """A function that is `alone`, and under vmap of more than one slot `otherwise`."""
+    function = jax.custom_batching.custom_vmap(alone)
 
+    @function.def_vmap
+    def batch_of(slots: int, batched: Any, *arguments: Any) -> tuple[jax.Array, bool]:
+        if slots > 1:
+            axes = tuple(jax.tree.map(lambda has_slots: 0 if has_slots else None, each) for each in batched)
+            return jax.vmap(otherwise, in_axes=axes)(*arguments), True
+        only = jax.tree.map(
+            lambda argument, has_slots: argument[0] if has_slots else argument, arguments, tuple(batched)
+        )
+        return function(*only)[None], True
 
-@_of_one_slot.def_vmap
-def _of_a_batch(batch: int, batched: list[bool], grouped: jax.Array, key: jax.Array) -> tuple[jax.Array, bool]:
-    if batch == 1 and all(batched):
-        return _of_one_slot(grouped[0], key[0])[None], True
-    return jax.vmap(_keys_first, in_axes=tuple(0 if axis else None for axis in batched))(grouped, key), True
+    return function
 
 
 def packed_attention(
