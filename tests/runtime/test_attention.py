@@ -68,6 +68,23 @@ def test_one_token(slots: int | None) -> None:
 
 
 @pytest.mark.parametrize(("softcap", "with_sinks"), [(None, False), (2.0, True)])
+@pytest.mark.parametrize(("seen", "read"), [(1, 300), (300, 300), (301, 600), (600, 600)])
+def test_one_token_reads_half_of_the_rows_where_that_is_enough(
+    softcap: float | None, with_sinks: bool, seen: int, read: int
+) -> None:
+    """As over the rows that it sees alone. Those that are not to be read are no numbers."""
+    query, key, value = arrays(1, HEADS, 1, KEY), arrays(1, KV_HEADS, 600, KEY), arrays(1, KV_HEADS, 600, VALUE)
+    sinks = arrays(HEADS) if with_sinks else None
+    want = grouped_query_attention(
+        query, key[:, :, :seen], value[:, :, :seen], np.ones((1, 1, 1, seen), bool), 0.3, softcap, sinks
+    )
+    key[:, :, read:] = value[:, :, read:] = np.nan
+    mask = (np.arange(600) < seen)[None, None, None]
+    got = jax.jit(grouped_query_attention, static_argnums=(4, 5))(query, key, value, mask, 0.3, softcap, sinks)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize(("softcap", "with_sinks"), [(None, False), (2.0, True)])
 @pytest.mark.parametrize("first", [0, 250, 595])
 def test_many_rows_in_blocks(softcap: float | None, with_sinks: bool, first: int) -> None:
     """Queries at `first` and the four positions after it, of 600 rows, where the last block overlaps the one before:
