@@ -31,7 +31,7 @@ from transformers.cache_utils import (
 )
 
 from hfjax_app.chat.length import Length
-from hfjax_app.chat.rows import offsets, write
+from hfjax_app.chat.rows import offsets, only_before, write
 from hfjax_app.runtime import attention, packing
 from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.packing import Lanes
@@ -188,6 +188,25 @@ def fresh_states(cache: KVCache, position: jax.Array) -> KVCache:
             for name, leaf in layer.items()
         }
         for layer in cache
+    ]
+
+
+def beginning(specs: tuple[LayerSpec, ...], cache: KVCache, end: jax.Array, written: jax.Array) -> KVCache:
+    """A slot's cache as it was before position `end`: zero in rows that hold later ones.
+
+    Those may be NaN of which nobody has heard yet, and 0 * NaN is NaN. Recurrent states stay as they are.
+
+    Args:
+        specs: of its layers.
+        cache: arrays [..., rows, dim], or some of the first rows.
+        end, written: int32 scalars; positions below `written` may have been written.
+    """
+    return [
+        {
+            name: only_before(leaf, end, spec.rows, written) if name in WITH_ROWS else leaf
+            for name, leaf in layer.items()
+        }
+        for spec, layer in zip(specs, cache, strict=True)
     ]
 
 

@@ -17,10 +17,9 @@ from transformers import PreTrainedModel
 from hfjax_app.chat import one_by_one, prompt_lookup
 from hfjax_app.chat.decode_state import NOT_A_NUMBER, DecodeState, Made, advance, sound
 from hfjax_app.chat.decoder import Decoder
-from hfjax_app.chat.kv_cache import WITH_ROWS, KVCache, allocate, cache_shape, rollback
+from hfjax_app.chat.kv_cache import KVCache, allocate, beginning, cache_shape, rollback
 from hfjax_app.chat.params import SamplingParams
 from hfjax_app.chat.penalties import occurrences
-from hfjax_app.chat.rows import only_before
 from hfjax_app.chat.sampling import packed, sampler_state, unpacked
 from hfjax_app.chat.tiers import (
     Written,
@@ -132,7 +131,7 @@ class ModelRunner:
         one = packed(sampler_state(SamplingParams(temperature=0.0), 0))
         for rows in self._row_tiers:
             if self._copy:
-                self.copy(0, 0, rows)
+                self.copy(0, 0, rows, rows)
             for size in self.prefill_chunks:
                 self.prefill(0, np.zeros(size, np.int32), rows - 1, 1, 0, one)
             for count in self.slot_tiers:
@@ -168,7 +167,7 @@ class ModelRunner:
             limits = (np.int32(0), np.int32(0), np.int32(0))
             name = f"chat_speculate_{rows}"
             self._speculate[rows] = programs.compile(name, function, self.weights, *held, *limits, **options)
-        places = (np.int32(0), np.int32(0), np.int32(0))
+        places = (np.int32(0),) * 4
         for rows in self._row_tiers if self.slots > 1 else ():
             self._copy[rows] = programs.compile(
                 f"chat_copy_{rows}", partial(self._copy_slot, rows), *held, *places, donate=(0, 1), shardings=kept
@@ -233,10 +232,10 @@ class ModelRunner:
         """Zeros in a slot's rows: a NaN left there would reach the next conversation, as 0 * NaN is NaN."""
         self._cache = self._clear(self._cache, np.int32(slot))
 
-    def copy(self, source: int, target: int, tokens: int) -> None:
-        """Give a slot what another one holds at its first `tokens` positions."""
+    def copy(self, source: int, target: int, tokens: int, written: int) -> None:
+        """Give a slot the first `tokens` positions of another one, in which those below `written` may be written."""
         program = self._copy[self.tier(tokens)]
-        places = (np.int32(source), np.int32(target), np.int32(tokens))
+        places = (np.int32(source), np.int32(target), np.int32(tokens), np.int32(written))
         self._cache, self._state = program(self._cache, self._state, *places)
 
     def prefill(
@@ -411,17 +410,17 @@ class ModelRunner:
         return kv if whole else put(cache, kv, slot[None], Written(began, self.decode_chunk, self.context)), state, made
 
     def _copy_slot(
-        self, rows: int, cache: KVCache, state: DecodeState, source: jax.Array, target: jax.Array, tokens: jax.Array
+        self,
+        rows: int,
+        cache: KVCache,
+        state: DecodeState,
+        source: jax.Array,
+        target: jax.Array,
+        tokens: jax.Array,
+        written: jax.Array,
     ) -> tuple[KVCache, DecodeState]:
         history = state.history.at[target].set(state.history[source])
-        # Not what the source holds behind them: that may be NaN of which nobody has heard yet, and 0 * NaN is NaN.
-        part = [
-            {
-                name: only_before(leaf, tokens, spec.rows, spec.rollback) if name in WITH_ROWS else leaf
-                for name, leaf in layer.items()
-            }
-            for spec, layer in zip(self.decoder.specs, take(cache, rows, source[None]), strict=True)
-        ]
+        part = beginning(self.decoder.specs, take(cache, rows, source[None]), tokens, written)
         return put(cache, part, target[None]), state._replace(history=history)
 
     def _clear_slot(self, cache: KVCache, slot: jax.Array) -> KVCache:

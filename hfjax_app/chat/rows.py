@@ -85,17 +85,17 @@ def offsets(rows: int, position: jax.Array, valid: jax.Array) -> jax.Array:
     return jnp.where(held < 0, NEVER, held) - row
 
 
-def only_before(leaf: jax.Array, end: jax.Array, rows: int, rollback: int) -> jax.Array:
-    """Zero where a row may hold a position from `end` on; what else a ring has there is behind its window.
+def only_before(leaf: jax.Array, end: jax.Array, rows: int, written: jax.Array) -> jax.Array:
+    """Zero where a row holds no position below `end`.
 
     Args:
-        leaf: [..., some of the first rows, dim].
+        leaf: [..., some of the layer's first rows, dim].
         end: int32 scalar.
-        rows, rollback: of the layer, as in `LayerSpec`. Not more than `rollback` positions from `end` on have been
-            written, unless the ring has not turned yet.
+        rows: of the layer.
+        written: int32 scalar, not less than `end`; no position from it on has been written, so that in a ring what lies
+            a whole ring before is still there.
     """
-    row = jnp.arange(leaf.shape[-2])
-    kept = (row < end) | (end > rows)
-    if rollback < rows:
-        kept &= (row - end) % rows >= rollback
+    last = end - 1
+    held = last - (last - jnp.arange(leaf.shape[-2])) % rows
+    kept = held >= jnp.maximum(written - rows, 0)
     return jnp.where(kept[:, None], leaf, jnp.zeros_like(leaf))

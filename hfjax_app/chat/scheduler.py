@@ -40,7 +40,8 @@ class Request:
 class PrefillStep:
     """The next chunk of a prompt: prompt[start:stop] goes into the request's slot, in a call that has room for `size`.
 
-    Before that, what is below `start` is copied from slot `source`, where there is one.
+    Before that, what is below `start` is copied from slot `source`, where there is one, in which positions below
+    `written` may have been written.
     """
 
     request: Request
@@ -48,6 +49,7 @@ class PrefillStep:
     stop: int
     size: int
     source: int | None = None
+    written: int = 0
 
     @property
     def is_last(self) -> bool:
@@ -126,16 +128,17 @@ class Scheduler:
         """
         if not self._prefilling:
             return None
-        request, source = self._prefilling[0], None
+        request, source, written = self._prefilling[0], None, 0
         if not request.begun:
             beginning = self.slots.begin(request.slot, request.prompt)
             request.reused = request.prefilled = beginning.start
-            request.begun, source = True, beginning.source
+            request.begun, source, written = True, beginning.source, beginning.written
         start, left = request.prefilled, len(request.prompt) - request.prefilled
         size = self.prefill_chunks[0]
         if not any(r is not None and r.promised for r in self.running):
             size = max(filter(lambda wide: wide <= 2 * left, self.prefill_chunks), default=size)
-        return PrefillStep(request=request, start=start, stop=start + min(size, left), size=size, source=source)
+        stop = start + min(size, left)
+        return PrefillStep(request=request, start=start, stop=stop, size=size, source=source, written=written)
 
     def prefilled(self, step: PrefillStep) -> None:
         """This step was given to the device; with the last one, the answer's first token is on its way."""

@@ -33,10 +33,14 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """Where a request's prefill begins: `start` tokens are there already, in its slot or in `source`, to be copied."""
+    """Where a request's prefill begins: `start` tokens are there already, in its slot or in `source`, to be copied.
+
+    In the source, positions below `written` may have been written.
+    """
 
     start: int
     source: int | None = None
+    written: int = 0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -91,7 +95,7 @@ class Slots:
         if self._calls(prompt, there) < self._calls(prompt, here):
             slot.floor = self._slots[source].written
             self.wrote(index, prompt[:there], there)
-            return Beginning(start=there, source=source)
+            return Beginning(start=there, source=source, written=slot.floor)
         slot.floor = slot.written if here else 0
         self.wrote(index, prompt[:here], here)
         return Beginning(start=here)

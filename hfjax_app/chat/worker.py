@@ -218,7 +218,7 @@ class Worker:
     def _prefill(self, step: PrefillStep) -> None:
         request = step.request
         if step.source is not None:
-            self.runner.copy(step.source, request.slot, step.start)
+            self.runner.copy(step.source, request.slot, step.start, step.written)
         if step.start == request.reused:
             self._reused += request.reused
         chunk = np.zeros(step.size, np.int32)

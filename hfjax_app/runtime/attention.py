@@ -98,7 +98,8 @@ def grouped_query_attention(
             keys, values = key[0, :, :count], value[0, :, :count]
             scores = [in_place(query, head) for group, head in zip(asked, keys, strict=True) for query in group]
             weights = shares(masked(jnp.stack(scores), mask[..., :count]), sink)[0, :, :, 0]
-            return jnp.stack(list(map(jnp.dot, weights, values)))[None, :, :, None]
+            out = [jnp.dot(group, head) for group, head in zip(weights, values, strict=True)]
+            return jnp.stack(out)[None, :, :, None]
 
         if rows < MANY_ROWS or mask.dtype != bool:
             return first(rows)
@@ -134,7 +135,7 @@ def grouped_query_attention(
 
     arguments = (grouped, key, value, mask, sink)
     if queries > 1 and rows >= MANY_ROWS and mask.dtype == bool:
-        out = jax.lax.platform_dependent(*arguments, cpu=lambda *_: in_blocks(), default=whole)
+        out = jax.lax.platform_dependent(cpu=in_blocks, default=partial(whole, *arguments))
     elif queries == batch == 1 and query.dtype == key.dtype == value.dtype == jnp.float32:
         out = jax.lax.platform_dependent(*arguments, cpu=_of_one_slot(of_one_token, whole), default=whole)
     else:
@@ -167,7 +168,7 @@ def _of_one_slot(alone: Callable[..., jax.Array], otherwise: Callable[..., jax.A
     @function.def_vmap
     def batch_of(slots: int, batched: Any, *arguments: Any) -> tuple[jax.Array, bool]:
         if slots > 1:
-            axes = tuple(jax.tree.map(lambda has_slots: 0 if has_slots else None, each) for each in batched)
+            axes = jax.tree.map(lambda has_slots: 0 if has_slots else None, tuple(batched))
             return jax.vmap(otherwise, in_axes=axes)(*arguments), True
         only = jax.tree.map(
             lambda argument, has_slots: argument[0] if has_slots else argument, arguments, tuple(batched)

@@ -205,12 +205,31 @@ def test_what_lies_behind_a_copied_beginning_stays_there(
     try:
         runner.weights = {**weights, name: jnp.asarray(weights[name]).at[505].set(jnp.nan)}
         assert read(0, sick, 0) == NOT_A_NUMBER
-        runner.copy(0, 1, 80)
+        runner.copy(0, 1, 80, 96)
         assert read(1, prompt[:84], 80) == read(2, prompt[:84], 0) != NOT_A_NUMBER
     finally:
         runner.weights = weights
         runner.clear(0)
         engine._worker.scheduler.slots.forget_all()
+
+
+def test_a_copied_beginning_can_be_gone_back_behind(engine_of: Callable[[str], ChatEngine]) -> None:
+    """Nothing of a ring that has not turned yet is lost, in a copy as in its source."""
+    engine = engine_of("gemma3")
+    runner, sampler = engine.runner, packed(sampler_state(GREEDY, 0))
+    prompt = np.array(prompt_of(48), np.int32)
+    edited = np.array([*prompt[:20], 7, 8], np.int32)
+
+    def read(slot: int, tokens: np.ndarray, start: int) -> int:
+        for at in range(start, len(tokens), 16):
+            chunk = tokens[at : at + 16]
+            made = runner.prefill(slot, np.resize(chunk, 16), at, len(chunk), 9, sampler)
+        return int(np.asarray(made.tokens).item())
+
+    engine._worker.scheduler.slots.forget_all()
+    read(0, prompt, 0)
+    runner.copy(0, 1, 45, 48)
+    assert read(1, edited, 20) == read(2, edited, 0)
 
 
 def test_a_request_that_nothing_is_done_for_fails(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 from hfjax_app.chat.decoder import Decoder, piece_sizes
 from hfjax_app.chat.kv_cache import rollback
 from hfjax_app.chat.length import Length
-from hfjax_app.chat.rows import NEVER, _scatter_two, _update_each, offsets, write
+from hfjax_app.chat.rows import NEVER, _scatter_two, _update_each, offsets, only_before, write
 
 TINY = {
     "hidden_size": 32,
@@ -50,6 +50,17 @@ def test_a_token_of_each_slot_goes_into_its_row(way: Callable | None) -> None:
         want[slot, :, row] = new[slot, :, 0]
     each = _update_each if way is None else jax.vmap(way)
     np.testing.assert_array_equal(jax.jit(each)(cache, new, position, valid), want)
+
+
+@pytest.mark.parametrize(("rows", "end", "written"), [(48, 45, 45), (48, 20, 47), (48, 70, 86), (256, 80, 96)])
+def test_a_beginning_keeps_all_that_is_left_of_it(rows: int, end: int, written: int) -> None:
+    """Also what is out of the window now: whoever goes back sees it again."""
+    positions = [position for position in range(written) if position >= written - rows]
+    cache = np.zeros((1, rows, 1), np.float32)
+    for position in positions:
+        cache[0, position % rows] = np.nan if position >= end else position + 1
+    kept = np.asarray(only_before(cache, np.int32(end), rows, np.int32(written))).ravel()
+    assert sorted(kept[kept != 0]) == [position + 1 for position in positions if position < end]
 
 
 def test_layout_and_rollback() -> None:

@@ -24,6 +24,10 @@ class PlainCache:
         for position in range(max(0, start - self.window + 1), start):
             assert self.slots[slot].get(position % self.rows) == tokens[: position + 1], (slot, position)
 
+    def copy(self, source: int, target: int, end: int, written: int) -> None:
+        kept = {position % self.rows for position in range(max(0, written - self.rows), end)}
+        self.slots[target] = {row: tokens for row, tokens in self.slots[source].items() if row in kept}
+
 
 def conversation(rng: random.Random, known: list[tuple[int, ...]]) -> tuple[int, ...]:
     """New with one of two system prompts, or a known one: asked again, edited, or gone on with."""
@@ -60,7 +64,7 @@ def test_what_is_reused_is_there(rows: int, window: int, unturned: int, rollback
         if step := scheduler.next_prefill():
             request = step.request
             if step.source is not None:
-                cache.slots[request.slot] = dict(cache.slots[step.source])
+                cache.copy(step.source, request.slot, step.start, step.written)
             reused += request.reused * (step.start == request.reused)
             cache.write(request.slot, request.prompt[: step.stop], step.start)
             if step.is_last:
@@ -113,7 +117,7 @@ def test_a_conversation_keeps_its_slot_where_another_one_shares_only_its_beginni
     slots.wrote(0, talk, len(talk))
     slots.free(0)
     assert slots.choose((*system, 99)) == 1
-    assert slots.begin(1, (*system, 99)) == Beginning(start=9, source=0)
+    assert slots.begin(1, (*system, 99)) == Beginning(start=9, source=0, written=19)
     slots.free(1)
     assert slots.choose((*talk[:10], 99)) == 0
 
@@ -125,7 +129,8 @@ def test_a_ring_that_was_taken_back_can_be_taken_back_only_by_the_rest(slot: int
     talk = tuple(range(30))
     slots.begin(0, talk)
     slots.wrote(0, talk, 30)
-    assert slots.begin(slot, (*talk[:25], 99)) == Beginning(start=25, source=source)
+    want = Beginning(start=25, source=source, written=0 if source is None else 30)
+    assert slots.begin(slot, (*talk[:25], 99)) == want
     slots.wrote(slot, talk[:25], 25)  # cancelled before anything was prefilled
     assert slots.usable(slot, (*talk[:22], 99)) == 22
     assert slots.usable(slot, (*talk[:21], 99)) == 0

@@ -84,6 +84,26 @@ def test_one_token_reads_half_of_the_rows_where_that_is_enough(
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
+@pytest.mark.parametrize(("slots", "choices"), [(1, 1), (3, 0)])
+def test_how_much_to_read_is_chosen_for_one_slot_alone(slots: int, choices: int) -> None:
+    """As the engine calls it: under vmap. Of several, each would compute both halves' answers."""
+
+    def attend(query: jax.Array, key: jax.Array, value: jax.Array, length: jax.Array) -> jax.Array:
+        mask = (jnp.arange(600) < length)[None, None, None]
+        return grouped_query_attention(query, key, value, mask, 0.3)
+
+    arguments = (
+        arrays(slots, 1, HEADS, 1, KEY),
+        arrays(slots, 1, KV_HEADS, 600, KEY),
+        arrays(slots, 1, KV_HEADS, 600, VALUE),
+        np.arange(slots) + 290,
+    )
+    program = jax.jit(jax.vmap(attend)).lower(*arguments).compile()
+    assert program.as_text().count(" conditional(") == choices
+    want = [attend(*one) for one in zip(*arguments, strict=True)]
+    np.testing.assert_allclose(program(*arguments), want, atol=1e-5)
+
+
 @pytest.mark.parametrize(("softcap", "with_sinks"), [(None, False), (2.0, True)])
 @pytest.mark.parametrize("first", [0, 250, 595])
 def test_many_rows_in_blocks(softcap: float | None, with_sinks: bool, first: int) -> None:
