@@ -5,6 +5,7 @@ The mask is transformers' own function of positions, evaluated where the cache s
 an attention of their own (Bloom's ALiBi, for one) keep it.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,13 +18,13 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from hfjax_app.runtime import packing
-from hfjax_app.runtime.linear import in_place, opaque
+from hfjax_app.runtime.linear import are_few, each_once
 
 NAME = "hfjax"
 # Tensors that models hand on to any attention, and that the mask or the keys already say.
 _SAID_OTHERWISE = ("position_ids", "cache_position")
 LOWEST = jnp.finfo(jnp.float32).min
-MANY_ROWS, BLOCK = 512, 256  # on CPU, several queries look at so many rows or more in blocks
+MANY_ROWS, BLOCK = 512, 256  # on CPU, so many rows or more are looked at in blocks, or halves
 
 
 def grouped_query_attention(
@@ -88,21 +89,14 @@ def grouped_query_attention(
     ) -> jax.Array:
         return weighted(shares(scores_of(grouped, key, mask), sink), value)
 
-    def of_one_token(
+    def half_where_enough(
         grouped: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, sink: jax.Array | None
     ) -> jax.Array:
-        """The same without XLA's library, which is slow to begin with, and of half the rows where that is enough."""
-        asked = jax.lax.optimization_barrier(opaque(grouped[0]))
+        """The same, of the first half of the rows where nothing is seen in the second."""
 
         def first(count: int) -> jax.Array:
-            keys, values = key[0, :, :count], value[0, :, :count]
-            scores = [in_place(query, head) for group, head in zip(asked, keys, strict=True) for query in group]
-            weights = shares(masked(jnp.stack(scores), mask[..., :count]), sink)[0, :, :, 0]
-            out = [jnp.dot(group, head) for group, head in zip(weights, values, strict=True)]
-            return jnp.stack(out)[None, :, :, None]
+            return whole(grouped, key[:, :, :count], value[:, :, :count], mask[..., :count], sink)
 
-        if rows < MANY_ROWS or mask.dtype != bool:
-            return first(rows)
         seen = jnp.any(mask[..., rows // 2 :])
         return jax.lax.cond(seen, partial(first, rows), partial(first, rows // 2))
 
@@ -134,10 +128,11 @@ def grouped_query_attention(
         return out / total
 
     arguments = (grouped, key, value, mask, sink)
-    if queries > 1 and rows >= MANY_ROWS and mask.dtype == bool:
+    many = rows >= MANY_ROWS and mask.dtype == bool
+    if many and queries > 1:
         out = jax.lax.platform_dependent(cpu=in_blocks, default=partial(whole, *arguments))
-    elif queries == batch == 1 and query.dtype == key.dtype == value.dtype == jnp.float32:
-        out = jax.lax.platform_dependent(*arguments, cpu=_of_one_slot(of_one_token, whole), default=whole)
+    elif many and batch == 1:
+        out = jax.lax.platform_dependent(*arguments, cpu=_of_one_slot(half_where_enough, whole), default=whole)
     else:
         out = whole(*arguments)
     out = out.reshape(batch, heads, queries, value.shape[-1])
@@ -153,10 +148,14 @@ def _products(left: jax.Array, right: jax.Array) -> jax.Array:
 
 
 def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
-    """XLA's CPU library rearranges the right operand as it goes, see linear.py: so here that is one token's queries.
+    """One token's products, on a CPU: those of a few queries with each key, or XLA's library.
 
-    Those of several tokens have so many scores that XLA would copy them into order.
+    That rearranges the right operand as it goes, see linear.py: so here that is the queries. Those of several tokens
+    have so many scores that XLA would copy them into order.
     """
+    group = grouped.shape[2]
+    if are_few(group):
+        return each_once(grouped.astype(jnp.float32), key, math.gcd(key.shape[2], 2) if group == 1 else 1)
     scores = _products(key, jax.lax.optimization_barrier(grouped))
     return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
 

@@ -5,11 +5,14 @@ and each number is converted where it is read, never the whole matrix. Other pla
 many rows of float32, where arithmetic takes the time and not reading.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 
 MANY_ROWS = 128
-_FUSED_BYTES = 16 << 10  # XLA reads a matrix in place in a product with a vector of fewer bytes
+_SUMS = 16  # vectors of sums that the registers hold, beside what is added
+_L1_BYTES = 32 << 10
 
 
 def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> jax.Array:
@@ -69,36 +72,55 @@ def _plain(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:
     narrow = weight.dtype != rows.dtype
-    count, inputs = rows.shape
-    # Two rows one by one read twice the bytes of a matrix of at most half the width.
-    if count <= (2 if narrow else 1) and inputs * rows.dtype.itemsize < _FUSED_BYTES:
-        return one_by_one(rows, weight)
+    count, outputs = rows.shape[0], weight.shape[0]
+    few = are_few(-(-count // 2) if narrow else count)  # reading narrow ones takes the library longer
+    if few and (narrow or count == 1 or rows.nbytes <= _L1_BYTES):
+        parts = 4 if count == 1 else _SUMS // 2 ** (count - 1).bit_length()
+        return each_once(rows, weight, math.gcd(outputs, parts))
     return _converting(rows, weight) if narrow else _weight_first(rows, weight)
 
 
-def one_by_one(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """[rows, inputs] by [outputs, inputs], a row after the other as `in_place` does it.
+def are_few(rows: int) -> bool:
+    """Whether `each_once` suits them. Several CPU devices stand in for chips: parts of what is split over them would
+    have to be exchanged."""
+    return rows <= 4 and jax.local_device_count() == 1
 
-    The barrier keeps XLA from converting weights ahead of the loop over steps.
+
+def each_once(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:
+    """Products on a CPU in one loop, which reads each number of the matrix once, where it lies, for a few rows at once.
+
+    It is one reduction with a sum for every row and part of the matrix. It is fast where `parts` times the number of
+    rows is 2 or more (of one sum, XLA's library makes a product) and the processor has registers for all (`_SUMS`); and
+    where a program lets it add up in another order than written, see programs.py. The barrier keeps XLA from converting
+    a matrix ahead of the loop over steps.
+
+    Args:
+        rows: [..., n, inputs].
+        matrix: [..., outputs, inputs], in any dtype.
+        parts: into how many it is divided, which are read side by side; divides `outputs`.
+
+    Returns:
+        [..., n, outputs], in the dtype of `rows`.
     """
-    rows, weight = jax.lax.optimization_barrier((opaque(rows), weight))
-    return jnp.stack([in_place(row, weight.astype(row.dtype)) for row in rows])
+    rows, matrix = jax.lax.optimization_barrier((_opaque(rows), matrix))
+    *batch, outputs, inputs = matrix.shape
+    matrix = matrix.reshape(*batch, parts, outputs // parts, inputs)
+    products = [
+        matrix[..., part, :, :].astype(rows.dtype) * rows[..., row, None, :]
+        for row in range(rows.shape[-2])
+        for part in range(parts)
+    ]
+    zeros = [jnp.zeros((), rows.dtype)] * len(products)
+    sums = jax.lax.reduce(
+        products, zeros, lambda one, other: [a + b for a, b in zip(one, other, strict=True)], (len(batch) + 1,)
+    )
+    return jnp.stack(sums, axis=-2).reshape(*batch, -1, outputs)
 
 
-def opaque(rows: jax.Array) -> jax.Array:
-    """The same numbers, which XLA computes before `in_place`, and not again for each output: it takes what is cheap
-    into its loops, but not a division, and can't see that this one is by one."""
+def _opaque(rows: jax.Array) -> jax.Array:
+    """The same numbers, which XLA computes before the loop over outputs, and not again for each of them: it takes what
+    is cheap into its loops, but not a division, and can't see that this one is by one."""
     return rows / jnp.where(rows == rows, 1, 2)
-
-
-def in_place(row: jax.Array, matrix: jax.Array) -> jax.Array:
-    """[inputs] by [outputs, inputs] on a CPU: one loop that reads the matrix where it lies, as fast as memory gives it.
-
-    For a row of less than 16 KB. A sum whose only reader is an addition would be joined with it, for which XLA
-    rearranges the whole matrix; so it is compared, too. NaN stays NaN.
-    """
-    out = jnp.dot(row, matrix.T)
-    return jnp.where(out == out, out, jnp.nan)
 
 
 def _weight_first(rows: jax.Array, weight: jax.Array) -> jax.Array:

@@ -26,7 +26,16 @@ from hfjax_app.runtime.mesh import replicated
 _SMALLER = "fewer slots, a shorter context, smaller pictures or int8 weights need less memory"
 
 # LLVM's third level, XLA's own choice on a CPU, takes a fifth longer for programs that are no faster.
-_CPU_OPTIONS = {"xla_backend_optimization_level": 2}
+# Of fast math only that sums may be added up in another order than written, without which LLVM adds one number at a time
+# (see `linear.each_once`), and that the sign of zero is not kept. NaN, infinity and divisions stay what they are.
+_CPU_OPTIONS = {
+    "xla_backend_optimization_level": 2,
+    "xla_cpu_enable_fast_math": True,
+    "xla_cpu_fast_math_honor_nans": True,
+    "xla_cpu_fast_math_honor_infs": True,
+    "xla_cpu_fast_math_honor_division": True,
+    "xla_cpu_fast_math_honor_functions": True,
+}
 
 # One for all models, so that those that were asked for first are ready first.
 _compiler = ThreadPoolExecutor(1, "compile")

@@ -27,9 +27,9 @@ def test_equals_torch(shape: tuple[int, ...], bias: np.ndarray | None) -> None:
     np.testing.assert_allclose(got, want.numpy(), atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", [2, 3])
 def test_sequences_share_one_product_in_which_the_weight_comes_first(rows: int) -> None:
-    """Four slots of a decode step: their rows are multiplied together. With the weight as the second operand, XLA
+    """Several tokens of four slots: their rows are multiplied together. With the weight as the second operand, XLA
     rearranges it at every step, which took twice the time."""
     x = RANDOM.standard_normal((4, 1, rows, 32)).astype(np.float32)
     compiled = jax.jit(lambda x, w: jax.vmap(linear, (0, None))(x, w)).lower(x, WEIGHT).compile()
@@ -90,8 +90,25 @@ def test_what_a_row_is_made_of_is_computed_once_and_not_for_each_output() -> Non
     before a layer into it, at the cost of what reading in place had gained."""
     x, weight = jax.ShapeDtypeStruct((1, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), jnp.float32)
     compiled = jax.jit(lambda x, scale, weight: linear(jax.nn.silu(x) * scale, weight)).lower(x, x, weight).compile()
-    [loop] = [part for part in compiled.as_text().split("\n\n") if " dot(" in part]
-    assert sorted(re.findall(r"= (\S+?)\{\S* parameter", loop)) == ["f32[1,512]", "f32[512,512]"]
+    [loop] = [part for part in compiled.as_text().split("\n\n") if "f32[512,512]" in part and " reduce(" in part]
+    assert sorted(re.findall(r"= (f32\[\d+,\d+\])\S* parameter", loop)) == ["f32[1,512]", "f32[512,512]"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows"), [("float32", 1), ("float32", 4), ("bfloat16", 1), ("bfloat16", 8), ("int8", 8)]
+)
+def test_a_few_rows_are_multiplied_in_one_loop_over_the_weights(dtype: str, rows: int) -> None:
+    """XLA's library took the time of eight rows for two, or a loop for each row read the weights as many times."""
+    x, weight = jax.ShapeDtypeStruct((rows, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), dtype)
+    text = jax.jit(linear).lower(x, weight).compile().as_text()
+    entry = text[text.index("ENTRY") :]
+    name = re.search(r"(%\S+) = \S+\[512,512\]\S* parameter", entry)[1]
+    readers = [line for line in entry.splitlines() if f"{name}," in line or f"{name})" in line]
+    assert len(readers) == 1
+    called = re.search(r"calls=(%\S+?),", readers[0])[1]
+    body = text[text.index(f"{called} (") :].split("\n\n")[0]
+    assert body.count(" reduce(") == 1
+    assert " dot(" not in body
 
 
 def test_a_number_that_is_none_stays_none() -> None:

@@ -82,7 +82,8 @@ def test_they_are_one_product_and_give_the_same() -> None:
     program = jax.jit(pure_function(bare)).lower(weights, x).compile()
     np.testing.assert_allclose(program(weights, x), want, rtol=1e-5, atol=1e-5)
     # Query, key and value; out; gate and up; tied; twice two times.
-    assert len(re.findall(r" dot\(", program.as_text())) == 6
+    text = program.as_text()
+    assert len(re.findall(r"calls=(%\S+), .*reduce", text[text.index("ENTRY") :])) == 6
 
 
 def test_shapes_are_merged_as_weights_are() -> None:
