@@ -9,6 +9,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 MANY_ROWS = 128
 _SUMS = 16  # vectors of sums that the registers hold, beside what is added
@@ -104,17 +105,18 @@ def each_once(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:
     """
     rows, matrix = jax.lax.optimization_barrier((_opaque(rows), matrix))
     *batch, outputs, inputs = matrix.shape
-    matrix = matrix.reshape(*batch, parts, outputs // parts, inputs)
-    products = [
-        matrix[..., part, :, :].astype(rows.dtype) * rows[..., row, None, :]
-        for row in range(rows.shape[-2])
-        for part in range(parts)
+    axis, size = len(batch), outputs // parts
+    shape, same = (*batch, size, inputs), range(axis + 2)
+    # Few operations, and of jax.lax: a program has a hundred of these loops, and takes its time to be compiled.
+    columns = [
+        jax.lax.slice_in_dim(matrix, i * size, (i + 1) * size, axis=axis).astype(rows.dtype) for i in range(parts)
     ]
-    zeros = [jnp.zeros((), rows.dtype)] * len(products)
-    sums = jax.lax.reduce(
-        products, zeros, lambda one, other: [a + b for a, b in zip(one, other, strict=True)], (len(batch) + 1,)
-    )
-    return jnp.stack(sums, axis=-2).reshape(*batch, -1, outputs)
+    each = [jax.lax.index_in_dim(rows, i, axis=axis) for i in range(rows.shape[axis])]
+    each = [jax.lax.broadcast_in_dim(row, shape, same) for row in each]
+    products = [jax.lax.mul(row, column) for row in each for column in columns]
+    zeros = [np.zeros((), rows.dtype)] * len(products)
+    sums = jax.lax.reduce(products, zeros, lambda one, other: list(map(jax.lax.add, one, other)), (axis + 1,))
+    return jax.lax.concatenate(sums, axis).reshape(*batch, -1, outputs)
 
 
 def _opaque(rows: jax.Array) -> jax.Array:

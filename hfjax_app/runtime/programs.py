@@ -26,8 +26,8 @@ from hfjax_app.runtime.mesh import replicated
 _SMALLER = "fewer slots, a shorter context, smaller pictures or int8 weights need less memory"
 
 # LLVM's third level, XLA's own choice on a CPU, takes a fifth longer for programs that are no faster.
-# Of fast math only that sums may be added up in another order than written, without which LLVM adds one number at a time
-# (see `linear.each_once`), and that the sign of zero is not kept. NaN, infinity and divisions stay what they are.
+# Of fast math only that sums may be added up in another order than written, without which LLVM adds one number after
+# the other (see `linear.each_once`), and that the sign of zero is not kept. NaN, infinity and divisions stay.
 _CPU_OPTIONS = {
     "xla_backend_optimization_level": 2,
     "xla_cpu_enable_fast_math": True,
