@@ -154,7 +154,7 @@ def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
     have so many scores that XLA would copy them into order.
     """
     group = grouped.shape[2]
-    if are_few(group):
+    if are_few(group, most=4):
         return each_once(grouped.astype(jnp.float32), key, math.gcd(key.shape[2], 2) if group == 1 else 1)
     scores = _products(key, jax.lax.optimization_barrier(grouped))
     return jax.lax.optimization_barrier(scores).swapaxes(2, 3)

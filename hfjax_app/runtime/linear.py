@@ -74,17 +74,17 @@ def _plain(rows: jax.Array, weight: jax.Array) -> jax.Array:
 def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:
     narrow = weight.dtype != rows.dtype
     count, outputs = rows.shape[0], weight.shape[0]
-    few = are_few(-(-count // 2) if narrow else count)  # reading narrow ones takes the library longer
+    few = are_few(count, most=8 if narrow else 4)  # with narrow ones the library is slower
     if few and (narrow or count == 1 or rows.nbytes <= _L1_BYTES):
         parts = 4 if count == 1 else _SUMS // 2 ** (count - 1).bit_length()
         return each_once(rows, weight, math.gcd(outputs, parts))
     return _converting(rows, weight) if narrow else _weight_first(rows, weight)
 
 
-def are_few(rows: int) -> bool:
-    """Whether `each_once` suits them. Several CPU devices stand in for chips: parts of what is split over them would
+def are_few(rows: int, most: int) -> bool:
+    """Whether `each_once` is for them. Several CPU devices stand in for chips: parts of what is split over them would
     have to be exchanged."""
-    return rows <= 4 and jax.local_device_count() == 1
+    return rows <= most and jax.local_device_count() == 1
 
 
 def each_once(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:

@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat import worker as worker_module
 from hfjax_app.chat.decode_state import NOT_A_NUMBER, NOTHING
+from hfjax_app.chat.model_runner import ModelRunner
 from hfjax_app.chat.sampling import packed, sampler_state
 from hfjax_app.chat.stream import Progress, TokenStream
 from hfjax_app.errors import EngineStopped
@@ -184,6 +185,15 @@ def test_a_chunk_before_the_last_tells_of_what_is_no_number(engine: ChatEngine) 
     assert told == [NOTHING, NOT_A_NUMBER]
 
 
+def read(runner: ModelRunner, slot: int, tokens: np.ndarray, start: int) -> int:
+    """Prefill from `start` on, in chunks; returns the token that follows, or what else is told."""
+    for at in range(start, len(tokens), 16):
+        chunk = tokens[at : at + 16]
+        sampler = packed(sampler_state(GREEDY, 0))
+        made = runner.prefill(slot, np.resize(chunk, 16), at, len(chunk), 9, sampler)
+    return int(np.asarray(made.tokens).item())
+
+
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_what_lies_behind_a_copied_beginning_stays_there(
     architecture: str, engine_of: Callable[[str], ChatEngine]
@@ -191,22 +201,16 @@ def test_what_lies_behind_a_copied_beginning_stays_there(
     """Another one's NaN, of which nobody had heard yet, failed whoever had the same beginning."""
     engine = engine_of(architecture)
     runner, name = engine.runner, "model.embed_tokens.weight"
-    weights, sampler = runner.weights, packed(sampler_state(GREEDY, 0))
+    weights = runner.weights
     prompt = np.array(prompt_of(96), np.int32)
     sick = prompt.copy()
     sick[85] = 505
 
-    def read(slot: int, tokens: np.ndarray, start: int) -> int:
-        for at in range(start, len(tokens), 16):
-            chunk = tokens[at : at + 16]
-            made = runner.prefill(slot, np.resize(chunk, 16), at, len(chunk), 9 if at == 80 else 0, sampler)
-        return int(np.asarray(made.tokens).item())
-
     try:
         runner.weights = {**weights, name: jnp.asarray(weights[name]).at[505].set(jnp.nan)}
-        assert read(0, sick, 0) == NOT_A_NUMBER
+        assert read(runner, 0, sick, 0) == NOT_A_NUMBER
         runner.copy(0, 1, 80, 96)
-        assert read(1, prompt[:84], 80) == read(2, prompt[:84], 0) != NOT_A_NUMBER
+        assert read(runner, 1, prompt[:84], 80) == read(runner, 2, prompt[:84], 0) != NOT_A_NUMBER
     finally:
         runner.weights = weights
         runner.clear(0)
@@ -216,20 +220,14 @@ def test_what_lies_behind_a_copied_beginning_stays_there(
 def test_a_copied_beginning_can_be_gone_back_behind(engine_of: Callable[[str], ChatEngine]) -> None:
     """Nothing of a ring that has not turned yet is lost, in a copy as in its source."""
     engine = engine_of("gemma3")
-    runner, sampler = engine.runner, packed(sampler_state(GREEDY, 0))
+    runner = engine.runner
     prompt = np.array(prompt_of(48), np.int32)
     edited = np.array([*prompt[:20], 7, 8], np.int32)
 
-    def read(slot: int, tokens: np.ndarray, start: int) -> int:
-        for at in range(start, len(tokens), 16):
-            chunk = tokens[at : at + 16]
-            made = runner.prefill(slot, np.resize(chunk, 16), at, len(chunk), 9, sampler)
-        return int(np.asarray(made.tokens).item())
-
     engine._worker.scheduler.slots.forget_all()
-    read(0, prompt, 0)
+    read(runner, 0, prompt, 0)
     runner.copy(0, 1, 45, 48)
-    assert read(1, edited, 20) == read(2, edited, 0)
+    assert read(runner, 1, edited, 20) == read(runner, 2, edited, 0)
 
 
 def test_a_request_that_nothing_is_done_for_fails(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:

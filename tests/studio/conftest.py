@@ -200,6 +200,10 @@ class Visits:
         faults, self._faults = self._faults, []
         assert faults == []
 
+    def messages(self) -> list[str]:
+        """What the lasting pages tell at the moment."""
+        return [text for page in self._pages.values() for text in page.locator(".toast-wrap").all_inner_texts()]
+
     def close(self) -> None:
         for context in self._contexts:
             context.close()
@@ -231,5 +235,6 @@ def revisit(_lasting: Visits, request: pytest.FixtureRequest) -> Iterator[Callab
     failed = request.session.testsfailed
     yield _lasting.again
     if request.session.testsfailed > failed:
+        print("messages on the page:", _lasting.messages())
         _lasting.close()
     _lasting.check()
