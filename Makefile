@@ -11,6 +11,8 @@ PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
 # pip would make the bytecode of all 16,000 modules, which takes longer than to unpack them. Python makes that of the
 # third that is imported, and keeps it if it may.
 export PYTHONDONTWRITEBYTECODE :=
+# Large arrays on pages of 2 MiB, where Linux gives them to who asks: four users' chat takes a tenth less time.
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 RUFF := $(VENV)/bin/ruff
 
 .DEFAULT_GOAL := help
@@ -49,8 +51,9 @@ format: $(VENV)/.installed-dev
 	@$(RUFF) check --fix
 	@$(RUFF) format
 
+bench: ROUNDS := 5
 bench: $(VENV)/.installed-bench
-	@$(PY) -m benchmarks.chat
+	@$(PY) -m benchmarks.chat --rounds $(ROUNDS)
 
 # Always built anew: a build uses this processor's instructions, and pip's cache may hold one of another's. Without AMX,
 # whose code in llama.cpp ended in an illegal instruction on a virtual machine that has it.

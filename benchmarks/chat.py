@@ -123,8 +123,8 @@ def growth(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, A
     result["bytes_per_slot_and_token"] = cache_bytes(many) // (32 * 256)
     for users in (1, 2, 4, 8, 16, 32):
         many.run(prompts_of(users, PROMPT, seed=users), 4)
-        run = many.run(prompts_of(users, PROMPT, seed=100 + users), 64)
-        result["users"][users] = users * 64 / run.seconds
+        runs = [many.run(prompts_of(users, PROMPT, seed=seed + users), 64) for seed in (100, 200, 300)]
+        result["users"][users] = users * 64 / statistics.median(run.seconds for run in runs)
         print(f"{users} users: {result['users'][users]:,.1f} tokens/s", flush=True)
     many.engine.stop()
     del many

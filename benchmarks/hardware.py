@@ -31,6 +31,7 @@ def describe() -> dict[str, object]:
         "cores": os.cpu_count(),
         "devices": sorted({device.device_kind for device in jax.devices()}),
         "python": platform.python_version(),
+        "malloc": os.environ.get("GLIBC_TUNABLES", ""),  # the Makefile's choice, for all contenders
         "load_before": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
     } | {name: version(name) for name in packages}
 

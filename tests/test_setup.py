@@ -84,6 +84,19 @@ def first_line(result: subprocess.CompletedProcess[str]) -> str:
 
 
 @needs_make
+def test_large_arrays_get_large_pages_unless_the_user_tunes_glibc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show = "--eval=show: ; @echo $$GLIBC_TUNABLES"
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)  # make test has set it
+    asked = make(tmp_path, show, "show").stdout.strip()
+    assert asked == "glibc.malloc.hugetlb=1"
+    assert f"GLIBC_TUNABLES={asked}" in (ROOT / "deploy" / "Dockerfile.cpu").read_text()
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=3")
+    assert make(tmp_path, show, "show").stdout.strip() == "glibc.malloc.check=3"
+
+
+@needs_make
 def test_a_missing_python_is_one_line(tmp_path: Path) -> None:
     assert "python9 not found" in first_line(make(tmp_path, "run", "PYTHON=python9"))
 

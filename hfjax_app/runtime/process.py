@@ -68,7 +68,9 @@ def keep_freed_memory() -> None:
     XLA on CPU allocates every temporary with malloc on every call. By default glibc maps and unmaps large ones, and the
     page faults cost more than the arithmetic. The settings act on what is allocated afterwards. Blocks of 64 MiB and
     more, such as large pictures need, are still mapped outside the main thread: an arena holds no larger ones there.
-    Does nothing where the C library has no mallopt (musl, macOS).
+    With GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment that is 2 MiB for each fault, where Linux has such
+    pages for who asks; a process can't choose that for itself. Does nothing where the C library has no mallopt (musl,
+    macOS).
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
