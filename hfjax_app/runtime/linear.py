@@ -5,14 +5,13 @@ and each number is converted where it is read, never the whole matrix. Other pla
 many rows of float32, where arithmetic takes the time and not reading.
 """
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 MANY_ROWS = 128
-_SUMS = 16  # vectors of sums that the registers hold, beside what is added
+# Into how many parts weights are divided for up to so many rows. Each row and part is a sum in a register.
+_PARTS = {1: 4, 2: 8, 4: 4, 8: 3}
 _L1_BYTES = 32 << 10
 
 
@@ -76,8 +75,8 @@ def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:
     count, outputs = rows.shape[0], weight.shape[0]
     few = are_few(count, most=8 if narrow else 4)  # with narrow ones the library is slower
     if few and (narrow or count == 1 or rows.nbytes <= _L1_BYTES):
-        parts = 4 if count == 1 else _SUMS // 2 ** (count - 1).bit_length()
-        return each_once(rows, weight, math.gcd(outputs, parts))
+        most = next(parts for up_to, parts in _PARTS.items() if count <= up_to)
+        return each_once(rows, weight, next(parts for parts in range(most, 0, -1) if outputs % parts == 0))
     return _converting(rows, weight) if narrow else _weight_first(rows, weight)
 
 
@@ -91,9 +90,9 @@ def each_once(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:
     """Products on a CPU in one loop, which reads each number of the matrix once, where it lies, for a few rows at once.
 
     It is one reduction with a sum for every row and part of the matrix. It is fast where `parts` times the number of
-    rows is 2 or more (of one sum, XLA's library makes a product) and the processor has registers for all (`_SUMS`); and
-    where a program lets it add up in another order than written, see programs.py. The barrier keeps XLA from converting
-    a matrix ahead of the loop over steps.
+    rows is 2 or more (of one sum, XLA's library makes a product) and the processor has registers for all (24 vectors);
+    and where a program lets it add up in another order than written, see programs.py. The barrier keeps XLA from
+    converting a matrix ahead of the loop over steps.
 
     Args:
         rows: [..., n, inputs].

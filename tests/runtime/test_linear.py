@@ -59,11 +59,13 @@ def test_gradients_equal_torch(rows: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize("rows", [1, 2, 3, 200])
-@pytest.mark.parametrize("inputs", [32, 5000])
-def test_narrow_weights_are_multiplied_as_what_they_are_in_float32(dtype: str, rows: int, inputs: int) -> None:
-    """One row, two, several and many, short ones and such as XLA doesn't read in place."""
-    weight = jnp.asarray(RANDOM.standard_normal((48, inputs)) * 20, dtype)
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 200])
+@pytest.mark.parametrize(("outputs", "inputs"), [(48, 32), (50, 32), (48, 5000)])
+def test_narrow_weights_are_multiplied_as_what_they_are_in_float32(
+    dtype: str, rows: int, outputs: int, inputs: int
+) -> None:
+    """One row, two, several and many, short ones and such as XLA doesn't read in place; outputs in several parts."""
+    weight = jnp.asarray(RANDOM.standard_normal((outputs, inputs)) * 20, dtype)
     x = RANDOM.standard_normal((rows, inputs)).astype(np.float32)
     got = jax.jit(product)(x, weight)
     assert got.dtype == jnp.float32
