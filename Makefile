@@ -83,7 +83,7 @@ $(VENV)/.installed: requirements.txt | $(VENV)/.created
 	@$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep -m 1 '^torch==' requirements.txt))
 	@$(PIP) -r requirements.txt || $(build_failed)
 	@$(PY) -c "import gradio" & \
-	  TRANSFORMERS_VERBOSITY=error $(PY) -c "import hfjax_app.chat.engine, hfjax_app.images.generator, hfjax_app.sentiment.classifier"; wait
+	  TRANSFORMERS_VERBOSITY=error $(PY) -c "import hfjax_app.chat.engine.llm_engine, hfjax_app.images.generator, hfjax_app.sentiment.classifier"; wait
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed

@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E
 from benchmarks.contenders import SHAPES, Engine  # noqa: E402
 from benchmarks.hardware import describe  # noqa: E402
 from hfjax_app.chat import ChatEngine  # noqa: E402
-from hfjax_app.chat.conversation import ChatFormat  # noqa: E402
+from hfjax_app.chat.text.chat_template import ChatFormat  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 from tests.studio.conftest import CHROMIUM, FLAGS, end, start  # noqa: E402
 

@@ -59,9 +59,9 @@ def load(contender: str, folder: str, kind: str) -> list[Any]:
     name, kept = KINDS[kind]
     dtype = getattr(torch, name)
     if contender == OURS:
-        from hfjax_app.runtime.bfloat16 import narrow
-        from hfjax_app.runtime.empty_model import empty_model
-        from hfjax_app.runtime.weights import read
+        from hfjax_app.runtime.checkpoints.empty_model import empty_model
+        from hfjax_app.runtime.checkpoints.safetensors_reader import read
+        from hfjax_app.runtime.cpu.bf16_weights import narrow
 
         model = empty_model(AutoModelForCausalLM, folder, dtype)
         arrays = list(read(model, folder, narrow=narrow(model) if kept else ()).values())

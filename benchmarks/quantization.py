@@ -21,8 +21,8 @@ import numpy as np  # noqa: E402
 
 from benchmarks.hardware import describe  # noqa: E402
 from hfjax_app.chat import ChatEngine, SamplingParams  # noqa: E402
-from hfjax_app.chat.conversation import ChatFormat  # noqa: E402
-from hfjax_app.chat.kv_cache import allocate  # noqa: E402
+from hfjax_app.chat.model.kv_cache import allocate  # noqa: E402
+from hfjax_app.chat.text.chat_template import ChatFormat  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 from hfjax_app.runtime.programs import Programs  # noqa: E402
 from training.chat.architectures import ARCHITECTURES  # noqa: E402

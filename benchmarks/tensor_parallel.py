@@ -26,10 +26,10 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from benchmarks.hardware import describe  # noqa: E402
 from benchmarks.shapes import LLAMA_3_2_1B  # noqa: E402
-from hfjax_app.chat.model_runner import ModelRunner  # noqa: E402
+from hfjax_app.chat.model.model_runner import ModelRunner  # noqa: E402
+from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, shapes  # noqa: E402
 from hfjax_app.runtime.mesh import TensorParallel, mesh_of  # noqa: E402
 from hfjax_app.runtime.programs import Programs  # noqa: E402
-from hfjax_app.runtime.weights import on_one_device, shapes  # noqa: E402
 
 DEVICES = (1, 2, 4, 8)
 # "tiny" to try the benchmark itself.

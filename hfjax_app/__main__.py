@@ -72,7 +72,7 @@ def _failed(error: BaseException, traceback: bool, status: int) -> int:
 def serve(arguments: argparse.Namespace) -> None:
     settings = load_settings(**{name: getattr(arguments, name) for name in Settings.model_fields})
     from hfjax_app.backends import Backends
-    from hfjax_app.studio import launch
+    from hfjax_app.server.server import launch
 
     launch(Backends(settings), settings)
 
@@ -80,8 +80,8 @@ def serve(arguments: argparse.Namespace) -> None:
 def chat(arguments: argparse.Namespace) -> None:
     settings = load_settings(chat_model=arguments.model, context=arguments.context)
     from hfjax_app.chat import SamplingParams
-    from hfjax_app.chat.conversation import MAX_CHARACTERS
-    from hfjax_app.text import checked_text
+    from hfjax_app.chat.text.chat_template import MAX_CHARACTERS
+    from hfjax_app.validation import checked_text
 
     checked_text(arguments.text, "message", MAX_CHARACTERS)
     options = _given(arguments, "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")

@@ -12,7 +12,7 @@ from typing import Any
 
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable
-from hfjax_app.runtime import loading
+from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.process import freeze_objects, keep_compiled, prepare
 from hfjax_app.runtime.programs import CompilerCount, ProgramReport
 from hfjax_app.settings import Settings
@@ -80,7 +80,7 @@ class Backend:
         Args:
             on_turn: called when the turn has come.
         """
-        with loading.turn():
+        with tracing_lock.turn():
             self._state, started = "loading", time.monotonic()
             on_turn()
             try:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.model_runner import ModelRunner
+from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.images import ImageGenerator
 from hfjax_app.images.denoiser import Denoiser
 from tests.chat.conftest import make_model

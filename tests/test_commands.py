@@ -396,7 +396,7 @@ def test_an_unexpected_error_is_one_line_and_traceback_shows_where(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("two\nlines")
 
-    monkeypatch.setattr("hfjax_app.chat.engine.empty_model", broken)
+    monkeypatch.setattr("hfjax_app.chat.engine.llm_engine.empty_model", broken)
     assert run("chat", "Hi") == (1, "", "error: ZeroDivisionError: two lines (--traceback shows where)\n")
     with pytest.raises(ZeroDivisionError):
         main(["chat", "Hi", "--traceback"])

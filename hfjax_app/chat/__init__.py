@@ -1,6 +1,6 @@
 """The chat backend: a decoding engine for any causal language model, and conversations on top of it."""
 
-from hfjax_app.public import on_demand
+from hfjax_app.lazy_import import on_demand
 
 __all__ = ["ChatAssistant", "ChatEngine", "Reply", "SamplingParams", "ZeroShot"]
 
@@ -8,8 +8,8 @@ __getattr__ = on_demand(
     __name__,
     {
         "assistant": ("ChatAssistant", "Reply"),
-        "engine": ("ChatEngine",),
-        "params": ("SamplingParams",),
+        "engine.llm_engine": ("ChatEngine",),
+        "sampling.params": ("SamplingParams",),
         "zero_shot": ("ZeroShot",),
     },
 )

@@ -6,7 +6,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from hfjax_app.chat.conversation import (
+from hfjax_app.chat.engine.llm_engine import ChatEngine
+from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.sampling.params import SamplingParams
+from hfjax_app.chat.text.chat_template import (
     MAX_CHARACTERS,
     ChatFormat,
     Detokenizer,
@@ -14,12 +17,9 @@ from hfjax_app.chat.conversation import (
     checked_messages,
     checked_stop,
 )
-from hfjax_app.chat.engine import ChatEngine
-from hfjax_app.chat.params import SamplingParams
-from hfjax_app.chat.stream import Progress
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.text import checked_text
+from hfjax_app.validation import checked_text
 
 HEARTBEAT_S = 0.5
 

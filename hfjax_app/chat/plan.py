@@ -12,18 +12,18 @@ import torch
 from jax.sharding import AbstractMesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from hfjax_app.chat.engine import end_tokens
-from hfjax_app.chat.label_scores import LabelScores
-from hfjax_app.chat.model_runner import ModelRunner
-from hfjax_app.chat.need import Need, need_of
+from hfjax_app.chat.engine.llm_engine import end_tokens
+from hfjax_app.chat.memory import Need, need_of
+from hfjax_app.chat.model.label_scores import LabelScores
+from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import bfloat16
-from hfjax_app.runtime.empty_model import empty_model, saved_dtype
-from hfjax_app.runtime.hub import NoTokenizer, load
+from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
+from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
+from hfjax_app.runtime.checkpoints.safetensors_reader import DTYPES, on_one_device, shapes
+from hfjax_app.runtime.cpu import bf16_weights
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
-from hfjax_app.runtime.weights import DTYPES, on_one_device, shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class ChatPlanner:
         int8: whether linear layers are to be quantised.
         speculation: whether the app may draft, which takes programs of its own.
         on_one_cpu: whether the only device is a CPU, which has programs of its own.
-        kept: whether there weights that were saved in bfloat16 stay so beside float32, see `runtime/bfloat16.py`.
+        kept: whether there weights that were saved in bfloat16 stay so beside float32, see `runtime/bf16_weights.py`.
 
     Raises:
         ModelUnavailable: no such model, or its architecture can't run, and why.
@@ -69,7 +69,7 @@ class ChatPlanner:
         self._on_one_cpu = on_one_cpu
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
         narrow = on_one_cpu and kept and saved_dtype(source) == torch.bfloat16
-        self._narrow = bfloat16.narrow(self.model) if narrow else set()
+        self._narrow = bf16_weights.narrow(self.model) if narrow else set()
         self._needs: dict[int, Need] = {}
         try:
             template = load(AutoTokenizer.from_pretrained, source).chat_template is not None

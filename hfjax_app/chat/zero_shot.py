@@ -10,12 +10,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from hfjax_app.chat.conversation import ChatFormat
-from hfjax_app.chat.engine import ChatEngine
-from hfjax_app.chat.label_scores import LABEL_TOKENS, MAX_LABELS, LabelScores
+from hfjax_app.chat.engine.llm_engine import ChatEngine
+from hfjax_app.chat.model.label_scores import LABEL_TOKENS, MAX_LABELS, LabelScores
+from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.text import checked_text
+from hfjax_app.validation import checked_text
 
 MAX_CHARACTERS = 10_000
 MAX_LABEL_CHARACTERS = 60

@@ -1,6 +1,6 @@
 """Images: a diffusers pipeline as warm programs, one dispatch for each denoising step of a picture."""
 
-from hfjax_app.public import on_demand
+from hfjax_app.lazy_import import on_demand
 
 __all__ = ["ImageGenerator", "ImageStep", "Picture", "Verdict", "Waiting", "replay"]
 

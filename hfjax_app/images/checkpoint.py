@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard, try_to_load_from_cache
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hfjax_app.errors import ModelUnavailable, first_line
-from hfjax_app.runtime.hub import Checkpoint, check_vocabulary, explain, fetch, needs_code, wants_code
+from hfjax_app.runtime.checkpoints.hub import Checkpoint, check_vocabulary, explain, fetch, needs_code, wants_code
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5

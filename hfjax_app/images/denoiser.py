@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from hfjax_app.images.conditioning import PromptReader, Told, shapes_of
 from hfjax_app.images.noise import step_noise
-from hfjax_app.runtime.calls import Calls
-from hfjax_app.runtime.kernels import Kernels, as_torch
+from hfjax_app.images.prompt_conditioning import PromptReader, Told, shapes_of
+from hfjax_app.runtime.cpu.conv_layout import Kernels, as_torch
+from hfjax_app.runtime.cpu.packed_biases import Vectors, apart, joined
 from hfjax_app.runtime.mesh import is_one_cpu, replicated, split
 from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Programs, argument_bytes
-from hfjax_app.runtime.vectors import Vectors, apart, joined
 
 _FOR_PREDICTION = ("timestep", "input_scale")
 
@@ -29,13 +29,13 @@ class Network:
     Args:
         module: as torch has it.
         weights: its own on the device, or for planned programs their shapes.
-        kernels: those of its weights that are not kept as torch has them, see `runtime/kernels.py`.
+        kernels: those of its weights that are not kept as torch has them, see `runtime/cpu/conv_layout.py`.
         dtype: that it computes in.
         reader: calls it as its pipeline does.
         mesh: the devices that share the rows, one axis; None: one device.
 
     Attributes:
-        weights: as given, or on one CPU device with all vectors joined, see `runtime/vectors.py`.
+        weights: as given, or on one CPU device with all vectors joined, see `runtime/cpu/packed_biases.py`.
     """
 
     def __init__(

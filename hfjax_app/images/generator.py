@@ -22,8 +22,9 @@ from torchax.ops import mappings
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
+from hfjax_app.images.admission_queue import Line
 from hfjax_app.images.checkpoint import Recommended, fetch_weights, read_empty, recommended, revision_of
-from hfjax_app.images.line import Line
+from hfjax_app.images.denoising_state import Run
 from hfjax_app.images.mask import to_text
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.recipe import Recipe, current_versions, digest
@@ -37,14 +38,13 @@ from hfjax_app.images.request import (
     real_number,
     whole_number,
 )
-from hfjax_app.images.run import Run
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
-from hfjax_app.runtime.hub import Checkpoint
+from hfjax_app.runtime.checkpoints.hub import Checkpoint
+from hfjax_app.runtime.checkpoints.safetensors_reader import DTYPES, default_dtype
+from hfjax_app.runtime.fair_lock import Turns
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
-from hfjax_app.runtime.turns import Turns
-from hfjax_app.runtime.weights import DTYPES, default_dtype
 
 # Requests that take turns; the others wait in line. More would only make every one of them slower.
 SERVED_TOGETHER = 4

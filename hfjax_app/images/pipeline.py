@@ -1,7 +1,7 @@
 """A text-to-image pipeline as compiled programs: read the prompts, encode a picture, denoise by one step, decode.
 
-The networks are transformers' and diffusers' own, unmodified; `conditioning.py` finds what the denoiser is told, and
-`denoiser.py` makes a step of it. One picture at a time: a denoiser is bound by arithmetic at a guidance pair already,
+The networks are transformers' and diffusers' own, unmodified; `prompt_conditioning.py` finds what the denoiser is
+told, and `denoiser.py` makes a step of it. One picture at a time: a denoiser is bound by arithmetic at a guidance pair already,
 so that pictures which are drawn together take turns, each in the same programs as alone, and come out the same to the
 last bit. Where there are several devices, two of them share a guidance pair; each holds all weights, and what else
 there is to compute both do. Another size is another set of programs.
@@ -20,19 +20,19 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.checkpoint import denoiser_name
-from hfjax_app.images.conditioning import PromptReader, Told
 from hfjax_app.images.denoiser import Denoiser, Network
+from hfjax_app.images.prompt_conditioning import PromptReader, Told
 from hfjax_app.images.request import LARGEST
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
-from hfjax_app.runtime import loading
-from hfjax_app.runtime.calls import Calls
-from hfjax_app.runtime.hub import Checkpoint
-from hfjax_app.runtime.kernels import as_torch, kernels_of
+from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime.checkpoints.hub import Checkpoint
+from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
+from hfjax_app.runtime.cpu.conv_layout import as_torch, kernels_of
 from hfjax_app.runtime.mesh import pair_mesh, replicated
 from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
-from hfjax_app.runtime.weights import weights_for
 
 SIZE_STEP = 8
 MOST_PIXELS = 4  # times those of the checkpoint's own size
@@ -63,7 +63,7 @@ class DiffusionPrograms:
         vae_dtype: of the autoencoder's.
         network: the denoiser.
         calls: side by side, where the device is served well by that.
-        vae_kernels: the autoencoder's weights that are not kept as torch has them, see `runtime/kernels.py`.
+        vae_kernels: the autoencoder's weights that are not kept as torch has them, see `runtime/cpu/conv_layout.py`.
         everywhere: the place of what is no network's own axis: on both devices of a pair; None without a mesh.
     """
 
@@ -185,7 +185,7 @@ class DiffusionPrograms:
         if found := self._sized.get(size):
             self._asked_at[size] = time.monotonic()
             return found
-        with self._compiling, loading.turn():
+        with self._compiling, tracing_lock.turn():
             if size not in self._sized:
                 self._sized[size] = SizedPrograms(self, self._programs, size, alone=self._alone)
                 self._asked_at[size] = time.monotonic()

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.text import checked_text
+from hfjax_app.validation import checked_text
 
 MAX_CHARACTERS = 1_000
 MAX_STEPS = 100

@@ -7,10 +7,10 @@ margin. `plan` compiles and knows that too.
 from collections.abc import Mapping
 
 from hfjax_app.chat.plan import ChatPlanner
+from hfjax_app.planning.fit import Advice, Footprint, advise, fits, larger
 from hfjax_app.planning.report import GIB
 from hfjax_app.planning.together import Planner, planner_of
 from hfjax_app.planning.topology import MARGIN, Chip, Topology
-from hfjax_app.planning.verdict import Advice, Footprint, advise, fits, larger
 
 
 def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options: object) -> dict[str, str]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hfjax_app.planning.fit import Advice, Floor
 from hfjax_app.planning.topology import MARGIN, Topology
-from hfjax_app.planning.verdict import Advice, Floor
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 
 GIB = 1 << 30

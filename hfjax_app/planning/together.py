@@ -7,10 +7,10 @@ from hfjax_app.chat.plan import ChatPlan, ChatPlanner
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, kind_and_line
 from hfjax_app.images.plan import ImagePlanner
+from hfjax_app.planning.fit import Advice, Footprint, advise, decode_floor, fits, larger
 from hfjax_app.planning.report import Planned, Report
 from hfjax_app.planning.topology import Topology, devices
-from hfjax_app.planning.verdict import Advice, Footprint, advise, decode_floor, fits, larger
-from hfjax_app.runtime.hub import is_gated
+from hfjax_app.runtime.checkpoints.hub import is_gated
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.sentiment.plan import SentimentPlanner
 

@@ -17,8 +17,8 @@ from torchax import interop
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from hfjax_app.runtime import packing
-from hfjax_app.runtime.linear import are_few, each_once
+from hfjax_app.runtime import head_packing
+from hfjax_app.runtime.cpu.linear import are_few, each_once
 
 NAME = "hfjax"
 # Tensors that models hand on to any attention, and that the mask or the keys already say.
@@ -180,15 +180,15 @@ def _of_one_slot(alone: Callable[..., jax.Array], otherwise: Callable[..., jax.A
 def packed_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, per_row: int, *others: Any
 ) -> jax.Array:
-    """`grouped_query_attention` on keys and values of which `per_row` heads lie side by side, see packing.py.
+    """`grouped_query_attention` on keys and values of which `per_row` heads lie side by side, see head_packing.py.
 
     Args:
         key, value: [batch, kv_heads / per_row, rows, per_row * dim]; so are the arrays of `origin`.
         query, mask, others: as there.
     """
     kv_heads = key.shape[1] * per_row
-    query = packing.spread(query, kv_heads, per_row)
-    return packing.picked(grouped_query_attention(query, key, value, mask, *others), kv_heads, per_row)
+    query = head_packing.spread(query, kv_heads, per_row)
+    return head_packing.picked(grouped_query_attention(query, key, value, mask, *others), kv_heads, per_row)
 
 
 def unpacked(rows: torch.Tensor, per_row: int) -> torch.Tensor:
@@ -196,7 +196,7 @@ def unpacked(rows: torch.Tensor, per_row: int) -> torch.Tensor:
     which our attention reads instead."""
     if per_row == 1:
         return rows
-    heads = packing.unpacked(rows, per_row)
+    heads = head_packing.unpacked(rows, per_row)
     heads.packed = rows
     return heads
 

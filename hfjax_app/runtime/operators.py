@@ -15,8 +15,8 @@ from torchax import interop
 from torchax.ops import jaten, ops_registry  # noqa: F401  (importing jaten fills the registry)
 from torchax.tensor import Environment, Tensor
 
-from hfjax_app.runtime import winograd
-from hfjax_app.runtime.linear import linear
+from hfjax_app.runtime.cpu import winograd
+from hfjax_app.runtime.cpu.linear import linear
 
 _upstream_convolution = ops_registry.all_aten_ops[torch.ops.aten.convolution].func
 _MASKED = -1e30  # finite: a query that may look nowhere averages everything instead of becoming NaN
@@ -65,7 +65,7 @@ def _nearest(new: int, old: int, factor: float | None) -> jax.Array:
 def convolution(
     image: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Sequence[int], *rest: Any
 ) -> jax.Array:
-    """Upstream's, but for kernels that `kernels.py` keeps transformed, which have three axes where a kernel has four.
+    """Upstream's, but for kernels that `cpu/conv_layout.py` keeps transformed: those have three axes and not four.
 
     Upstream mixes the groups of a transposed convolution up, so that these are convolved one by one.
 

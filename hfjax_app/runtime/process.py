@@ -19,7 +19,8 @@ import threading
 from pathlib import Path
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.runtime import compile_cache, hosts
+from hfjax_app.runtime import compile_cache
+from hfjax_app.runtime.tpu import hosts
 
 _log = logging.getLogger(__name__)
 

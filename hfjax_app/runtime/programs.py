@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import compile_cache, compiled_text, loading
+from hfjax_app.runtime import compile_cache, compiled_text, tracing_lock
 from hfjax_app.runtime.mesh import replicated
 
 # What whoever serves can do, where no plan says how much of it.
@@ -167,7 +167,7 @@ class Programs:
         """Inside, `compile` returns once a program is traced, and another thread compiles them one by one, in order.
 
         At the end of the block all are ready. While they are waited for, another model may be loaded and traced
-        (`loading.turn`); its programs are compiled after these.
+        (`tracing_lock.turn`); its programs are compiled after these.
 
         Raises:
             Exception: at the end of the block, what the first one that could not be compiled raised.
@@ -175,7 +175,7 @@ class Programs:
         self._together = pending = []
         try:
             yield
-            with loading.others_first():
+            with tracing_lock.others_first():
                 for compiled in pending:
                     compiled.result()
         finally:

@@ -1,10 +1,10 @@
 """Sentiment: a sequence classifier as a handful of warm programs."""
 
-from hfjax_app.public import on_demand
+from hfjax_app.lazy_import import on_demand
 
 __all__ = ["Explanation", "SentimentClassifier", "Verdict"]
 
 __getattr__ = on_demand(
     __name__,
-    {"classifier": ("SentimentClassifier",), "explanation": ("Explanation",), "verdict": ("Verdict",)},
+    {"classifier": ("SentimentClassifier",), "explanation": ("Explanation",), "prediction": ("Verdict",)},
 )

@@ -15,21 +15,21 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime.calls import Calls
-from hfjax_app.runtime.empty_model import empty_model
-from hfjax_app.runtime.hub import load
+from hfjax_app.runtime.checkpoints.empty_model import empty_model
+from hfjax_app.runtime.checkpoints.hub import load
+from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.module import Weights, weights_of
+from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
-from hfjax_app.runtime.weights import read
 from hfjax_app.sentiment.encoding import Encoded, Encoder
 from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher
+from hfjax_app.sentiment.prediction import Verdict
+from hfjax_app.sentiment.priority_semaphore import Turns
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.sentiment.request import MAX_CHARACTERS, checked_texts
-from hfjax_app.sentiment.turns import Turns
-from hfjax_app.sentiment.verdict import Verdict
-from hfjax_app.text import checked_text
+from hfjax_app.validation import checked_text
 
 _Batch = tuple[list[int], int, int]  # which texts, the rows of their program, its length
 

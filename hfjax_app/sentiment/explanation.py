@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.sentiment.encoding import Encoder, Lengths
-from hfjax_app.sentiment.turns import Turns
+from hfjax_app.sentiment.priority_semaphore import Turns
 
 TOLERANCE = 0.018  # of the logit's change; a stretch of the path that misses it is divided. 2 % is promised
 _LOGIT_FLOOR = 0.01  # where the logit hardly changes, this change decides what is precise enough

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from hfjax_app.errors import EngineStopped, RequestRejected
-from hfjax_app.sentiment.verdict import Verdict
+from hfjax_app.sentiment.prediction import Verdict
 
 WINDOW_S = 0.002
 LIMIT = 64  # texts of one call

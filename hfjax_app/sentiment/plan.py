@@ -11,17 +11,17 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
-from hfjax_app.runtime.calls import Calls
-from hfjax_app.runtime.empty_model import empty_model
-from hfjax_app.runtime.hub import NoTokenizer, load
+from hfjax_app.runtime.checkpoints.empty_model import empty_model
+from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
+from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
 from hfjax_app.runtime.mesh import mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
+from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.tracing import why_untraceable
-from hfjax_app.runtime.weights import weights_for
 from hfjax_app.sentiment.encoding import Encoder, Lengths
+from hfjax_app.sentiment.priority_semaphore import Turns
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
-from hfjax_app.sentiment.turns import Turns
 
 
 class SentimentPlanner:

@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.calls import Calls
 from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.explanation import Explainer
-from hfjax_app.sentiment.turns import Turns
+from hfjax_app.sentiment.priority_semaphore import Turns
 
 # Tokens of a batch, padding included. A CPU gains nothing from more; an accelerator idles with less.
 CPU_TOKENS, DEVICE_TOKENS = 512, 16_384

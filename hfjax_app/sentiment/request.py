@@ -1,7 +1,7 @@
 """Texts that a classifier takes, checked before anything is computed."""
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.text import checked_text
+from hfjax_app.validation import checked_text
 
 MAX_CHARACTERS = 10_000
 MAX_TEXTS = 256

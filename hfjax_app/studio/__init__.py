@@ -1,5 +1,1 @@
-"""The studio: the Gradio app. With app.py, the only place that imports gradio."""
-
-from hfjax_app.studio.server import launch
-
-__all__ = ["launch"]
+"""The studio: the page in Gradio, one file for each tab."""

@@ -11,12 +11,12 @@ from typing import Any
 
 import gradio as gr
 
+from hfjax_app.api.gradio_errors import refusals_shown, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.chat import Reply, SamplingParams
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio.kept import keep
-from hfjax_app.studio.refusal import refusals_shown, streamed
 from hfjax_app.studio.seed import typed_seed
+from hfjax_app.studio.session_storage import keep
 from hfjax_app.studio.status import Gate, model_name
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, stopped
 from hfjax_app.studio.updates import afterwards

@@ -15,16 +15,16 @@ import gradio as gr
 from gradio.processing_utils import save_bytes_to_cache, save_pil_to_cache
 from PIL import Image
 
+from hfjax_app.api.gradio_errors import streamed
+from hfjax_app.api.images import ImagesApi
+from hfjax_app.api.iterate_in_thread import stepped
 from hfjax_app.backends import Backend
 from hfjax_app.studio.files import MadeFiles
-from hfjax_app.studio.images_api import ImagesApi
-from hfjax_app.studio.kept import keep
 from hfjax_app.studio.picture_input import PictureInput, size_of
 from hfjax_app.studio.recipe_panel import RecipePanel
-from hfjax_app.studio.refusal import streamed
 from hfjax_app.studio.seed import typed_seed
+from hfjax_app.studio.session_storage import keep
 from hfjax_app.studio.status import Gate
-from hfjax_app.studio.stepping import stepped
 from hfjax_app.studio.updates import afterwards
 
 GALLERY_LIMIT = 24

@@ -12,12 +12,12 @@ from typing import Any
 import gradio as gr
 import pandas as pd
 
+from hfjax_app.api.gradio_errors import refusals_shown, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.errors import RequestRejected
-from hfjax_app.sentiment.many import BINS, NO_LABEL, UNJUDGED, Results, Row, judged
+from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNJUDGED, Results, Row, judged
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.files import MadeFiles
-from hfjax_app.studio.refusal import refusals_shown, streamed
 from hfjax_app.studio.updates import afterwards
 
 AT_ONCE = 2  # lists; single texts go before them

@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
+from hfjax_app.api.gradio_errors import refusals_shown
 from hfjax_app.backends import Backend
 from hfjax_app.sentiment import Explanation, Verdict
-from hfjax_app.studio.refusal import refusals_shown
 
 CONCURRENCY = 32  # texts of so many visitors share device calls
 # Explanations at once. They have threads of their own: a long text takes seconds, which lists would wait for in the

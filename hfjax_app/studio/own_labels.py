@@ -7,10 +7,10 @@ from typing import Any
 
 import gradio as gr
 
+from hfjax_app.api.gradio_errors import refusals_shown
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.studio.refusal import refusals_shown
 from hfjax_app.studio.status import model_name
 
 CONCURRENCY = 4

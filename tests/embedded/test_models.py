@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.conversation import ChatFormat
+from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.embedded import MODELS, resolve
 from hfjax_app.images import ImageGenerator
 from training.chat.evaluate import HELD_OUT, STRANGERS, shares, transcripts

@@ -18,11 +18,11 @@ from safetensors.torch import load_file, save_file
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Recommended, fetch_weights, network_names, read_empty, recommended, revision_of
-from hfjax_app.runtime.hub import Checkpoint
-from hfjax_app.runtime.kernels import kernels_of
+from hfjax_app.runtime.checkpoints.hub import Checkpoint
+from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
+from hfjax_app.runtime.cpu.conv_layout import kernels_of
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.runtime.weights import weights_for
 
 from .pipelines import CLASSES, vae
 
@@ -131,9 +131,9 @@ from hfjax_app.runtime.process import prepare
 prepare()
 import jax.numpy as jnp
 from hfjax_app.images.checkpoint import fetch_weights, read_empty
-from hfjax_app.runtime.kernels import kernels_of
+from hfjax_app.runtime.cpu.conv_layout import kernels_of
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.runtime.weights import weights_for
+from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
 
 def status(field):
     line = next(line for line in open("/proc/self/status") if line.startswith(field))

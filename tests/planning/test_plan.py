@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from transformers import Gemma3TextConfig, LlamaConfig
 
-from hfjax_app.chat.model_runner import DRAFT_TOKENS
+from hfjax_app.chat.model.model_runner import DRAFT_TOKENS
 from tests.chat.conftest import make_tokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ import torch
 from transformers.masking_utils import sliding_window_causal_mask_function
 
 from hfjax_app.runtime.attention import BLOCK, _mask, grouped_query_attention, packed_attention
-from hfjax_app.runtime.packing import Lanes, packed, unpacked
+from hfjax_app.runtime.head_packing import Lanes, packed, unpacked
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 

@@ -17,8 +17,7 @@ from transformers import (
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.sentiment import SentimentClassifier
-
-from .conftest import CLS, PAD, SEP, WORDS, word_tokenizer
+from tests.sentiment.conftest import CLS, PAD, SEP, WORDS, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 

@@ -18,11 +18,10 @@ from transformers import (
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import SentimentClassifier
+from hfjax_app.sentiment.bulk import judged
 from hfjax_app.sentiment.encoding import Encoder
-from hfjax_app.sentiment.many import judged
 from hfjax_app.sentiment.table import Cell
-
-from .conftest import WORDS, save, word_tokenizer
+from tests.sentiment.conftest import WORDS, save, word_tokenizer
 
 
 def sentences(count: int) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import SentimentClassifier, Verdict
 from hfjax_app.sentiment.micro_batch import WAITING, MicroBatcher
-from hfjax_app.sentiment.turns import Turns
+from hfjax_app.sentiment.priority_semaphore import Turns
 
 
 def verdict(text: str) -> Verdict:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
-from hfjax_app.studio.app import MAX_BODY
+from hfjax_app.server.app import MAX_BODY
 
 from .conftest import Studio, http, running
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hfjax_app.api.images import ImagesApi
 from hfjax_app.images import uploads, verification
 from hfjax_app.images.recipe import Recipe, to_png
 from hfjax_app.images.steps import ImageStep, Picture
 from hfjax_app.studio.files import MadeFiles
-from hfjax_app.studio.images_api import ImagesApi
 from hfjax_app.studio.images_tab import ImagesTab
 
 RECIPE = Recipe(

@@ -28,8 +28,8 @@ from hfjax_app.backends import Backends
 from hfjax_app.images import ImageGenerator, ImageStep
 from hfjax_app.images.denoiser import Denoiser
 from hfjax_app.images.generator import SERVED_TOGETHER
+from hfjax_app.server.app import studio_app
 from hfjax_app.settings import Settings
-from hfjax_app.studio.app import studio_app
 from tests.images.pipelines import stable_diffusion
 
 from .conftest import free_port, http

@@ -135,7 +135,7 @@ def test_a_signal_in_a_finaliser_ends_the_server() -> None:
 import os, signal, sys
 from hfjax_app.backends import Backends
 from hfjax_app.settings import Settings
-from hfjax_app.studio import launch
+from hfjax_app.server.server import launch
 
 class Finalised:
     def __del__(self):

@@ -1,0 +1,1 @@
+"""What clients call: endpoints of chat, sentiment and images, and how errors reach them."""

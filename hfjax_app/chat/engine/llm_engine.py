@@ -1,0 +1,250 @@
+"""The chat engine: many requests at once for one model. It checks requests and hands them to the loop in engine_loop.py.
+
+Handles token ids only; templates, detokenizing and conversations are in `chat/text/`.
+"""
+
+import contextlib
+import os
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jax.sharding import Mesh
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from hfjax_app.chat.engine.engine_loop import Handle, Worker
+from hfjax_app.chat.engine.scheduler import Request
+from hfjax_app.chat.engine.stats import EngineStats
+from hfjax_app.chat.engine.token_stream import Progress, Ticket, TokenStream
+from hfjax_app.chat.memory import check_memory, need_of
+from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.sampling.params import SamplingParams
+from hfjax_app.chat.sampling.sampler import packed, sampler_state
+from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
+from hfjax_app.runtime.checkpoints.hub import load
+from hfjax_app.runtime.checkpoints.safetensors_reader import DTYPES, default_dtype, on_one_device, read, shapes
+from hfjax_app.runtime.cpu import bf16_weights
+from hfjax_app.runtime.mesh import TensorParallel, device_memory, local_mesh
+from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.process import prepare
+from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.validation import quoted
+
+SPECULATION = ("auto", "always", "never")
+
+
+class ChatEngine:
+    """Serves one causal language model.
+
+    Args:
+        model: a loaded AutoModelForCausalLM with its weights on the CPU; it is read, never changed.
+        weights: the model's weights, where `model` itself has none; shapes, if they come before `start`.
+        mesh: the devices that hold the weights together; None: the default device.
+        tokenizer: kept for callers that turn text into ids; the engine does not use it.
+        slots: requests served at the same time; more wait in line.
+        context: tokens of prompt and answer together.
+        prefill_chunk: prompt tokens a device call takes, or four times as many while no answer is running.
+        decode_chunk: tokens a device call makes for each request, at most.
+        tiers: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
+        speculation: whether tokens are drafted from the conversation and verified together, for a request that is
+            alone; no token changes. "auto": where that was measured to be faster; "always"; "never".
+        lanes: numbers that narrow heads fill side by side in the cache; None: 128 on TPU, where that saves copies of
+            the cache, else 1.
+
+    Raises:
+        RequestRejected: slots, context or speculation out of range, or the context too long for this model.
+        ModelUnavailable: the architecture is not supported.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: Any = None,
+        *,
+        weights: Weights | None = None,
+        mesh: Mesh | None = None,
+        slots: int = 4,
+        context: int = 512,
+        prefill_chunk: int = 64,
+        decode_chunk: int = 16,
+        tiers: Sequence[int] | None = None,
+        speculation: str = "auto",
+        lanes: int | None = None,
+    ):
+        if slots < 1 or context < 2:
+            raise RequestRejected(f"slots = {slots}, context = {context}: at least 1 and 2")
+        if speculation not in SPECULATION:
+            raise RequestRejected(f"speculation = {speculation!r}: one of {', '.join(SPECULATION)}")
+        prepare()
+        self.tokenizer = tokenizer
+        self.context = context
+        self.end_tokens = end_tokens(model)
+        self.runner = ModelRunner(
+            model,
+            weights=weights,
+            mesh=mesh,
+            slots=slots,
+            context=context,
+            end_tokens=self.end_tokens,
+            prefill_chunk=prefill_chunk,
+            decode_chunk=decode_chunk,
+            tiers=tiers,
+            speculation=speculation != "never",
+            lanes=lanes,
+        )
+        self._worker = Worker(self.runner, self.end_tokens, always_drafts=speculation == "always")
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        source: str | os.PathLike[str],
+        *,
+        slots: int = 4,
+        context: int = 512,
+        dtype: str = "auto",
+        quantize: str = "none",
+        **options: Any,
+    ) -> "ChatEngine":
+        """Load a model and its tokenizer from a folder or a hub id: safetensors only, no remote code.
+
+        Args:
+            source: a folder or a hub id.
+            slots, context, options: as the constructor takes them.
+            dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU; on CPU float32, where one holds
+                the weights with those that are bfloat16 in the files left so in memory, see `runtime/bf16_weights.py`.
+            quantize: "int8" for int8 weights in the linear layers, or "none".
+
+        Raises:
+            ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory it
+                lacks; that the architecture can't run is found before its weights are downloaded.
+        """
+        prepare()
+        model = empty_model(AutoModelForCausalLM, source, default_dtype() if dtype == "auto" else DTYPES[dtype])
+        mesh = local_mesh()
+        placement = on_one_device if mesh is None else TensorParallel(mesh, model)
+        int8 = quantize == "int8"
+        narrow = (
+            bf16_weights.narrow(model) if dtype == "auto" and mesh is None and model.dtype == torch.float32 else set()
+        )
+        expected = narrow if narrow and saved_dtype(source) == torch.bfloat16 else set()
+        planned = shapes(model, placement=placement, quantize=int8, narrow=expected)
+        # On shapes first: what can't run here is refused before more than its config is downloaded.
+        engine = cls(model, weights=planned, mesh=mesh, slots=slots, context=context, **options)
+        need = need_of(engine.runner, model)
+        check_memory(os.fspath(source), need, memory=device_memory(), slots=slots, context=context)
+        engine.tokenizer = load(AutoTokenizer.from_pretrained, source)
+        engine.runner.load(read(model, source, placement=placement, quantize=int8, narrow=narrow))
+        return engine
+
+    def start(
+        self, on_report: Callable[[ProgramReport], None] = lambda report: None, *others: Callable[[Programs], None]
+    ) -> "ChatEngine":
+        """Compile the programs and start the engine's thread.
+
+        Args:
+            on_report: called with each program's report.
+            others: compile more programs on this engine's weights along with its own, such as `ZeroShot.compile`.
+
+        Raises:
+            EngineStopped: the engine ran before; make a new one.
+        """
+        if self._worker.started:
+            raise EngineStopped("this engine was started before; make a new one")
+        self.runner.compile(Programs(on_report, self.runner.mesh), *others)
+        self._worker.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop the thread; whoever still waits gets EngineStopped. May be called twice."""
+        self._worker.stop()
+
+    @property
+    def alive(self) -> bool:
+        return self._worker.alive
+
+    @property
+    def why(self) -> str:
+        """Why the engine doesn't run."""
+        return self._worker.why
+
+    def stats(self) -> EngineStats:
+        return self._worker.stats()
+
+    def check(self, prompt: Sequence[int], params: SamplingParams) -> None:
+        """Raise RequestRejected as `submit` would, also before the engine is started."""
+        self._checked(prompt, params, lambda progress: None)
+
+    def submit(self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Progress], None]) -> Ticket:
+        """Put a request in line.
+
+        Args:
+            prompt: token ids, 1 ... context - 1 of them.
+            params: sampling parameters; max_tokens at most the context. An answer also ends where the slot is full.
+            deliver: called from the engine's thread with each Progress, the last one `finished`; must be quick.
+
+        Raises:
+            RequestRejected: the prompt or parameters are out of range, or the line is full; nothing was computed.
+            EngineStopped: the engine is not running.
+        """
+        request = self._checked(prompt, params, deliver)
+        self._worker.submit(request)
+        return Ticket(request, self._worker.place)
+
+    def stream(self, prompt: Sequence[int], params: SamplingParams) -> TokenStream:
+        """The answer's token ids as they are made, end token not included. Raises: as `submit`."""
+        return TokenStream(lambda deliver: self.submit(prompt, params, deliver))
+
+    def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
+        """All prompts' answers, as many as there are slots at a time; end tokens not included. Raises: as `stream`."""
+        for prompt in prompts:
+            self.check(prompt, params)  # refuse all before any is begun
+        answers: list[list[int]] = []
+        streams: deque[TokenStream] = deque()
+        most = 2 * self.runner.slots  # in line or in a slot: the line is short, and others stand in it
+        with contextlib.ExitStack() as stack:
+            for prompt in prompts:
+                if len(streams) == most:
+                    answers.append(list(streams.popleft()))
+                streams.append(stack.enter_context(self.stream(prompt, params)))
+            return answers + [list(stream) for stream in streams]
+
+    def _checked(self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Progress], None]) -> Request:
+        """The request for these arguments, or RequestRejected."""
+        ids = tuple(prompt)
+        vocabulary = self.runner.vocabulary
+        wrong = [i for i in ids if type(i) is bool or not isinstance(i, int | np.integer) or not 0 <= i < vocabulary]
+        if wrong:
+            raise RequestRejected(f"token id {quoted(wrong[0])}: must be a whole number from 0 to {vocabulary - 1}")
+        if not 1 <= len(ids) < self.context:
+            raise RequestRejected(
+                f"prompt of {len(ids)} tokens: must be 1 to {self.context - 1} (the context less one)"
+            )
+        if params.max_tokens > self.context:
+            raise RequestRejected(f"max tokens = {quoted(params.max_tokens)}: at most {self.context}, the context")
+        biased = next((token for token in params.logit_bias if token >= vocabulary), None)
+        if biased is not None:
+            most = vocabulary - 1
+            raise RequestRejected(f"logit bias for token id {quoted(biased)}: this model's go from 0 to {most}")
+        room = self.context - len(ids)
+        seed = secrets.randbits(64) if params.seed is None else params.seed
+        handle = Handle(
+            deliver=deliver,
+            sampler=packed(sampler_state(params, seed)),
+            top_logprobs=params.logprobs,
+            length_reason="length" if params.max_tokens <= room else "context",
+        )
+        return Request(prompt=ids, max_tokens=min(params.max_tokens, room), handle=handle)
+
+
+def end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
+    """The ids that end an answer: generation_config's list, else the config's."""
+    ids = model.generation_config.eos_token_id if model.generation_config is not None else None
+    if ids is None:
+        ids = model.config.get_text_config(decoder=True).eos_token_id
+    if ids is None:
+        return ()
+    return tuple(ids) if isinstance(ids, list | tuple) else (int(ids),)

@@ -1,0 +1,1 @@
+"""A causal language model as compiled programs over a static key-value cache."""

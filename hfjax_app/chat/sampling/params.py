@@ -1,0 +1,103 @@
+"""Sampling parameters of a request, checked. Imports nothing that computes, so that a refusal comes at once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.validation import quoted
+
+MAX_TEMPERATURE = 10.0
+MIN_TEMPERATURE = 1e-5  # float32 logits divided by less may overflow; below it, the most likely token is certain anyway
+MAX_SEED = 2**64 - 1
+MIN_REPETITION, MAX_REPETITION = 0.1, 10.0
+MAX_PENALTY = 2.0
+MAX_BIAS = 100.0
+MAX_BIASES = 64
+MAX_LOGPROBS = 5
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object, low: float, high: float) -> bool:
+    """Whether it is a number of [low, high]; NaN is in no range, and a huge int is compared, not converted."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingParams:
+    """How a request's tokens are chosen.
+
+    Logits go through logit bias, repetition penalty, frequency and presence penalty, temperature, top-k, top-p and
+    min-p, in this order, which is that of transformers' `generate` (vLLM's place for the two it lacks). At temperature
+    0 the first four still count.
+
+    Args:
+        max_tokens: the most tokens to make, at least 1; the engine's context bounds it too.
+        temperature: 0 is greedy, and so is anything under 1e-5; otherwise logits are divided by it; at most 10.
+        top_p: nucleus sampling, in (0, 1]: the smallest set of tokens whose probability reaches it.
+        top_k: only the k most likely tokens; 0 is all of them.
+        min_p: in [0, 1]: only tokens that are at least so likely as min_p times the most likely one; 0 is all of them.
+        repetition_penalty: 0.1 ... 10: the logit of a token in prompt or answer is divided by it where positive and
+            multiplied where negative; 1 does nothing, more avoids repetition (arXiv:1909.05858, section 4.1).
+        presence_penalty: -2 ... 2: subtracted from the logit of every token that is in the answer so far.
+        frequency_penalty: -2 ... 2: subtracted from a token's logit as often as the answer has the token so far.
+        logit_bias: token id -> a number of -100 ... 100 that is added to its logit; at most 64 entries.
+        logprobs: None: none. 0 ... 5: the log-probability of each token made, and of the so many most likely tokens in
+            its place; of the model's own distribution, before any of the above.
+        seed: 0 ... 2**64 - 1; the same seed gives the same tokens, whoever else is being served. None: a random one.
+
+    Raises:
+        RequestRejected: with the value given and the limit.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.7
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    logprobs: int | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not _is_int(self.max_tokens) or self.max_tokens < 1:
+            self._refuse("max tokens", self.max_tokens, "a whole number of at least 1")
+        if not _is_number(self.temperature, 0, MAX_TEMPERATURE):
+            self._refuse("temperature", self.temperature, f"a number from 0 to {MAX_TEMPERATURE:g}")
+        if not _is_number(self.top_p, 0, 1) or self.top_p == 0:
+            self._refuse("top-p", self.top_p, "a number over 0 and at most 1")
+        if not _is_int(self.top_k) or not 0 <= self.top_k < 2**31:
+            self._refuse("top-k", self.top_k, "a whole number from 0 (all tokens) to 2^31 - 1")
+        if not _is_number(self.min_p, 0, 1):
+            self._refuse("min-p", self.min_p, "a number from 0 to 1")
+        if not _is_number(self.repetition_penalty, MIN_REPETITION, MAX_REPETITION):
+            limits = f"a number from {MIN_REPETITION:g} to {MAX_REPETITION:g}"
+            self._refuse("repetition penalty", self.repetition_penalty, limits)
+        for name in ("presence", "frequency"):
+            penalty = getattr(self, f"{name}_penalty")
+            if not _is_number(penalty, -MAX_PENALTY, MAX_PENALTY):
+                self._refuse(f"{name} penalty", penalty, f"a number from {-MAX_PENALTY:g} to {MAX_PENALTY:g}")
+        if not isinstance(self.logit_bias, Mapping):
+            self._refuse("logit bias", self.logit_bias, "a mapping of token ids to numbers")
+        if len(self.logit_bias) > MAX_BIASES:
+            raise RequestRejected(f"logit bias of {len(self.logit_bias)} tokens: at most {MAX_BIASES}")
+        for token, bias in self.logit_bias.items():
+            if not _is_int(token) or token < 0:
+                self._refuse("logit bias for token id", token, "a whole number of at least 0")
+            if not _is_number(bias, -MAX_BIAS, MAX_BIAS):
+                limits = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}"
+                self._refuse(f"logit bias of token {quoted(token)}", bias, limits)
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))  # the caller may go on changing its own
+        if self.logprobs is not None and (not _is_int(self.logprobs) or not 0 <= self.logprobs <= MAX_LOGPROBS):
+            self._refuse("logprobs", self.logprobs, f"None or a whole number from 0 to {MAX_LOGPROBS}")
+        if self.seed is not None and (not _is_int(self.seed) or not 0 <= self.seed <= MAX_SEED):
+            self._refuse("seed", self.seed, "a whole number from 0 to 2^64 - 1")
+
+    @staticmethod
+    def _refuse(name: str, value: object, limits: str) -> None:
+        raise RequestRejected(f"{name} = {quoted(value)}: must be {limits}")

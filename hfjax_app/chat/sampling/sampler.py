@@ -1,0 +1,172 @@
+"""Sampling on the device.
+
+Every slot samples with its own parameters and its own random key in one program; nothing recompiles when they change,
+and a step pays only for what some slot uses. Logit bias and penalties are in penalties.py, log-probabilities in
+logprobs.py.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from hfjax_app.chat.sampling.gumbel import gumbel
+from hfjax_app.chat.sampling.params import MAX_BIASES, MIN_TEMPERATURE, SamplingParams
+from hfjax_app.chat.sampling.penalties import Occurrences, Penalties, penalized
+
+_NO_TOKEN = 2**31 - 1  # out of every vocabulary's range: adding a bias there does nothing
+
+
+class SamplerState(NamedTuple):
+    """Sampling parameters on the device. Leading axes [slots], or none for one slot."""
+
+    key: jax.Array  # uint32 [..., 2], the seed
+    temperature: jax.Array  # float32; 0 is greedy
+    top_p: jax.Array  # float32
+    top_k: jax.Array  # int32; 0 is all
+    min_p: jax.Array  # float32
+    penalties: Penalties
+    logprobs: jax.Array  # bool; whether log-probabilities are wanted
+
+    def only(self, slots: jax.Array) -> "SamplerState":
+        """The same, with what the other slots (bool [slots], False) ask for turned off, so that nobody pays for it."""
+        return self._replace(
+            temperature=jnp.where(slots, self.temperature, 0),
+            penalties=self.penalties._replace(used=self.penalties.used & slots),
+            logprobs=self.logprobs & slots,
+        )
+
+
+def sampler_state(params: SamplingParams, seed: int) -> SamplerState:
+    """One request's SamplerState, as numpy arrays without leading axes."""
+    bias_tokens, bias_values = np.full(MAX_BIASES, _NO_TOKEN, np.int32), np.zeros(MAX_BIASES, np.float32)
+    bias_tokens[: len(params.logit_bias)] = list(params.logit_bias)
+    bias_values[: len(params.logit_bias)] = list(params.logit_bias.values())
+    neutral = params.repetition_penalty == 1 and params.presence_penalty == params.frequency_penalty == 0
+    return SamplerState(
+        key=np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32),
+        temperature=np.float32(params.temperature if params.temperature >= MIN_TEMPERATURE else 0),
+        top_p=np.float32(max(params.top_p, np.finfo(np.float32).tiny)),  # 0 would keep no token at all
+        top_k=np.int32(params.top_k),
+        min_p=np.float32(params.min_p),
+        penalties=Penalties(
+            used=np.bool_(not neutral or any(params.logit_bias.values())),
+            repetition=np.float32(params.repetition_penalty),
+            presence=np.float32(params.presence_penalty),
+            frequency=np.float32(params.frequency_penalty),
+            bias_tokens=bias_tokens,
+            bias_values=bias_values,
+        ),
+        logprobs=np.bool_(params.logprobs is not None),
+    )
+
+
+_FIELDS, _TREE = jax.tree.flatten(sampler_state(SamplingParams(), 0))
+
+
+def packed(state: SamplerState) -> np.ndarray:
+    """A SamplerState of numpy arrays without leading axes as one array, uint32 [words].
+
+    That is how a request's travels and how the slots' lie on the device: arrays of a few bytes each would be copied one
+    by one, and be a kernel each wherever a program takes or puts a slot.
+    """
+    leaves = [np.asarray(leaf, np.int32) if leaf.dtype == bool else leaf for leaf in jax.tree.leaves(state)]
+    return np.concatenate([np.atleast_1d(leaf).view(np.uint32) for leaf in leaves])
+
+
+def unpacked(words: jax.Array) -> SamplerState:
+    """`packed`, undone on the device: uint32 [..., words] -> leading axes [...]."""
+    parts = jnp.split(words, np.cumsum([leaf.size for leaf in _FIELDS])[:-1], axis=-1)
+    leaves = [part.reshape(*words.shape[:-1], *leaf.shape) for part, leaf in zip(parts, _FIELDS, strict=True)]
+    return jax.tree.unflatten(
+        _TREE,
+        [
+            part != 0 if leaf.dtype == bool else jax.lax.bitcast_convert_type(part, leaf.dtype)
+            for part, leaf in zip(leaves, _FIELDS, strict=True)
+        ],
+    )
+
+
+def filtered_logits(logits: jax.Array, state: SamplerState) -> jax.Array:
+    """Logits after temperature, top-k, top-p and min-p, in that order, as by transformers' logits processors.
+
+    Tokens that tie with the last one kept are kept too. The cuts of top-k and top-p are found by bisection over the
+    bits of the likelihoods, 31 passes of O(vocabulary) each, instead of a sort, and only where some slot has such a
+    cut. Both keep the most likely tokens that together weigh enough, so one piece of code, compiled once, runs twice.
+    Nothing is normalised: neither a draw nor a share of the whole needs it.
+
+    Args:
+        logits: float32 [slots, vocabulary].
+        state: with leading axis [slots]; temperature must not be 0.
+
+    Returns:
+        float32 [slots, vocabulary]: divided by the temperature, the largest 0, those that were cut -inf.
+    """
+    below = (logits - jnp.max(logits, -1, keepdims=True)) / state.temperature[:, None]
+    scaled = jnp.maximum(below, -1000)  # exp of that is 0 in float32; from about -1e35 on, XLA's exp on CPU is NaN
+    likelihoods = jnp.exp(scaled)
+    bits = jax.lax.bitcast_convert_type(likelihoods, jnp.int32)  # of non-negative floats, ordered as these are
+    cuts = jnp.stack([(state.top_k > 0) & (state.top_k < logits.shape[-1]), state.top_p < 1])  # at 1 rounding would cut
+    enough = jnp.stack([state.top_k.astype(jnp.float32), state.top_p])
+
+    def cut(which: jax.Array, least: jax.Array) -> jax.Array:
+        """The least bits that stay, int32 [slots, 1], after one more cut. Built bit by bit, the largest with enough."""
+        counts = which == 0
+        weights = jnp.where(bits >= least, jnp.where(counts, 1, likelihoods), 0)
+        needed = enough[which][:, None] * jnp.where(counts, 1, jnp.sum(weights, -1, keepdims=True))
+
+        def add_bit(i: jax.Array, threshold: jax.Array) -> jax.Array:
+            candidate = threshold | (1 << (30 - i))
+            kept = jnp.sum(jnp.where(bits >= candidate, weights, 0), -1, keepdims=True)
+            return jnp.where(kept >= needed, candidate, threshold)
+
+        passes = jnp.where(jnp.any(cuts[which]), 31, 0)
+        threshold = jax.lax.fori_loop(0, passes, add_bit, jnp.zeros_like(least))
+        return jnp.where(cuts[which][:, None], jnp.maximum(threshold, least), least)
+
+    least = jax.lax.fori_loop(0, len(cuts), cut, jnp.zeros((len(logits), 1), jnp.int32))
+    likely = scaled >= jnp.log(state.min_p)[:, None]  # of the likeliest, whose likelihood is 1
+    return jnp.where((bits >= least) & likely, scaled, -jnp.inf)
+
+
+def sample(logits: jax.Array, state: SamplerState, position: jax.Array, seen: Occurrences) -> jax.Array:
+    """The next token of each slot: the most likely one at temperature 0, otherwise a draw by the Gumbel-max trick.
+
+    Args:
+        logits: float [slots, vocabulary].
+        state: with leading axis [slots].
+        position: int32 [slots], part of the noise's counter, so that a token depends on its own seed and place only.
+        seen: the tokens of prompt and answer so far; read only where a slot uses penalties.
+
+    Returns:
+        int32 [slots].
+    """
+
+    def adjusted(logits: jax.Array) -> jax.Array:
+        return penalized(logits, state.penalties, seen)
+
+    draws = state.temperature > 0
+    hot = state._replace(temperature=jnp.where(draws, state.temperature, 1))
+
+    def drawn(logits: jax.Array) -> jax.Array:
+        return filtered_logits(logits, hot) + gumbel(state.key, position, logits.shape[-1])
+
+    scores = _where_any(state.penalties.used, adjusted, logits.astype(jnp.float32))
+    return likeliest(_where_any(draws, drawn, scores))
+
+
+def _where_any(rows: jax.Array, change: Callable[[jax.Array], jax.Array], values: jax.Array) -> jax.Array:
+    """`change(values)` in the rows (bool [slots]); not computed when there are none."""
+    return jax.lax.cond(jnp.any(rows), lambda: jnp.where(rows[:, None], change(values), values), lambda: values)
+
+
+def likeliest(logits: jax.Array) -> jax.Array:
+    """The index of the largest, the first of several: float [slots, vocabulary] -> int32 [slots].
+
+    A maximum and the place where it stands: XLA on CPU takes eight times as long for an argmax, which carries both.
+    Where a slot's logits are NaN, any index.
+    """
+    at = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    return jnp.min(jnp.where(logits == jnp.max(logits, -1, keepdims=True), at, at[-1]), -1)

@@ -1,0 +1,272 @@
+"""Conversations: chat templates, special tokens that stay text, and turning token ids back into text as they come.
+
+Does not sample or schedule: `assistant.py` puts this and the engine together.
+"""
+
+import re
+import secrets
+import sys
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from jinja2 import TemplateError
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.validation import checked_text
+
+Message = dict[str, str]
+
+MAX_CHARACTERS = 20_000
+MAX_ANSWER_CHARACTERS = 400_000  # an answer comes back with the next question; a long context makes long ones
+MAX_CONVERSATION_CHARACTERS = 4_000_000
+MAX_MESSAGES = 1_000
+MAX_STOPS = 8
+MAX_STOP_CHARACTERS = 100
+_ROLES = ("user", "assistant")
+_CHARACTERS_A_TOKEN = 100  # more than any text has in the mean, so that a template may leave out most of it
+_CUT = 1_000  # characters: shorter texts are tokenized as a whole
+_TOKENS_A_CUT = 16  # more than it adds to a text's tokens when it is cut in two
+_PRIVATE_USE = [chr(code) for code in range(0xE000, 0xF900)]
+
+
+def checked_messages(messages: object) -> list[Message]:
+    """Messages of a conversation that ends with the user's turn; neighbours of one role are joined.
+
+    Raises:
+        RequestRejected: not a list of {"role", "content"}, too many or too long, or the user has said nothing.
+    """
+    if not isinstance(messages, list) or not messages:
+        raise RequestRejected("the conversation must be a list of messages, and not empty")
+    if len(messages) > MAX_MESSAGES:
+        raise RequestRejected(f"conversation of {len(messages):,} messages: at most {MAX_MESSAGES:,}")
+    turns: list[tuple[str, list[str]]] = []
+    total = in_a_row = 0  # characters
+    for message in messages:
+        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+            raise RequestRejected(f"each message needs a role of {' or '.join(_ROLES)} and a content")
+        role = message["role"]
+        answer = role == "assistant"
+        limit = MAX_ANSWER_CHARACTERS if answer else MAX_CHARACTERS
+        content = checked_text(message.get("content"), "message", limit, may_be_blank=answer)
+        total += len(content)
+        if total > MAX_CONVERSATION_CHARACTERS:
+            raise RequestRejected(f"conversation of more than {MAX_CONVERSATION_CHARACTERS:,} characters")
+        if turns and turns[-1][0] == role:
+            turns[-1][1].append(content)
+            in_a_row += len(content)
+            if in_a_row > limit:
+                raise RequestRejected(f"messages of the {role} in a row of {in_a_row:,} characters: at most {limit:,}")
+        elif turns or role == "user":
+            turns.append((role, [content]))
+            in_a_row = len(content)
+    if not turns or turns[-1][0] != "user":
+        raise RequestRejected("the conversation must end with a message of the user")
+    return [{"role": role, "content": "\n".join(contents)} for role, contents in turns]
+
+
+def checked_stop(stop: object) -> tuple[str, ...]:
+    """Strings that end an answer.
+
+    Raises:
+        RequestRejected: not a list of strings, too many, too long, or an empty one.
+    """
+    if not isinstance(stop, list | tuple):
+        raise RequestRejected(f"stop: must be a list of strings, not {type(stop).__name__}")
+    if len(stop) > MAX_STOPS:
+        raise RequestRejected(f"stop of {len(stop):,} strings: at most {MAX_STOPS}")
+    texts = tuple(checked_text(text, "stop string", MAX_STOP_CHARACTERS, may_be_blank=True) for text in stop)
+    if "" in texts:
+        raise RequestRejected("stop: an empty string would end every answer at once")
+    return texts
+
+
+class ChatFormat:
+    """A tokenizer's chat template as token ids; what people type never becomes a special token.
+
+    Args:
+        tokenizer: any tokenizer of transformers. Without a chat template, messages are plain text to be continued.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        added = tokenizer.added_tokens_decoder.values()
+        special = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+        # Added ones that are not special are ordinary text of an answer, by which a template may find its reasoning.
+        self._taken_apart = {"assistant": _any_of(special), "user": _any_of({*special, *map(str, added)})}
+
+    def encode(self, messages: Sequence[Message], system_prompt: str = "") -> list[int]:
+        """Token ids of the conversation with the opening of the assistant's next turn.
+
+        Where somebody typed the text of a special token, it is taken apart before the tokenizer sees it, so that it
+        comes out as ordinary pieces with the same text; everything else is encoded exactly as transformers does. In
+        an answer, added tokens that are not special (`</think>`) are what the model itself has written.
+        """
+        mark = _mark()
+        return self._ids(self._render(self._marked(messages, mark), self._take_apart(system_prompt, mark)), mark)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Token ids of a text alone, outside any template."""
+        mark = _mark()
+        return self._ids(self._take_apart(text, mark), mark)
+
+    def fit(self, messages: Sequence[Message], system_prompt: str, limit: int) -> tuple[list[int], int]:
+        """The conversation's ids in at most `limit` tokens, and how many of the oldest messages were dropped for it.
+
+        It takes a few times as long as to encode what fits. How much a template adds to a turn, or leaves out of it,
+        shows only when it is rendered; so how many are dropped is found by bisection.
+
+        Raises:
+            RequestRejected: the last message and the system prompt alone are longer.
+        """
+        first = last = len(messages) - 1
+        room = limit * _CHARACTERS_A_TOKEN
+        while first and (room := room - len(messages[first - 1]["content"])) >= 0:
+            first -= 1
+        first += (last - first) % 2  # a user's turn goes with its answer
+        mark = _mark()
+        marked, system = self._marked(messages[first:], mark), self._take_apart(system_prompt, mark)
+        fitting: dict[int, list[int]] = {}
+
+        def fits(dropped: int) -> bool:
+            ids = self._ids(self._render(marked[dropped - first :], system), mark, limit)
+            if len(ids) <= limit:
+                fitting[dropped] = ids
+            return dropped in fitting
+
+        choices = range(first, last + 1, 2)
+        chosen = 0 if fits(first) else bisect_left(choices, True, lo=1, key=fits)
+        if chosen == len(choices):
+            raise RequestRejected(
+                f"message of more than {limit:,} tokens with its system prompt: no more fit this model's context"
+            )
+        return fitting[choices[chosen]], choices[chosen]
+
+    def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
+        return [{**turn, "content": self._take_apart(turn["content"], mark, turn["role"])} for turn in messages]
+
+    def _ids(self, marked: str, mark: str, limit: int = sys.maxsize) -> list[int]:
+        """A marked text's ids; of more than `limit`, only so many that it shows."""
+        ids: list[int] = []
+        for piece in marked.split(mark):
+            ids += self._beginning(piece, limit - len(ids)) or self._tokenizer.encode(piece, add_special_tokens=False)
+            if len(ids) > limit:
+                break
+        return ids
+
+    def _beginning(self, text: str, limit: int) -> list[int]:
+        """More than `limit` ids of a text, cut somewhere, if it has far more; else nothing."""
+        ids: list[int] = []
+        size = max(limit, _CUT)
+        for cuts, at in enumerate(range(0, len(text) - size, size), 1):
+            ids += self._tokenizer.encode(text[at : at + size], add_special_tokens=False)
+            if len(ids) > limit + cuts * _TOKENS_A_CUT:
+                return ids
+        return []
+
+    def _take_apart(self, text: str, mark: str, role: str = "user") -> str:
+        """Put a mark inside every special token's text, until no piece between marks holds one."""
+        special = self._taken_apart[role]
+        while special is not None and special.search(text):
+            text = special.sub(lambda found: found[0][0] + mark + found[0][1:], text)
+        return text
+
+    def _render(self, messages: list[Message], system_prompt: str) -> str:
+        if self._tokenizer.chat_template is None:
+            texts = [system_prompt, *(message["content"] for message in messages)]
+            return (self._tokenizer.bos_token or "") + "\n".join(text for text in texts if text)
+        render = self._tokenizer.apply_chat_template
+        options = {"tokenize": False, "add_generation_prompt": True}
+        if not system_prompt.strip():
+            return render(messages, **options)
+        try:
+            return render([{"role": "system", "content": system_prompt}, *messages], **options)
+        except TemplateError:  # some templates refuse the role; then the first turn carries the system prompt
+            first = {**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}
+            return render([first, *messages[1:]], **options)
+
+
+def _any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
+    """Finds these texts, the longest first; None: nothing to find."""
+    texts = sorted(token for token in tokens if len(token.strip()) > 1)
+    return re.compile(_branches(texts)) if texts else None
+
+
+def _branches(texts: Sequence[str]) -> str:
+    """A regular expression for sorted texts, which decides character by character: some tokenizers have thousands of
+    added tokens that begin alike, and trying each wherever one may begin takes a second for a long message."""
+    groups = groupby(filter(None, texts), itemgetter(0))
+    branches = [re.escape(first) + _branches([text[1:] for text in group]) for first, group in groups]
+    if len(branches) == 1 and texts[0]:
+        return branches[0]
+    return f"(?:{'|'.join(branches)}){'' if texts[0] else '?'}" if branches else ""
+
+
+def _mark() -> str:
+    """What no text holds: private characters drawn after it came, since texts may hold every character there is."""
+    return "".join(secrets.choice(_PRIVATE_USE) for _ in range(8))
+
+
+class Detokenizer:
+    """Token ids to text piece by piece; never shows half a character, nor a NUL, which no message may hold.
+
+    Decodes a short tail again with every token and hands out what it adds (the streaming algorithm of Hugging Face's
+    text-generation-inference), so that tokenizers whose spaces depend on the neighbour come out right.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._start = 0  # the tail begins here ...
+        self._shown = 0  # ... and its text up to here has been handed out
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that these ids add, up to the last whole character."""
+        return "".join(map(self._push_one, ids))
+
+    def _push_one(self, token: int) -> str:
+        self._ids.append(token)
+        before = self._decode(self._ids[self._start : self._shown])
+        now = self._decode(self._ids[self._start :])
+        if len(now) <= len(before) or now.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        self._start, self._shown = self._shown, len(self._ids)
+        return now[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text.replace("\0", "")
+
+
+class StopStrings:
+    """Ends a text that comes in pieces before the first of some strings, wherever the pieces' borders fall.
+
+    The first is the one that is complete first, as if characters came one by one; of several, the longest.
+
+    Args:
+        stop: the strings; none of them empty.
+    """
+
+    def __init__(self, stop: Sequence[str]):
+        self._stop = stop
+        self.found = False
+        self.held_back = ""  # may be the beginning of a stop string; belongs to the text when no more comes
+
+    def push(self, piece: str) -> str:
+        """What can be shown now that this piece has come; nothing once a stop string was found."""
+        if self.found:
+            return ""
+        text, self.held_back = self.held_back + piece, ""
+        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+        if found:
+            self.found = True
+            _, begin = min(found)
+            return text[:begin]
+        longest = max((len(stop) for stop in self._stop), default=1) - 1
+        for at in range(max(0, len(text) - longest), len(text)):
+            if any(stop.startswith(text[at:]) for stop in self._stop):
+                self.held_back = text[at:]
+                return text[:at]
+        return text

@@ -1,0 +1,266 @@
+"""What a denoiser is told besides latents and time: found by the pipeline's own `__call__`, up to its denoiser.
+
+Each of diffusers' pipeline classes prepares its denoiser's arguments in its own way: one to three text encoders, pooled
+states, sizes, masks. So the class's own code prepares them here, unmodified: its text encoders' forwards are compiled
+programs, and its denoiser's forward notes its arguments and leaves. Does not run the denoiser.
+"""
+
+import copy
+import inspect
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from diffusers import DiffusionPipeline
+from torch.utils import _pytree as torch_pytree
+
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images.checkpoint import denoiser_name, text_encoder_names
+from hfjax_app.runtime.checkpoints.hub import Checkpoint
+from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
+from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.programs import Programs, argument_bytes
+
+# Not every class has these; where it does, its `__call__` would change the size or the prompt behind our back.
+_PLAIN = {"use_resolution_binning": False, "clean_caption": False}
+
+
+class _Reached(Exception):
+    """The denoiser was called."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Told:
+    """The arguments of one call of the denoiser, but for the latents and the time.
+
+    Attributes:
+        arrays: those that are tensors, in any pytree, as NumPy arrays (float32, int32 or bool).
+        rows: latents that the denoiser is given for one picture: 2 with guidance (without the prompt, with it), else 1.
+    """
+
+    arrays: Any
+    rows: int
+
+
+class PromptReader:
+    """A pipeline's text encoders on the device, and its own way from prompts to the denoiser's arguments.
+
+    Args:
+        pipeline: on the CPU; it stays usable as it is.
+        programs: where programs are compiled; each text encoder's at its first prompt.
+        dtype: of the text encoders' weights.
+        checkpoint: the files of the weights; None: they are the pipeline's own.
+
+    Attributes:
+        takes_negative: whether the pipeline has a negative prompt.
+    """
+
+    def __init__(
+        self,
+        pipeline: DiffusionPipeline,
+        programs: Programs,
+        dtype: Any = jnp.float32,
+        checkpoint: Checkpoint | None = None,
+    ):
+        self._pipeline = copy.copy(pipeline)
+        self._pipeline.set_progress_bar_config(disable=True)
+        self._pipeline.scheduler = copy.deepcopy(pipeline.scheduler)
+        self._encoders: dict[str, CompiledForward] = {}
+        for name in text_encoder_names(pipeline):
+            encoder = getattr(pipeline, name)
+            weights = weights_for(programs, encoder, dtype, checkpoint=checkpoint and checkpoint.part(name))
+            self._encoders[name] = CompiledForward(
+                name.replace("text_encoder", "encode_prompt"), encoder, weights, programs
+            )
+            setattr(self._pipeline, name, _with_forward(encoder, self._encoders[name]))
+        self._denoiser = denoiser_name(pipeline)
+        network = getattr(pipeline, self._denoiser)
+        self._signature = inspect.signature(network.forward)
+        # While a network is traced, for a size that another visitor asked for, its parameters are the trace's; and a
+        # pipeline looks at the denoiser's and the autoencoder's, for their dtype and device.
+        setattr(self._pipeline, self._denoiser, _with_forward(_apart(network), self._note))
+        self._pipeline.vae = _apart(pipeline.vae)
+        accepted = inspect.signature(pipeline.__call__).parameters
+        self.takes_negative = "negative_prompt" in accepted
+        self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
+        self._lock = threading.Lock()  # tokenizers and pipelines keep state, which threads must not share
+        self._noted: dict[str, Any] = {}
+        self._told_how: dict[int, tuple[Any, list[Any]]] = {}
+
+    def read(self, prompt: str, negative_prompt: str, guidance_scale: float, size: tuple[int, int]) -> Told:
+        """What the denoiser is told for one picture.
+
+        Args:
+            prompt: what to draw.
+            negative_prompt: what to stay away from; blank is as if it were not given.
+            guidance_scale: over 1, both prompts count.
+            size: (width, height) of the picture in pixels.
+
+        Raises:
+            ModelUnavailable: at the first call: the pipeline uses its denoiser in another way than programs do.
+        """
+        negative = {"negative_prompt": negative_prompt} if negative_prompt.strip() else {}
+        with self._lock:
+            with suppress(_Reached):
+                self._pipeline(
+                    prompt,
+                    width=size[0],
+                    height=size[1],
+                    guidance_scale=guidance_scale,
+                    num_inference_steps=2,
+                    output_type="latent",
+                    **negative,
+                    **self._plain,
+                )
+            noted, self._noted = self._noted, {}
+            latents = noted.pop(next(iter(self._signature.parameters)))
+            time = torch.as_tensor(noted["timestep"])
+            self._check(len(latents), time)
+        noted["timestep"] = time.ndim
+        noted.pop("return_dict", None)
+        leaves, how = torch_pytree.tree_flatten(noted)
+        arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._told_how.setdefault(len(latents), (how, rest))
+        return Told(arrays=arrays, rows=len(latents))
+
+    def call(self, network: torch.nn.Module, rows: int, latents: Any, timestep: Any, arrays: Any) -> torch.Tensor:
+        """Call the denoiser as the pipeline does; torch code to be traced.
+
+        Args:
+            network: the denoiser.
+            rows: Told's.
+            latents: of one row or all.
+            timestep: of all of them.
+            arrays: Told's for these rows, as torch tensors.
+        """
+        how, rest = self._told_how[rows]
+        leaves = [plain if tensor is None else tensor for tensor, plain in zip(arrays, rest, strict=True)]
+        arguments = torch_pytree.tree_unflatten(leaves, how)
+        # some denoisers are told the time once, others once for each of the latents
+        arguments["timestep"] = timestep.expand(len(latents)) if arguments["timestep"] else timestep
+        return network(latents, **arguments, return_dict=False)[0]
+
+    def _check(self, rows: int, time: torch.Tensor) -> None:
+        """Guidance is of a pair of rows in one call, and the time the scheduler's own; else pictures would be wrong."""
+        name, pipeline = type(self._pipeline).__name__, self._pipeline
+        told, scheduled = float(time.flatten()[0]), float(pipeline.scheduler.timesteps[0])
+        if abs(told - scheduled) > 1e-3 * abs(scheduled):
+            raise ModelUnavailable(
+                f"{name} can't run in compiled programs: it tells its denoiser a time of its own, {told:g} where the "
+                f"scheduler's is {scheduled:g}"
+            )
+        if rows == 1 and getattr(pipeline, "do_classifier_free_guidance", False):
+            raise ModelUnavailable(
+                f"{name} can't run in compiled programs: it calls its denoiser once with the prompt and once without it"
+            )
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes that the text encoders hold on the device, by the compiler's figures."""
+        return sum(encoder.argument_bytes for encoder in self._encoders.values())
+
+    def cut(self, prompt: str) -> str:
+        """The end of a prompt that no text encoder reads; "" where one of them reads everything."""
+        return min((self._cut(name, encoder, prompt) for name, encoder in self._encoders.items()), key=len, default="")
+
+    def _cut(self, name: str, encoder: "CompiledForward", prompt: str) -> str:
+        tokenizer = getattr(self._pipeline, name.replace("text_encoder", "tokenizer"))
+        with self._lock:
+            whole = tokenizer(prompt, truncation=False, padding=False, verbose=False, return_offsets_mapping=True)
+        limit = encoder.longest
+        if len(whole.input_ids) <= limit:
+            return ""
+        special = [i for i, (begin, end) in enumerate(whole.offset_mapping) if begin == end]
+        closing = sum(1 for i in special if i > 0)  # the end token takes the last place that is read
+        return prompt[whole.offset_mapping[limit - closing][0] :].strip()
+
+    def _note(self, *args: Any, **kwargs: Any) -> None:
+        self._noted = dict(self._signature.bind(*args, **kwargs).arguments)
+        raise _Reached
+
+
+class CompiledForward:
+    """A torch module's forward as compiled programs, one for each shape of its arguments, from tensors to tensors.
+
+    Args:
+        name: of the programs.
+        module: on the CPU; not changed.
+        weights: its own on the device, or for planned programs their shapes. It computes in their dtype; results are
+            float32.
+        programs: where they are compiled.
+    """
+
+    def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
+        self._name, self._module, self._weights, self._programs = name, module, weights, programs
+        self._compiled: dict[Any, tuple[Any, list[Any]]] = {}
+        self.longest = 0  # tokens of the longest sequence that it was given
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the module's forward; compiles at the first arguments of their shape."""
+        leaves, how = torch_pytree.tree_flatten((args, kwargs))
+        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        shapes = [None if array is None else (array.shape, str(array.dtype)) for array in arrays]
+        key = str((how, rest, shapes))
+        if key not in self._compiled:
+            self.longest = max([self.longest, *(array.shape[-1] for array in arrays if array is not None)])
+            self._compiled[key] = self._compile(how, rest, arrays)
+        program, [made] = self._compiled[key]
+        if self._programs.planned:  # what comes next looks at shapes only
+            results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in program.out_info]
+        else:
+            results = [torch.from_numpy(np.array(leaf)) for leaf in program(self._weights, arrays)]
+        return torch_pytree.tree_unflatten(results, made)
+
+    @property
+    def argument_bytes(self) -> int:
+        """Of its largest program; they share the weights."""
+        return max((argument_bytes(program) for program, _ in self._compiled.values()), default=0)
+
+    def _compile(self, how: Any, rest: list[Any], arrays: list[Any]) -> tuple[Any, list[Any]]:
+        made: list[Any] = []
+
+        def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
+            leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
+            args, kwargs = torch_pytree.tree_unflatten(leaves, how)
+            results, spec = torch_pytree.tree_flatten(module(*args, **kwargs))
+            made.append(spec)
+            return [result.float() if result.is_floating_point() else result for result in results]
+
+        name = self._name if not self._compiled else f"{self._name}_{len(self._compiled) + 1}"
+        program = self._programs.compile(name, pure_function(self._module, forward), self._weights, arrays)
+        return program, made
+
+
+def shapes_of(arrays: Any) -> Any:
+    """The same pytree with shapes and dtypes in the place of arrays."""
+    return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.asarray(array).dtype), arrays)
+
+
+def _with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch.nn.Module:
+    """The module with another forward; everything else is shared, and the module itself stays as it is."""
+    changed = copy.copy(module)
+    changed.forward = forward
+    return changed
+
+
+def _apart(module: torch.nn.Module) -> torch.nn.Module:
+    """The module once more, with the same tensors, so that those of one can be replaced and the other keeps its own."""
+    other = copy.copy(module)
+    other._parameters, other._buffers = dict(module._parameters), dict(module._buffers)
+    other._modules = {name: child and _apart(child) for name, child in module._modules.items()}
+    return other
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor in the dtypes that programs take."""
+    if tensor.is_floating_point():
+        return tensor.detach().to(torch.float32).numpy()
+    return tensor.numpy() if tensor.dtype == torch.bool else tensor.to(torch.int32).numpy()

@@ -1,0 +1,1 @@
+"""Checkpoints of transformers and diffusers: download, read tensor by tensor, quantise."""

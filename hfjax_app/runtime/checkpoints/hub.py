@@ -1,0 +1,280 @@
+"""Where a model's files are: a folder, or a hub id that is downloaded; and what to do when they can't be had.
+
+Only data is fetched: configs, tokenizers and safetensors, never code and never pickles. Does not read weights:
+`safetensors_reader.py` does.
+"""
+
+import errno
+import json
+import os
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    IncompleteSnapshotError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from safetensors import SafetensorError
+
+from hfjax_app.errors import ModelUnavailable, first_line
+
+T = TypeVar("T")
+
+# What a checkpoint consists of; a repository may also hold other formats of the same weights, many times as large. In
+# these patterns `*` also stands for `/`.
+_CONFIG_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")
+_STEMS = ("model", "diffusion_pytorch_model")  # of the names of weight files: transformers' and diffusers'
+_HALF = ".fp16"  # in the names of files with rounded weights, for which one looks where there are no others
+_OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A model's files on this machine.
+
+    Attributes:
+        folder: where they are, as `fetch` returns it.
+        name: what the user called the model, for messages.
+    """
+
+    folder: Path
+    name: str
+
+    def part(self, name: str) -> "Checkpoint":
+        """One of several models, each in a folder of its own."""
+        return Checkpoint(folder=self.folder / name, name=f"{self.name}/{name}")
+
+
+def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequence[str] = ("",)) -> Path:
+    """The folder with a checkpoint's files: the folder given, or the hub's snapshot, downloaded as needed.
+
+    Downloads show their progress; what is in the hub's cache is not loaded again, and without a network (or with
+    HF_HUB_OFFLINE) the cache alone is used.
+
+    Args:
+        source: a local folder, or a hub id: "owner/name" or "owner/name@revision" (a branch, tag or commit).
+        weights: False fetches the config and the tokenizer only.
+        parts: the folders whose weights are fetched, "" being the repository's own.
+
+    Raises:
+        ModelUnavailable: in one line: which model, why not, and what would help.
+    """
+    name = os.fspath(source)
+    if Path(name).is_file():
+        raise ModelUnavailable(f"model {name!r} is a file: name the folder that it is in")
+    if Path(name).exists():
+        return Path(name)
+    repository, _, revision = name.partition("@")
+
+    def download(patterns: Sequence[str]) -> Path:
+        pin = revision or None
+        return Path(snapshot_download(repository, revision=pin, allow_patterns=patterns, etag_timeout=10))
+
+    def files(parts: Sequence[str], *endings: str) -> list[str]:
+        return [posixpath.join(part, stem + ending) for part in parts for stem in _STEMS for ending in endings]
+
+    try:
+        folder = download([*_CONFIG_FILES, *(files(parts, ".safetensors", "-*.safetensors") if weights else ())])
+        if weights and (bare := [part for part in parts if not any((folder / part).glob("*.safetensors"))]):
+            download(files(bare, f"{_HALF}*.safetensors"))
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+    return folder
+
+
+def is_gated(source: str | os.PathLike[str]) -> bool | None:
+    """Whether a licence must be accepted before a model can be downloaded; None where the hub can't be asked."""
+    name = os.fspath(source)
+    if Path(name).exists():
+        return False
+    repository, _, revision = name.partition("@")
+    try:
+        return bool(HfApi().model_info(repository, revision=revision or None, timeout=10).gated)
+    except GatedRepoError:
+        return True
+    except Exception:  # whatever the HTTP library raises without a network
+        return None
+
+
+def weight_files(folder: Path, name: str) -> list[Path]:
+    """The safetensors files of a checkpoint folder: one, or those that its index names; float16 where there's no more.
+
+    Args:
+        folder: as `fetch` returns it.
+        name: what the user called the model, for the message.
+
+    Raises:
+        ModelUnavailable: there are none, or not all that the index names.
+    """
+    for variant in ("", _HALF):
+        for stem in _STEMS:
+            if (single := folder / f"{stem}{variant}.safetensors").exists():
+                return [single]
+            if (index := folder / f"{stem}.safetensors.index{variant}.json").exists():
+                return _indexed(index, folder, name)
+    raise ModelUnavailable(_no_weights(name, folder))
+
+
+def _indexed(index: Path, folder: Path, name: str) -> list[Path]:
+    """The files that an index names."""
+    try:
+        names = sorted({str(file) for file in json.loads(index.read_text())["weight_map"].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelUnavailable(f"model {name!r}: {index.name} is no index of safetensors files") from error
+    if outside := [file for file in names if Path(file).name != file or not file.endswith(".safetensors")]:
+        raise ModelUnavailable(f"model {name!r}: {index.name} names {outside[0]!r}, no safetensors file of it")
+    if missing := [file for file in names if not (folder / file).exists()]:
+        raise ModelUnavailable(
+            f"model {name!r} is here in part: {len(missing)} of {len(names)} weight files are missing, such as "
+            f"{missing[0]}; download the rest (with a network, and HF_HUB_OFFLINE unset)"
+        )
+    return [folder / file for file in names]
+
+
+class NoTokenizer(ModelUnavailable):
+    """None of a model's files is a tokenizer's."""
+
+
+def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
+    """Load a tokenizer from a folder or a hub id, without code of its own, and translate the errors.
+
+    Args:
+        from_pretrained: `AutoTokenizer.from_pretrained`.
+        source: a local folder or a hub id, as `fetch` takes it.
+        options: passed on.
+
+    Raises:
+        NoTokenizer: there is none; for many architectures transformers makes one up, of a handful of words.
+        ModelUnavailable: in one line: which model, why not, and what would help.
+    """
+    name = os.fspath(source)
+    folder = fetch(source, weights=False)
+    if not any(any(folder.glob(pattern)) for pattern in _TOKENIZER_FILES):
+        kind = "model folder" if Path(name).is_dir() else "model"
+        raise NoTokenizer(f"{kind} {name!r} has no tokenizer (tokenizer.json)")
+    options = {"trust_remote_code": False, **options}  # without the option transformers asks on stdin
+    try:
+        if Path(name).exists():
+            tokenizer = from_pretrained(name, **options)
+        else:
+            repository, _, revision = name.partition("@")
+            pin = {"revision": revision} if revision else {}
+            tokenizer = from_pretrained(repository, **pin, **_reach(repository), **options)
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error, weights=False)) from error
+    check_vocabulary(tokenizer, Checkpoint(folder=folder, name=name))
+    return tokenizer
+
+
+def check_vocabulary(tokenizer: Any, checkpoint: Checkpoint) -> None:
+    """Refuse a tokenizer that transformers has made up, of a handful of words, because its vocabulary is missing.
+
+    Args:
+        tokenizer: of transformers.
+        checkpoint: what it was loaded from. Tokenizers of bytes have no file.
+
+    Raises:
+        NoTokenizer: no file holds its vocabulary.
+    """
+    there = {path.name for pattern in _TOKENIZER_FILES for path in checkpoint.folder.glob(pattern)}
+    if there <= {"tokenizer_config.json"} and tokenizer.vocab_files_names:
+        raise NoTokenizer(f"model {checkpoint.name!r} has no vocabulary for its tokenizer (tokenizer.json)")
+
+
+def explain(name: str, error: Exception, *, weights: bool = True) -> str:
+    """One line for what a library raised over a model: the deepest cause that has a remedy decides.
+
+    Args:
+        name: what the user called the model.
+        error: what was raised.
+        weights: whether it may be for want of weights.
+    """
+    causes = _chain(error)
+
+    def caused_by(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(cause, kinds) for cause in causes)
+
+    repository = name.partition("@")[0]
+    if any(isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT) for cause in causes):
+        return (
+            f"model {name!r}: the disk is full; downloads go to {constants.HF_HUB_CACHE}: make room there, or set "
+            "HF_HOME to a folder on another disk"
+        )
+    if wants_code(error):
+        return needs_code(name)
+    if caused_by(SafetensorError):
+        kind = "model folder" if Path(name).is_dir() else "model"
+        return f"{kind} {name!r}: a safetensors file is truncated or corrupt; copy or download it again"
+    if Path(name).is_dir():
+        if weights and ".safetensors" not in {path.suffix for path in Path(name).rglob("*") if path.is_file()}:
+            return _no_weights(name, Path(name))
+        return f"model folder {name!r} can't be loaded: {first_line(error)}"
+    if caused_by(HFValidationError):
+        return f"model {name!r}: there is no such folder, and a hub id looks like owner/name"
+    if caused_by(GatedRepoError):
+        return (
+            f"model {name!r} is gated: accept its licence on https://huggingface.co/{repository} and set HF_TOKEN to a "
+            "token of that account"
+        )
+    if caused_by(RevisionNotFoundError):
+        return f"model {name!r}: the hub has no such revision; after the @ comes a branch, a tag or a commit"
+    if caused_by(RepositoryNotFoundError):
+        return f"model {name!r} does not exist on the hub (or is private: set HF_TOKEN), and no such folder is here"
+    if caused_by(IncompleteSnapshotError):
+        return f"model {name!r} is here in part, and the hub can't be reached to download the rest"
+    if "safetensors" in str(error) and not caused_by(HfHubHTTPError, LocalEntryNotFoundError):
+        return f"model {name!r} has no safetensors weights: only safetensors files are loaded"
+    unreachable = caused_by(LocalEntryNotFoundError, ConnectionError, TimeoutError) or "connect" in str(error).lower()
+    if unreachable and constants.HF_HUB_OFFLINE:
+        return f"model {name!r} is no folder here and not in the hub's cache, and HF_HUB_OFFLINE forbids to download it"
+    if unreachable:
+        return f"model {name!r} is no folder here, and the hub can't be reached to download it"
+    return f"model {name!r} can't be loaded: {first_line(error)}"
+
+
+def wants_code(error: Exception) -> bool:
+    """Whether transformers or diffusers refused to run a checkpoint's own code; both then name their option."""
+    return any("trust_remote_code" in str(cause) for cause in _chain(error))
+
+
+def needs_code(name: str) -> str:
+    return f"model {name!r} needs code of its own, and code that comes with a checkpoint is never run"
+
+
+def _no_weights(name: str, folder: Path) -> str:
+    others = {path.suffix for path in folder.rglob("*") if path.is_file()} & _OTHER_WEIGHTS
+    kind = "model folder" if Path(name).is_dir() else "model"
+    if others:
+        return f"{kind} {name!r} has weights, but none as safetensors: only safetensors files are loaded"
+    if next(folder.glob("*.safetensors"), None):
+        return f"{kind} {name!r}: its safetensors files need their index ({_STEMS[0]}.safetensors.index.json)"
+    return f"{kind} {name!r} has no weights (*.safetensors)"
+
+
+def _reach(repository: str) -> dict[str, Any]:
+    """Asks the hub once. Out of reach, each file of a model would wait for its retries, also of one that is cached."""
+    try:
+        HfApi().model_info(repository, timeout=10)
+    except (HfHubHTTPError, HFValidationError):
+        return {}  # an answer; from_pretrained gets the same one, and `explain` puts it into words
+    except Exception:  # whatever the HTTP library raises without a network
+        return {"local_files_only": True}
+    return {}
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    causes: list[BaseException] = []
+    while error is not None and error not in causes:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return causes

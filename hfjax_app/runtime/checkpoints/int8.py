@@ -1,0 +1,169 @@
+"""int8 weights for linear layers: a quarter of float32's bytes to read for each token, half of bfloat16's.
+
+One scale per output channel, the largest magnitude of its row over 127, so that nothing is clipped. Embeddings, norms,
+biases and everything that is no plain linear layer keep their dtype. An output layer tied to the embedding is a linear
+layer too: it gets int8 weights of its own beside the embedding, of which a step then reads a row a token and not the
+whole, usually the largest weight of all. Activations lose nothing to it. Does not read checkpoints:
+`safetensors_reader.py` does, and quantises each tensor as it comes.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torchax import interop
+
+from hfjax_app.runtime.cpu.linear import product
+from hfjax_app.runtime.dtype_policy import kept_in_float32
+from hfjax_app.runtime.module import Weights
+
+_BLOCK_BYTES = 4 << 20  # of a weight that is being quantised, as float32
+_DIGITS, _BASE = 3, 254
+_MOST_INPUTS = (2**31 - 1) // 127**2  # more might overflow the integer products
+
+
+class Int8Linear(torch.nn.Module):
+    """A linear layer whose weights are int8 [outputs, inputs] with a float32 scale [outputs]; on the meta device.
+
+    Some architectures read a layer's weights themselves (Mamba's `dt_proj.weight @ ...`), or their dtype: to those,
+    `weight` is what the int8 ones stand for.
+    """
+
+    def __init__(self, linear: torch.nn.Linear):
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self._dtype = linear.weight.dtype
+        self.register_buffer("weight", torch.empty(linear.weight.shape, dtype=torch.int8, device="meta"))
+        self.register_buffer("scale", torch.empty(linear.out_features, dtype=torch.float32, device="meta"))
+        self.bias = linear.bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = interop.call_jax(int8_dot, x, self._buffers["weight"], self.scale)
+        return out if self.bias is None else out + self.bias
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """[outputs, inputs], in the model's dtype; computed, where anything reads more than its shape and dtype."""
+        if "weight" not in self._buffers:
+            raise AttributeError("weight")  # while it is being registered
+        return (self._buffers["weight"] * self.scale[:, None]).to(self._dtype)
+
+
+def sources(model: torch.nn.Module) -> dict[str, str]:
+    """The int8 weights of a model, those of its linear layers: each one's name and the parameter that it rounds.
+
+    The two differ where several modules share a parameter, which has the name of the first of them. It stays beside
+    the int8 weights where that first one is an embedding; a linear layer whose parameter an embedding takes later is
+    left alone, because the name can't mean both. So is one that is not even to be rounded to a half.
+    """
+    exact = kept_in_float32(model, torch.float16)
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    embedded = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    linears = {
+        f"{name}.weight": id(module.weight) for name, module in model.named_modules() if type(module) is torch.nn.Linear
+    }
+    found = {name: first[of] for name, of in linears.items() if of not in embedded or first[of] != name}
+    return {name: source for name, source in found.items() if name not in exact}
+
+
+def is_quantized(weights: Weights) -> bool:
+    return any(value.dtype == jnp.int8 for value in weights.values())
+
+
+def adapt(model: torch.nn.Module) -> None:
+    """Put an Int8Linear in the place of each linear layer of a model without weights."""
+    for name in sources(model):
+        path, _, leaf = name.removesuffix(".weight").rpartition(".")
+        parent = model.get_submodule(path)
+        setattr(parent, leaf, Int8Linear(getattr(parent, leaf)))
+
+
+def scale_name(weight_name: str) -> str:
+    return weight_name.removesuffix("weight") + "scale"
+
+
+def quantize(weight: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """A weight [outputs, inputs] as int8, and its scales, float32 [outputs], such that weight ~ int8 * scale[:, None].
+
+    A row of zeros has the scale 1. Works in blocks of rows: there is never a float32 copy of the whole.
+    """
+    rows, columns = weight.shape
+    quantized, scales = np.empty((rows, columns), np.int8), np.empty(rows, np.float32)
+    step = max(1, _BLOCK_BYTES // (4 * columns))
+    for start in range(0, rows, step):
+        block = weight[start : start + step].to(torch.float32)
+        scale = block.abs().amax(1) / 127
+        scale[scale == 0] = 1
+        quantized[start : start + step] = (block / scale[:, None]).round_().to(torch.int8).numpy()
+        scales[start : start + step] = scale.numpy()
+    return quantized, scales
+
+
+def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
+    """x @ (weight * scale).T without the float weights ever being in memory.
+
+    int8 is exact in bfloat16, so the scale is applied to the result. TPU and GPU convert inside the dot, a CPU where it
+    reads (linear.py); one that multiplies matrices of int8 (AMX) does so, in a fraction of the time. Several CPU
+    devices stand in for chips and do what those do: a row that is split over devices would need a collective for its
+    largest magnitude.
+
+    Args:
+        x: [..., inputs], float.
+        weight: int8 [outputs, inputs].
+        scale: float32 [outputs].
+
+    Returns:
+        [..., outputs], in the dtype of `x`.
+    """
+    on_cpu = _dot_on_cpu if jax.local_device_count() == 1 else _dot
+    out = jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=_dot)
+    return (out * scale).astype(x.dtype)
+
+
+def _dot(x: jax.Array, weight: jax.Array) -> jax.Array:
+    return jnp.matmul(x, weight.astype(x.dtype).T, preferred_element_type=jnp.float32)
+
+
+def _dot_on_cpu(x: jax.Array, weight: jax.Array) -> jax.Array:
+    rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
+    by_digits = _multiplies_int8_matrices() and weight.shape[1] <= _MOST_INPUTS
+    out = product_of_digits(rows, weight) if by_digits else product(rows, weight)
+    return out.reshape(*x.shape[:-1], weight.shape[0])
+
+
+@cache
+def _multiplies_int8_matrices() -> bool:
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and " amx_int8" in cpuinfo.read_text()
+
+
+@jax.custom_batching.custom_vmap
+def product_of_digits(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    """[rows, inputs] by [outputs, inputs], as exact as in float32, from products of int8 alone.
+
+    Each row, of at most `_MOST_INPUTS` inputs, is written in `_DIGITS` digits of -127 ... 127 to the base 254. The
+    first counts 127ths of the row's largest magnitude: what is left over is less than 2^-23 of that. A digit is a row
+    of an integer product, and the weights are read once for all of them, as int8. They are the left operand, which
+    XLA's library reads in place.
+    """
+    unit = jnp.max(jnp.abs(rows), axis=1, keepdims=True) / 127
+    unit = jnp.where(unit == 0, 1, unit)  # NaN stays NaN, also in the result
+    digits, rest = [], rows / unit
+    for _ in range(_DIGITS):
+        digits.append(jnp.round(rest))
+        rest = (rest - digits[-1]) * _BASE
+    columns = jnp.concatenate(digits).astype(jnp.int8)
+    products = jax.lax.dot_general(weight, columns, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
+    out = jnp.float32(0)
+    for of_digit in reversed(jnp.split(products.T.astype(jnp.float32), _DIGITS)):
+        out = of_digit + out / _BASE
+    return out * unit
+
+
+@product_of_digits.def_vmap
+def _rows_of_a_batch(batch: int, batched: list[bool], rows: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
+    assert batched == [True, False], "weights are shared"
+    return product_of_digits(rows.reshape(-1, rows.shape[-1]), weight).reshape(batch, rows.shape[1], -1), True

@@ -1,0 +1,25 @@
+"""What an architecture keeps in float32 whatever the rest is in, such as the bias by which experts are chosen.
+
+transformers' own lists (`_keep_in_fp32_modules`), applied as its `from_pretrained` does. Does not choose the dtype of
+the rest: `safetensors_reader.py` does.
+"""
+
+import torch
+from transformers import PreTrainedModel
+from transformers.core_model_loading import build_glob_alternation
+
+
+def kept_in_float32(model: torch.nn.Module, dtype: torch.dtype) -> set[str]:
+    """The names of parameters and saved buffers that stay float32 when the rest is in this dtype."""
+    plan = model._get_dtype_plan(dtype) if isinstance(model, PreTrainedModel) else {}
+    if not plan:
+        return set()
+    pattern, *_ = build_glob_alternation(list(plan))
+    return {name for name, tensor in model.state_dict().items() if tensor.is_floating_point() and pattern.search(name)}
+
+
+def keep(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Make these tensors of a model float32 that was built in this dtype."""
+    tensors = model.state_dict(keep_vars=True)
+    for name in kept_in_float32(model, dtype):
+        tensors[name].data = tensors[name].data.float()

@@ -1,0 +1,1 @@
+"""What exists only for TPUs: hosts of a slice, and layouts that its compiler wants."""

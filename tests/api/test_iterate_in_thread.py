@@ -1,0 +1,63 @@
+"""Stepping a blocking iterator from an event loop, without a browser (whose own event loop would be in the way)."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing, suppress
+
+import pytest
+
+from hfjax_app.api.iterate_in_thread import stepped
+from hfjax_app.errors import ModelUnavailable
+
+
+class Steps(Iterator[int]):
+    """Steps that wait for permission, and remember how many began and whether they were closed."""
+
+    def __init__(self) -> None:
+        self.begun, self.closed = 0, threading.Event()
+        self.in_step, self.may_end = threading.Event(), threading.Event()
+
+    def __next__(self) -> int:
+        self.begun += 1
+        self.in_step.set()
+        assert self.may_end.wait(10)
+        return self.begun
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_cancelled_in_the_middle_of_a_step_ends_with_that_step() -> None:
+    """The thread can't be interrupted, and a generator can't be closed while it runs: it is closed right after."""
+    steps = Steps()
+
+    async def cancel_in_a_step() -> None:
+        async def draw() -> None:
+            async with aclosing(stepped(steps)) as moments:
+                async for _ in moments:
+                    pass
+
+        task = asyncio.create_task(draw())
+        await asyncio.to_thread(steps.in_step.wait, 10)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        assert not steps.closed.is_set()
+        steps.may_end.set()
+        assert await asyncio.to_thread(steps.closed.wait, 10)
+
+    asyncio.run(cancel_in_a_step())
+    assert steps.begun == 1
+
+
+def test_a_step_that_fails_closes_and_says_why() -> None:
+    def steps() -> Iterator[int]:
+        yield 1
+        raise ModelUnavailable("not a number")
+
+    async def draw() -> list[int]:
+        return [step async for step in stepped(steps())]
+
+    with pytest.raises(ModelUnavailable, match="not a number"):
+        asyncio.run(draw())

@@ -1,0 +1,206 @@
+"""The scheduler alone: first come, first served, chunk by chunk."""
+
+from hfjax_app.chat.engine.scheduler import HURRIED_CHUNK, Request, Scheduler
+
+
+def scheduler_of(
+    slots: int, unturned: int = 1000, rollback: int = 1000, prefill_chunks: tuple[int, ...] = (4,)
+) -> Scheduler:
+    options = {"unturned": unturned, "rollback": rollback, "prefill_chunks": prefill_chunks}
+    return Scheduler(slots=slots, decode_chunk=8, **options)
+
+
+def request(length: int = 3) -> Request:
+    return Request(prompt=tuple(range(length)), max_tokens=5)
+
+
+def test_slots_go_to_those_who_waited_longest() -> None:
+    scheduler = scheduler_of(2)
+    requests = [request() for _ in range(4)]
+    for r in requests:
+        scheduler.submit(r)
+    assert scheduler.admit() == requests[:2]
+    assert [r.slot for r in requests] == [0, 1, None, None]
+    assert [scheduler.place(r) for r in requests] == [0, 0, 1, 2]
+
+    scheduler.release(requests[1])
+    assert scheduler.admit() == [requests[2]]
+    assert requests[2].slot == 1
+    assert scheduler.place(requests[3]) == 1
+
+
+def test_a_long_prompt_is_fed_in_chunks_and_decodes_only_afterwards() -> None:
+    scheduler = scheduler_of(1)
+    r = request(10)
+    scheduler.submit(r)
+    scheduler.admit()
+    chunks = []
+    while step := scheduler.next_prefill():
+        assert scheduler.next_decode() is None
+        chunks.append((step.start, step.stop, step.is_last))
+        scheduler.prefilled(step)
+    assert chunks == [(0, 4, False), (4, 8, False), (8, 10, True)]
+    assert scheduler.next_decode().requests == (r,)
+
+
+def test_chunks_are_large_while_no_answer_is_running() -> None:
+    """A large one at least half full; where somebody's answer would stand still for it, small ones."""
+    scheduler = scheduler_of(2, prefill_chunks=(4, 16))
+    first, second, third = (
+        Request(prompt=tuple(range(at, at + n)), max_tokens=5) for at, n in ((0, 29), (100, 20), (200, 7))
+    )
+    scheduler.submit(first)
+    scheduler.admit()
+    sizes = []
+    while step := scheduler.next_prefill():
+        sizes.append((step.size, step.stop - step.start))
+        scheduler.prefilled(step)
+    assert sizes == [(16, 16), (16, 13)]
+    scheduler.submit(second)
+    scheduler.admit()
+    step = scheduler.next_prefill()
+    assert (step.size, step.stop - step.start) == (4, 4)
+    scheduler.release(first)
+    scheduler.prefilled(step)
+    assert scheduler.next_prefill().size == 16
+    scheduler.release(second)
+    scheduler.submit(third)
+    scheduler.admit()
+    assert scheduler.next_prefill().size == 4
+
+
+def test_release_works_wherever_the_request_is() -> None:
+    scheduler = scheduler_of(1)
+    prefilling, waiting = request(10), request()
+    scheduler.submit(prefilling)
+    scheduler.submit(waiting)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    scheduler.release(waiting)
+    scheduler.release(prefilling)
+    assert scheduler.next_prefill() is None
+    assert scheduler.idle
+
+
+def test_decode_steps_are_few_while_somebody_waits_or_is_prefilled() -> None:
+    """And never more than anyone has left to make; rows cover the one that goes furthest."""
+    scheduler = scheduler_of(2)
+    first, second, third = Request(prompt=(1, 2, 3), max_tokens=11), request(10), request()
+    scheduler.submit(first)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    step = scheduler.next_decode()
+    assert (step.requests, step.steps, step.rows) == ((first,), 8, 11)
+    assert scheduler.next_decode(most=3).steps == 3
+    scheduler.decoded(step)
+    assert scheduler.next_decode().steps == 2
+
+    first.promised = 1
+    scheduler.submit(second)
+    scheduler.admit()
+    assert scheduler.next_decode().steps == HURRIED_CHUNK
+    while step := scheduler.next_prefill():
+        scheduler.prefilled(step)
+    assert scheduler.next_decode().steps == 8
+    assert scheduler.next_decode().rows == 10 + 4
+    scheduler.submit(third)
+    assert scheduler.next_decode().steps == HURRIED_CHUNK
+
+
+def test_the_more_are_prefilled_the_fewer_steps_are_made_in_between() -> None:
+    """Eight come at once: the first ones do not run ahead in calls that are as long as everyone's together."""
+    scheduler = scheduler_of(8)
+    for _ in range(8):
+        scheduler.submit(Request(prompt=(1, 2, 3), max_tokens=50))
+    scheduler.admit()
+    steps = []
+    while step := scheduler.next_prefill():
+        scheduler.prefilled(step)
+        steps.append(scheduler.next_decode().steps)
+    assert steps == [1, 1, 1, 1, 1, 2, 4, 8]
+
+
+def test_nothing_is_dispatched_for_those_who_were_promised_all() -> None:
+    """Their last tokens are on the way; the slot is theirs until these were read."""
+    scheduler = scheduler_of(1)
+    r = Request(prompt=(1,), max_tokens=3)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    scheduler.decoded(scheduler.next_decode())
+    assert scheduler.next_decode() is None
+    assert scheduler.busy == 1
+
+
+def test_a_step_that_drafts_promises_more_than_it_may_make() -> None:
+    """Three rounds of 1 + 7 tokens in a chunk of 8: the next step goes on from what was made. The slot's record has
+    what a wrong draft may have written behind an end token; where the answer was full, nothing is written behind it."""
+    scheduler = scheduler_of(1)
+    r = Request(prompt=(1, 2, 3), max_tokens=20)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    step = scheduler.next_decode(3, draft=7)
+    assert (step.steps, step.tokens, step.rows) == (3, 8, 3 + 9 - 1)
+    scheduler.decoded(step)
+    assert r.promised == 9
+    scheduler.fell_short(r, 8 - 4)
+    assert r.promised == 5
+    assert scheduler.slots[0].written >= 3 + 5 - 1
+    assert scheduler.next_decode(3).tokens == 3
+    r.answer.extend(range(5))
+    scheduler.release(r, exact=True)
+    assert scheduler.slots[0].tokens == (1, 2, 3, 0, 1, 2, 3)
+    assert scheduler.slots[0].written == 3 + 4 + 7
+    scheduler.fell_short(r, 3)
+    assert r.promised == 5
+
+
+def test_a_neighbours_steps_count_in_full_behind_drafts_that_fell_short() -> None:
+    """Cut at the answer's length, they counted less than the device had made; rows that a tier lacks were written."""
+    scheduler = scheduler_of(2)
+    r, neighbour = Request(prompt=(1, 2, 3), max_tokens=10), Request(prompt=(4, 5), max_tokens=100)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    drafts = scheduler.next_decode(4, draft=7)
+    scheduler.decoded(drafts)
+    scheduler.submit(neighbour)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    both = scheduler.next_decode(4)
+    assert both.requests == (r, neighbour)
+    scheduler.decoded(both)
+    scheduler.fell_short(r, drafts.tokens - 4)
+    made = 1 + 4 + both.steps
+    assert r.promised == made
+    assert scheduler.slots[0].written >= 3 + made - 1
+    assert scheduler.next_decode(4).rows == 3 + r.max_tokens - 1
+
+
+def test_an_answer_that_is_full_has_no_drafts_behind_it() -> None:
+    scheduler = scheduler_of(1)
+    r = Request(prompt=(1, 2, 3), max_tokens=6)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    step = scheduler.next_decode(3, draft=7)
+    assert (step.tokens, step.rows) == (5, 3 + 5)
+    scheduler.decoded(step)
+    r.answer.extend(range(6))
+    scheduler.release(r, exact=True)
+    assert scheduler.slots[0].written == 3 + 5
+
+
+def test_who_leaves_early_has_written_more_than_was_read() -> None:
+    """The device goes on with what it was asked for. What that overwrites in a ring is lost to the next turn."""
+    scheduler = scheduler_of(1, unturned=0, rollback=7)
+    r = Request(prompt=(1, 2, 3), max_tokens=20)
+    scheduler.submit(r)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    scheduler.decoded(scheduler.next_decode())
+    r.answer.append(0)
+    scheduler.release(r)
+    assert (scheduler.slots[0].tokens, scheduler.slots[0].written) == ((1, 2, 3), 3 + 8)
+    assert scheduler.slots.usable(0, (1, 2, 3, 4)) == 0

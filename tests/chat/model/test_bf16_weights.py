@@ -1,0 +1,93 @@
+"""Chat with weights that stay bfloat16 on a CPU: the tokens of the same model in float32."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.runtime.cpu import bf16_weights
+from hfjax_app.runtime.module import weights_of
+from tests.chat.model.test_architectures import CONFIGS, make_model
+
+GREEDY = SamplingParams(max_tokens=10, temperature=0.0)
+LENGTHS = (3, 20, 75)
+# Reads `lm_head.weight.dtype`; experts that are one tensor; scales its embedding by a number in that one's dtype.
+USUAL_ONES = ("falcon_mamba", "gpt_oss", "gemma2")
+
+
+def generated(model: PreTrainedModel, prompts: list[list[int]], count: int = 10) -> list[list[int]]:
+    ids = [torch.tensor([prompt]) for prompt in prompts]
+    out = [model.generate(i, attention_mask=torch.ones_like(i), max_new_tokens=count, do_sample=False) for i in ids]
+    return [tokens[0, len(prompt) :].tolist() for tokens, prompt in zip(out, prompts, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "architecture", [*USUAL_ONES, *(pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS if n not in USUAL_ONES)]
+)
+def test_greedy_equals_generate(architecture: str) -> None:
+    """Nothing is rounded on the way: no activation by a layer's dtype, no scale of an embedding."""
+    model = make_model(architecture)
+    names = bf16_weights.narrow(model)
+    with torch.no_grad():
+        for name in names:
+            parameter = model.get_parameter(name)
+            parameter.copy_(parameter.bfloat16())
+    weights = {n: w.astype(jnp.bfloat16) if n in names else w for n, w in weights_of(model).items()}
+    prompts = [np.random.default_rng(length).integers(3, 128, length).tolist() for length in LENGTHS]
+    options = {"slots": 3, "context": 128, "prefill_chunk": 32, "decode_chunk": 5, "tiers": ()}
+    engine = ChatEngine(model, weights=weights, **options).start()
+    got = engine.generate(prompts, GREEDY)
+    engine.stop()
+    assert got == generated(model, prompts)
+
+
+def test_what_a_checkpoint_holds_in_bfloat16_stays_so(
+    model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """Embedding and linear layers by default; all is float32 where that is asked for. Several users and one, whose
+    product is written in another way, and drafts."""
+    copy.deepcopy(model_of("gemma3")).to(torch.bfloat16).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    prompts = [np.random.default_rng(n).integers(5, 512, n).tolist() for n in (3, 40)]
+    want = generated(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), prompts, 30)
+    params = SamplingParams(max_tokens=30, temperature=0.0)
+    sizes, temporaries = {}, {}
+    for dtype in ("auto", "float32"):
+        engine = ChatEngine.from_pretrained(tmp_path, slots=2, context=128, dtype=dtype, speculation="always").start()
+        assert engine.generate(prompts, params) == want
+        assert engine.generate(prompts[:1], params) == want[:1]
+        weights = engine.runner.weights
+        engine.stop()
+        matrices = {weight.dtype.name for weight in weights.values() if weight.ndim == 2}
+        assert matrices == {"bfloat16" if dtype == "auto" else "float32"}
+        assert {weight.dtype.name for weight in weights.values() if weight.ndim == 1} == {"float32"}
+        sizes[dtype] = sum(weight.nbytes for weight in weights.values())
+        programs = engine.runner._decode.values()
+        temporaries[dtype] = [program.memory_analysis().temp_size_in_bytes for program in programs]
+    assert sizes["auto"] < 0.55 * sizes["float32"]
+    for kept, whole in zip(temporaries["auto"], temporaries["float32"], strict=True):
+        assert kept < 1.1 * whole  # nothing is widened ahead
+
+
+def test_files_in_float32_are_not_rounded_because_the_config_says_bfloat16(
+    model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """Some checkpoints were saved so; transformers loads them in float32 too."""
+    model = model_of("gemma3")
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text(config.read_text().replace('"float32"', '"bfloat16"'))
+    prompts = [np.random.default_rng(20).integers(5, 512, 20).tolist()]
+    engine = ChatEngine.from_pretrained(tmp_path, slots=1, context=128, speculation="never").start()
+    assert "bfloat16" in config.read_text()
+    assert {weight.dtype.name for weight in engine.runner.weights.values()} == {"float32"}
+    got = engine.generate(prompts, GREEDY)
+    engine.stop()
+    assert got == generated(model, prompts)

@@ -1,0 +1,166 @@
+"""Tiers: the smallest program that covers who is served runs, gives the same tokens, and leaves the cache in place."""
+
+import copy
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat.model.buckets import Written, covering, put, row_tiers, slot_tiers, take
+from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.sampling.sampler import packed, sampler_state
+
+
+def prompt_of(length: int) -> list[int]:
+    return np.random.default_rng(length).integers(5, 512, length).tolist()
+
+
+@pytest.fixture(scope="module")
+def engine(model_of: Callable[[str], PreTrainedModel]) -> Iterator[ChatEngine]:
+    options = {"prefill_chunk": 32, "tiers": [1], "speculation": "never"}
+    engine = ChatEngine(model_of("gemma3"), slots=3, context=600, **options).start()
+    yield engine
+    engine.stop()
+
+
+def test_tiers() -> None:
+    assert row_tiers(8192) == (256, 1024, 4096, 8192)
+    assert row_tiers(512) == (512,)
+    assert row_tiers(300) == (300,)
+    assert slot_tiers(6) == (1, 2, 4, 6)
+    assert slot_tiers(8) == (1, 2, 4, 8)
+    assert slot_tiers(1) == (1,)
+    assert slot_tiers(8, [3, 9]) == (3, 8)
+    assert covering((256, 1024), 256) == 256
+    assert covering((256, 1024), 257) == 1024
+
+
+def test_take_and_put_touch_only_their_slots_and_rows() -> None:
+    full, state = np.random.default_rng(0).normal(size=(4, 2, 10, 3)), np.arange(8.0).reshape(4, 2)
+    cache = [{"keys": full.astype(np.float32), "conv0": state.astype(np.float32)}]
+    slots = np.array([3, 1], np.int32)
+    part = jax.jit(take, static_argnums=1)(cache, 6, slots)
+    np.testing.assert_array_equal(part[0]["keys"], cache[0]["keys"][[3, 1], :, :6])
+    np.testing.assert_array_equal(part[0]["conv0"], cache[0]["conv0"][[3, 1]])
+    got = jax.jit(put)(cache, jax.tree.map(lambda leaf: leaf + 100, part), slots)
+    want = cache[0]["keys"].copy()
+    want[[3, 1], :, :6] += 100
+    np.testing.assert_array_equal(got[0]["keys"], want)
+
+
+@pytest.mark.parametrize(("rows", "context", "only"), [(6, 10, True), (10, 10, True), (10, 20, False)])
+def test_put_copies_only_what_was_written_where_rows_do_not_turn(rows: int, context: int, only: bool) -> None:
+    """Three rows from positions 1 and 5; the second are moved up to where the part ends. A ring comes back whole."""
+    cache = [{"keys": np.zeros((4, 2, 10, 3), np.float32)}]
+    slots, position = np.array([3, 1], np.int32), np.array([1, rows - 1], np.int32)
+    part = [{"keys": np.ones((2, 2, rows, 3), np.float32)}]
+    [got] = jax.jit(lambda *args: put(*args, Written(jax.numpy.asarray(position), 3, context)))(cache, part, slots)
+    want = np.zeros((4, 2, 10, 3))
+    if only:
+        want[3, :, 1:4] = want[1, :, rows - 3 : rows] = 1
+    else:
+        want[[3, 1], :, :rows] = 1
+    np.testing.assert_array_equal(got["keys"], want)
+
+
+def test_tokens_are_the_same_in_every_tier(engine: ChatEngine, model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Alone and with neighbours, from a tier of rows into the next (prompt 240, 40 tokens), and far into the last."""
+    params = SamplingParams(max_tokens=40, temperature=0.0)
+    prompts = [prompt_of(length) for length in (240, 20, 500)]
+    want = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        out = model_of("gemma3").generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
+        want.append(out[0, len(prompt) :].tolist())
+    assert [engine.generate([prompt], params)[0] for prompt in prompts] == want
+    assert engine.generate(prompts, params) == want
+
+
+def test_padding_hides_nothing_from_a_wide_window(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """A ring as long as the context, and a window nearly as long: the padding of the last chunk, 29 positions beyond
+    the context, once counted as written and hid the rows that it would have gone to."""
+    model = copy.deepcopy(model_of("gemma3"))
+    model.config.sliding_window = 90
+    ids = torch.tensor([prompt_of(98)])
+    want = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False)[0, 98:].tolist()
+    engine = ChatEngine(model, slots=1, context=100, prefill_chunk=32, speculation="never").start()
+    assert engine.generate([prompt_of(98)], SamplingParams(max_tokens=2, temperature=0.0)) == [want]
+    engine.stop()
+
+
+def test_the_smallest_tier_that_covers_everyone_runs(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: Counter[tuple[int, int]] = Counter()
+
+    def counted(tier: tuple[int, int], program: Callable) -> Callable:
+        def call(*args: object) -> object:
+            ran[tier] += 1
+            return program(*args)
+
+        return call
+
+    programs = {tier: counted(tier, program) for tier, program in engine.runner._decode.items()}
+    monkeypatch.setattr(engine.runner, "_decode", programs)
+    params = SamplingParams(max_tokens=30, temperature=0.0)
+    engine.generate([prompt_of(20)], params)
+    assert set(ran) == {(1, 256)}
+    ran.clear()
+    engine.generate([prompt_of(400)], params)
+    assert set(ran) == {(1, 600)}
+    ran.clear()
+    engine.generate([prompt_of(20), prompt_of(21)], params)
+    assert (3, 256) in ran
+    assert set(ran) <= {(3, 256), (1, 256)}
+
+
+def test_the_cache_is_updated_in_place(engine: ChatEngine) -> None:
+    """Every program reuses the cache that is donated to it: as many bytes are aliased as the cache has."""
+    runner = engine.runner
+    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
+    tiers = (runner._prefill, runner._decode, runner._speculate, runner._copy)
+    for program in [*(program for tier in tiers for program in tier.values()), runner._clear]:
+        assert program.memory_analysis().alias_size_in_bytes >= whole
+
+
+def test_a_call_for_others_leaves_a_slot_its_tokens(engine: ChatEngine) -> None:
+    """Two slots decode by the program of all three, which carries the third. Its request was promised all its tokens by
+    a call that drafts, of which fewer were right; the others' call said that it had none left to make, so that its
+    answer never ended, and the engine's thread did nothing else than look for work."""
+    runner, one = engine.runner, packed(sampler_state(SamplingParams(temperature=0.0), 0))
+    for slot in range(3):
+        chunk = np.array(prompt_of(32), np.int32)
+        runner.prefill(slot, chunk, 0, 20 + slot, 9, one)
+    others, _ = runner.decode([1, 2], 60, 4)
+    made, [column] = runner.decode([0], 60, 16)
+    engine._worker.scheduler.slots.forget_all()
+    assert ((np.asarray(others.tokens) >= 0).sum(axis=0) == [0, 4, 4]).all()
+    assert (np.asarray(made.tokens)[:, column] >= 0).sum() == 8
+
+
+def test_a_step_copies_no_rows(engine: ChatEngine) -> None:
+    """One new token a slot was written by a slice update, which XLA on CPU computed twice, for the cache and for
+    attention, each time on a copy of all the layer's rows. A third of a step's time went to that."""
+    for program in engine.runner._decode.values():
+        computations = program.as_text().split("\n\n")
+        step = max(computations, key=lambda text: text.count(" dot(") + text.count("ynn_fusion"))
+        copied = [tuple(map(int, shape.split(","))) for shape in re.findall(r"\w+\[([\d,]+)\]\S* copy\(", step)]
+        assert all(math.prod(shape) < 2 * 32 * 16 for shape in copied), copied
+
+
+def test_a_tier_takes_no_room_for_more_than_its_own_rows(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Two slots of 256 rows in a cache 128 times as large: what the program puts aside is a small part of the cache."""
+    runner = ModelRunner(model_of("llama"), slots=32, context=2048, end_tokens=(), prefill_chunk=16)
+    runner.reset()
+    whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
+    which = (np.array([3, 7], np.int32), np.ones(2, bool), np.int32(4))
+    decode = jax.jit(partial(runner._decode_chunk, 256), donate_argnums=(1, 2))
+    memory = decode.lower(runner.weights, runner._cache, runner._state, *which).compile().memory_analysis()
+    assert memory.alias_size_in_bytes >= whole
+    assert memory.temp_size_in_bytes < whole / 10

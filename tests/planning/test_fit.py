@@ -1,0 +1,106 @@
+"""Whether something fits, and what would: figures small enough to check by hand."""
+
+import pytest
+
+from hfjax_app.chat.memory import Need, SlotNeed
+from hfjax_app.errors import RequestRejected
+from hfjax_app.planning.fit import Footprint, advise, decode_floor, fits, larger
+from hfjax_app.planning.topology import NAMES, Chip, Topology, parse
+
+MIB, GIB = 1 << 20, 1 << 30
+
+
+def need(weights: int, per_token: int, slots: int, context: int) -> Need:
+    slot = SlotNeed(states=0, rows=((per_token, None),))
+    return Need(
+        weights=weights, cache=slot.cache(slots, context), copied=slot.copied(slots, context), read=0, slot=slot
+    )
+
+
+def footprint(weights: int, per_token: int, decoding: int, slots: int, context: int, others: int = 0) -> Footprint:
+    needed = need(weights, per_token, slots, context)
+    return Footprint(need=needed, resident=needed.weights + needed.cache, decoding=decoding, others=others)
+
+
+def test_topologies_by_name() -> None:
+    assert {name: parse(name).devices for name in NAMES} == {
+        "v5e:1x1": 1,
+        "v5e:2x2": 4,
+        "v5e:2x4": 8,
+        "v6e:1x1": 1,
+        "v6e:2x2": 4,
+    }
+    assert parse("v5e:1x1").usable == int(16 * GIB * 0.94)
+    assert (parse("cpu:8").devices, parse("cpu:8").usable) == (8, None)
+
+
+@pytest.mark.parametrize("name", ["", "v5e:3x3", "v4:2x2", "cpu:0", "cpu:65", "cpu:x", "cpu:\u0663", "v5e:1x1\n"])
+def test_an_unknown_topology_is_refused_with_those_that_are_known(name: str) -> None:
+    with pytest.raises(RequestRejected, match=r"v5e:2x4.*cpu:N|1 to 64") as error:
+        parse(name)
+    assert repr(name) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_fits_needs_no_advice() -> None:
+    """A token of each of 8 slots takes 64 KiB: 0.5 GiB for 1,024 of them, and 4 GiB for 8,192."""
+    token = GIB // 16 // 1024
+    assert fits(footprint(10 * GIB, token, GIB, 8, 8192).peak, parse("v5e:1x1"))
+    assert not fits(footprint(10 * GIB, token, 2 * GIB, 8, 8192).peak, parse("v5e:1x1"))
+    assert not fits(footprint(10 * GIB, token, GIB, 8, 8192, others=2 * GIB).peak, parse("v5e:1x1"))
+    assert fits(footprint(10 * GIB, 100 * token, 2 * GIB, 8, 8192).peak, parse("cpu:1"))
+
+
+def on_devices(count: int) -> Need:
+    """10 GiB of weights and 8 slots, each of 1 GiB for 1,024 tokens, on each of so many devices."""
+    return need(10 * GIB // count, MIB // count, 8, 1024)
+
+
+def test_advice_is_the_largest_that_fits() -> None:
+    """15.04 GiB are usable: beside 10 of weights and 1 that is no copy, 4.04 are left. A slot of 1,024 tokens takes 1,
+    and a program of half of the slots copies theirs. On 4 chips 10 + 8 + 4 are 5.5."""
+    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices)
+    assert (advice.slots, advice.context, advice.topology) == (2, 320, "v5e:2x2")
+    assert str(advice) == "slots = 2 or context = 320 or topology v5e:2x2"
+
+
+def test_copies_and_other_programs_take_turns() -> None:
+    """A prompt's program takes 3 GiB, copies and what goes with them 5: with fewer slots it is the larger one."""
+    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024, others=3 * GIB)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices)
+    assert (advice.slots, advice.context) == (2, 256)
+
+
+def test_advice_leaves_room_for_the_other_models() -> None:
+    """2 of the 4.04 GiB are taken by a model that lies on the first chip of every topology."""
+    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices, beside=2 * GIB)
+    assert (advice.slots, advice.context, advice.topology) == (1, 128, "v5e:2x2")
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices, beside=15 * GIB)
+    assert (advice.slots, advice.context, advice.topology) == (0, 0, "v6e:2x2")
+    assert larger(parse("v5e:1x1"), lambda devices: 20 * GIB) == "v6e:1x1"
+    assert larger(parse("v5e:1x1"), lambda devices: 40 * GIB) is None
+
+
+def test_what_lies_whole_on_one_chip_needs_a_larger_chip() -> None:
+    """An image model of 20 GiB on eight chips of 16: one of 32 takes it, though that is less in all."""
+    assert larger(parse("v5e:2x4"), lambda devices: 20 * GIB) == "v6e:1x1"
+    assert larger(parse("v5e:2x4"), lambda devices: 160 * GIB // devices) is None
+    here = Topology(name="8 devices", devices=8, chip=Chip(hbm=int(15.75 * GIB), bandwidth=0.0))
+    assert larger(here, lambda devices: int(14.9 * GIB)) == "v6e:1x1"
+
+
+def test_weights_that_no_number_of_slots_makes_room_for() -> None:
+    whole = footprint(20 * GIB, MIB // 8, GIB, 8, 1024)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: need(20 * GIB // devices, 128, 8, 1024))
+    assert (advice.slots, advice.context, advice.topology) == (0, 0, "v5e:2x2")
+    nowhere = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: need(90 * GIB, 128, 8, 1024))
+    assert "a smaller model, or int8" in str(nowhere)
+
+
+def test_the_floor_is_bytes_over_bandwidth() -> None:
+    floor = decode_floor(weights_read=1638 * 10**6, cache=0, slots=8, topology=parse("v5e:1x1"))
+    assert floor.seconds == pytest.approx(2e-3)
+    assert (floor.per_user, floor.in_all) == (pytest.approx(500), pytest.approx(4000))
+    assert decode_floor(weights_read=1, cache=1, slots=1, topology=parse("cpu:1")) is None

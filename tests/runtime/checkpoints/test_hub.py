@@ -1,0 +1,276 @@
+"""The hub and its cache: what can't be had costs one line that names the model and says what would help.
+
+The hub is played by a server on this machine, asked by a process of its own, because HF_ENDPOINT is read at import.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.checkpoints.hub import explain, fetch, weight_files
+
+
+class Hub(BaseHTTPRequestHandler):
+    """Answers as the hub does for what can't be had, with the headers that are read; metadata; files."""
+
+    ANSWERS = {  # noqa: RUF012
+        "/somebody/missing": (401, "RepoNotFound", "Repository not found"),
+        "/somebody/gone": (404, "RepoNotFound", "Repository not found"),
+        "/somebody/gated": (401, "GatedRepo", "Access to this model is restricted"),
+        "/somebody/forbidden": (403, "GatedRepo", "Your request is awaiting a review"),
+        "/somebody/public": (404, "RevisionNotFound", "Revision Not Found"),
+    }
+
+    METADATA = {"/somebody/licensed": "manual", "/somebody/open": False}  # noqa: RUF012
+
+    PIPELINE = (
+        "model_index.json",
+        "unet/config.json",
+        "unet/diffusion_pytorch_model.safetensors",
+        "unet/diffusion_pytorch_model.fp16.safetensors",
+        "unet/diffusion_pytorch_model.bin",
+        "text_encoder/model-00001-of-00002.safetensors",
+        "text_encoder/model-00002-of-00002.safetensors",
+        "text_encoder/model.fp16-00001-of-00001.safetensors",
+        "vae/diffusion_pytorch_model.fp16.safetensors",
+        "safety_checker/model.safetensors",
+        "sd.safetensors",
+    )
+
+    def do_GET(self) -> None:
+        path = self.path.removeprefix("/api/models")
+        if path in self.METADATA:
+            body = json.dumps({"id": path[1:], "gated": self.METADATA[path]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        if path.startswith("/somebody/pipeline/"):
+            self.send_pipeline(path.removeprefix("/somebody/pipeline/"))
+            return
+        status, code, message = next(
+            (a for start, a in self.ANSWERS.items() if path.startswith(start)), (404, None, "")
+        )
+        self.send_response(status)
+        if code is not None:
+            self.send_header("X-Error-Code", code)
+            self.send_header("X-Error-Message", message)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def send_pipeline(self, path: str) -> None:
+        """A repository whose files all hold "{}"."""
+        answers: dict[str, Any] = {"revision": {"id": "somebody/pipeline", "sha": "a" * 40}, "resolve": {}}
+        answers["tree"] = [{"type": "file", "path": file, "size": 2, "oid": "b" * 40} for file in self.PIPELINE]
+        body = json.dumps(answers[path.partition("/")[0]]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("ETag", hashlib.sha1(path.encode()).hexdigest())
+        self.send_header("X-Repo-Commit", "a" * 40)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+ASK = """
+import json, sys
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.checkpoints.hub import fetch, is_gated, load
+messages = {}
+for name in sys.argv[1:]:
+    if name.startswith("parts?"):
+        folder = fetch(name[6:], parts=("unet", "text_encoder", "vae"))
+        messages[name] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
+        continue
+    if name.startswith("load?"):
+        messages[name] = load(lambda name, **options: options, name[5:])
+        continue
+    if name.startswith("gated?"):
+        messages[name] = is_gated(name[6:])
+        continue
+    try:
+        print(fetch(name), file=sys.stderr)
+    except ModelUnavailable as error:
+        messages[name] = str(error)
+print(json.dumps(messages))
+"""
+
+
+def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, Any]:
+    """What somebody is told who wants these models from a hub at `endpoint`, with an empty cache and no token.
+
+    "gated?NAME" asks whether the model of this name is gated; "parts?NAME" lists what three networks download;
+    "load?NAME" tells with which options its tokenizer is loaded.
+    """
+    environment = {
+        **os.environ,
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(home),
+        "HF_HUB_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1",
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+        **variables,
+    }
+    for variable in ("HF_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        environment.pop(variable, None)
+    result = subprocess.run([sys.executable, "-c", ASK, *names], env=environment, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    messages = json.loads(result.stdout)
+    for name, message in messages.items():
+        if "?" in name:
+            continue
+        assert "\n" not in message
+        assert repr(name) in message
+    return messages
+
+
+def test_what_the_hub_refuses(hub: str, tmp_path: Path) -> None:
+    names = ("somebody/missing", "somebody/gone", "somebody/gated", "somebody/forbidden", "not a model id")
+    messages = ask(hub, tmp_path, *names)
+    for name in ("somebody/missing", "somebody/gone"):
+        assert "does not exist on the hub" in messages[name]
+        assert "HF_TOKEN" in messages[name]
+    for name in ("somebody/gated", "somebody/forbidden"):
+        assert f"is gated: accept its licence on https://huggingface.co/{name}" in messages[name]
+        assert "HF_TOKEN" in messages[name]
+    assert "there is no such folder" in messages["not a model id"]
+
+
+def test_whether_a_model_is_gated(hub: str, tmp_path: Path) -> None:
+    names = [f"gated?somebody/{name}" for name in ("licensed", "open", "gated", "missing")]
+    assert list(ask(hub, tmp_path, *names, f"gated?{tmp_path}").values()) == [True, False, True, None, False]
+
+
+def test_of_a_pipeline_only_the_weights_that_are_read_are_downloaded(hub: str, tmp_path: Path) -> None:
+    """Not the same weights in other formats, not other networks; float16 where there is nothing else."""
+    [files] = ask(hub, tmp_path, "parts?somebody/pipeline").values()
+    assert files == [
+        "model_index.json",
+        "text_encoder/model-00001-of-00002.safetensors",
+        "text_encoder/model-00002-of-00002.safetensors",
+        "unet/config.json",
+        "unet/diffusion_pytorch_model.safetensors",
+        "vae/diffusion_pytorch_model.fp16.safetensors",
+    ]
+
+
+def test_no_network(tmp_path: Path) -> None:
+    """Port 9 (discard) refuses the connection, as a machine without a network does at once."""
+    messages = ask("http://127.0.0.1:9", tmp_path, "somebody/missing", "gated?somebody/licensed")
+    assert "the hub can't be reached" in messages["somebody/missing"]
+    assert messages["gated?somebody/licensed"] is None
+
+
+def cached(home: Path, *files: str) -> str:
+    """A snapshot in the hub's cache, as a download leaves it: the id, and a folder for each commit."""
+    repository = home / "hub" / "models--somebody--cached"
+    snapshot = repository / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("a" * 40)
+    for file in files:
+        (snapshot / file).write_text("{}")
+    return "somebody/cached"
+
+
+def test_offline_the_cache_is_enough(tmp_path: Path) -> None:
+    """HF_HUB_OFFLINE is respected: the endpoint would answer, and is not asked."""
+    name = cached(tmp_path, "config.json", "model.safetensors")
+    assert ask("http://127.0.0.1:9", tmp_path, name, f"{name}@{'a' * 40}", HF_HUB_OFFLINE="1") == {}
+    missing = ask("http://127.0.0.1:9", tmp_path, "somebody/else", f"{name}@v2", HF_HUB_OFFLINE="1")
+    for message in missing.values():
+        assert "HF_HUB_OFFLINE forbids to download it" in message
+    assert len(missing) == 2
+
+
+def test_without_a_network_the_cache_is_enough(tmp_path: Path) -> None:
+    """The hub is asked once: were it asked for each of a tokenizer's files, each would wait for its retries."""
+    name = cached(tmp_path, "config.json", "tokenizer.json")
+    options = {"trust_remote_code": False, "local_files_only": True}
+    assert ask("http://127.0.0.1:9", tmp_path, name, f"load?{name}") == {f"load?{name}": options}
+
+
+def test_weight_files_of_a_folder(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors"}}))
+    for file in ("model-1.safetensors", "model-2.safetensors", "consolidated.safetensors"):
+        (tmp_path / file).touch()
+    assert [path.name for path in weight_files(tmp_path, "m")] == ["model-1.safetensors", "model-2.safetensors"]
+
+
+def test_weight_files_of_diffusers(tmp_path: Path) -> None:
+    """Rounded weights only where there are no others, as one file or several."""
+    half, whole = "diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.safetensors"
+    for names in ([half], [half, whole]):
+        (tmp_path / names[-1]).touch()
+        assert [path.name for path in weight_files(tmp_path, "m")] == names[-1:]
+    (tmp_path / half).unlink()
+    (tmp_path / whole).unlink()
+    shard = "diffusion_pytorch_model.fp16-00001-of-00001.safetensors"
+    index = tmp_path / "diffusion_pytorch_model.safetensors.index.fp16.json"
+    index.write_text(json.dumps({"weight_map": {"a": shard}}))
+    (tmp_path / shard).touch()
+    assert [path.name for path in weight_files(tmp_path, "m")] == [shard]
+
+
+def test_a_download_that_was_cut_short(tmp_path: Path) -> None:
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}))
+    (tmp_path / "model-1.safetensors").touch()
+    with pytest.raises(
+        ModelUnavailable, match=r"'m' is here in part: 1 of 2 weight files are missing, such as model-2"
+    ):
+        weight_files(tmp_path, "m")
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": "../secret"}}'])
+def test_an_index_that_is_none(tmp_path: Path, content: str) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(
+        ModelUnavailable, match=r"model 'm': model\.safetensors\.index\.json (is no index|names '\.\./)"
+    ):
+        weight_files(tmp_path, "m")
+
+
+def test_a_full_disk_says_where_and_what_to_do() -> None:
+    """The hub's client wraps what the operating system said."""
+    error = RuntimeError("download failed")
+    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
+    assert "the disk is full; downloads go to" in explain("somebody/large", error)
+    assert "HF_HOME" in explain("somebody/large", error)
+
+
+def test_a_revision_that_is_not_there(hub: str, tmp_path: Path) -> None:
+    message = ask(hub, tmp_path, "somebody/public@v9")["somebody/public@v9"]
+    assert "the hub has no such revision" in message
+
+
+def test_a_folder_is_used_as_it_is(tmp_path: Path) -> None:
+    assert fetch(tmp_path) == tmp_path

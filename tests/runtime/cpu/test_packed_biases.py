@@ -1,0 +1,48 @@
+"""Vectors in one array: the same numbers to the last bit from fewer arguments, and plans like loads."""
+
+import jax
+import numpy as np
+import torch
+
+from hfjax_app.runtime.checkpoints.safetensors_reader import shapes
+from hfjax_app.runtime.cpu.packed_biases import apart, joined
+from hfjax_app.runtime.module import pure_function, weights_of
+from hfjax_app.runtime.programs import Programs
+
+
+def test_a_network_computes_the_same_from_joined_vectors() -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 16, 3, padding=1),
+        torch.nn.GroupNorm(4, 16),
+        torch.nn.BatchNorm2d(16),  # its count of batches is an integer without axes
+        torch.nn.SiLU(),
+        torch.nn.Conv2d(16, 8, 1, bias=False),
+        torch.nn.Flatten(),
+        torch.nn.Linear(8 * 36, 5),
+    ).eval()
+    network.register_buffer("table", torch.arange(7, dtype=torch.int32))  # another dtype
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter)
+    weights = weights_of(network)
+    fewer, vectors = joined(weights)
+    assert sorted(vectors) == sorted(name for name, weight in weights.items() if weight.ndim == 1)
+    assert len(fewer) == len(weights) - len(vectors) + 2
+    back = jax.jit(lambda fewer: apart(fewer, vectors))(fewer)
+    assert back.keys() == weights.keys()
+    assert all(np.array_equal(back[name], weight) for name, weight in weights.items())
+    image = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
+    forward = pure_function(network)
+    plain = Programs().compile("plain", forward, weights, image)
+    few = Programs().compile("few", lambda fewer, image: forward(apart(fewer, vectors), image), fewer, image)
+    np.testing.assert_array_equal(few(fewer, image), plain(weights, image))
+    planned, where = joined(shapes(network))
+    assert where == vectors
+    assert planned.keys() == fewer.keys()
+    assert all(planned[name].shape == array.shape for name, array in fewer.items())
+
+
+def test_without_vectors_nothing_changes() -> None:
+    weights = {"matrix": np.zeros((2, 3), np.float32)}
+    assert joined(weights) == (weights, {})
+    assert apart(weights, {}) == weights

@@ -1,0 +1,178 @@
+"""Long lists: order, notes, cancelling, memory, counts, and a CSV that runs nothing."""
+
+import csv
+import io
+import math
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hfjax_app.sentiment import SentimentClassifier, Verdict
+from hfjax_app.sentiment.bulk import NO_LABEL, UNJUDGED, Results, Row, harmless, judged
+from hfjax_app.sentiment.table import Cell, opened, pasted
+from tests.sentiment.conftest import WORDS
+
+
+def run(classifier: SentimentClassifier, cells: list[Cell]) -> Results:
+    results = Results(labels=tuple(classifier.labels))
+    for rows in judged(classifier, cells):
+        results.add(rows)
+    return results
+
+
+def test_every_row_keeps_its_place(classifier: SentimentClassifier) -> None:
+    """Rows that can't be judged are marked, and say why; a long one is cut visibly; their neighbours are as alone."""
+    long = " ".join(WORDS * 2)
+    cells = [
+        Cell(text="w1 w2"),
+        Cell(text=" "),
+        Cell(text=long),
+        Cell(text="w3", note="row has 3 cells instead of 2"),
+        Cell(text="w\0"),
+        Cell(text="w\ud800"),
+        Cell(text="w1 " * 5000),
+        Cell(text="w1" + " " * 20_000),
+        Cell(text="", note="not a line of JSON"),
+    ]
+    results = run(classifier, cells)
+    notes = [row.note for row in results.rows]
+    assert [row.number for row in results.rows] == list(range(1, 10))
+    assert notes[0] == ""
+    assert notes[1] == "empty"
+    assert notes[2] == notes[6] == "first 64 tokens used"
+    assert notes[3] == "row has 3 cells instead of 2"
+    assert "NUL" in notes[4]
+    assert "surrogate" in notes[5]
+    assert notes[7] == "first 10,000 characters used"
+    assert notes[8] == "not a line of JSON"
+    assert [row.verdict is None for row in results.rows] == [at in (1, 4, 5, 8) for at in range(9)]
+    expected = classifier.classify(["w1 w2", long, "w3"])
+    for at, scores in zip((0, 2, 3), expected, strict=True):
+        assert results.rows[at].verdict.scores == pytest.approx(scores, abs=1e-6)
+    assert results.counts[UNJUDGED] == 4
+    assert results.counts.total() == 9
+    assert sum(results.confidence) == 5
+
+
+def test_cells_are_read_no_further_than_they_are_judged(classifier: SentimentClassifier) -> None:
+    """So memory is flat, and who stops after a piece keeps what is done."""
+    read = 0
+
+    def endless() -> Iterator[Cell]:
+        nonlocal read
+        while True:
+            read += 1
+            yield Cell(text=WORDS[read % 60])
+
+    pieces = judged(classifier, endless())
+    first = next(pieces)
+    assert read == len(first) == 256
+    assert len(next(pieces)) == 256
+    pieces.close()
+    assert read == 512
+    few = next(judged(classifier, (Cell(text="w1 " * 3000) for _ in range(10**9))))
+    assert len(few) < 20
+
+
+def test_memory_is_flat(classifier: SentimentClassifier) -> None:
+    """Twenty pieces need no more than two, when their rows are not kept."""
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        for _ in judged(classifier, (Cell(text=WORDS[at % 60]) for at in range(count))):
+            pass
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return most
+
+    peak(256)
+    assert peak(256 * 20) < peak(256 * 2) * 1.2
+
+
+def test_ten_thousand_rows_of_a_file(embedded: SentimentClassifier, tmp_path: Path, compilations) -> None:
+    """Every row is judged, in order, in a device call for each 32 rows; nothing compiles."""
+    path = tmp_path / "reviews.csv"
+    with path.open("w") as file:
+        file.write("id,review\n")
+        for number in range(10_000):
+            file.write(f"{number},{'I loved it' if number % 3 else 'The food was awful.'}\n")
+    calls: list[tuple[int, int]] = []
+    programs = {
+        shape: lambda *args, shape=shape, program=program: calls.append(shape) or program(*args)
+        for shape, program in embedded._programs.items()
+    }
+    source = opened(path)
+    with pytest.MonkeyPatch.context() as patch, compilations() as seen:
+        patch.setattr(embedded, "_programs", programs)
+        results = run(embedded, source.cells(source.likely))
+    assert seen == []
+    assert len(calls) == math.ceil(10_000 / 32)
+    assert [row.number for row in results.rows] == list(range(1, 10_001))
+    assert results.rows[0].verdict.top == "negative"
+    assert results.counts.total() == 10_000
+    assert results.counts == {"negative": 3334, "positive": 6666}
+
+
+def test_several_labels_or_none() -> None:
+    """Independent labels are counted one by one; a row with none is found under its own name."""
+    scores = [{"angry": 0.9, "urgent": 0.7}, {"angry": 0.1, "urgent": 0.2}]
+    rows = [
+        Row(number=at, text="x", verdict=Verdict(scores=score, multi_label=True)) for at, score in enumerate(scores, 1)
+    ]
+    results = Results(labels=("angry", "urgent"))
+    results.add(rows)
+    assert results.counts == {"angry": 1, "urgent": 1, NO_LABEL: 1}
+    assert list(results.of("urgent")) == rows[:1]
+    assert list(results.of(NO_LABEL)) == rows[1:]
+    file = io.StringIO()
+    results.write_csv(file)
+    assert list(csv.reader(io.StringIO(file.getvalue())))[1] == [
+        "1", "x", "angry; urgent", "0.900000", "", "0.900000", "0.700000",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("=1+1", "'=1+1"),
+        ('=HYPERLINK("http://x","y")', '\'=HYPERLINK("http://x","y")'),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("  =1", "'  =1"),
+        ("\t=1", "'\t'=1"),
+        ("\r=1", "'\r'=1"),
+        ("＝1+1", "'＝1+1"),
+        ("a;=1+1;b", "a;'=1+1;b"),
+        ("a\tb\n @SUM(A1)", "a\tb\n' @SUM(A1)"),
+        ('a;"=1+1;b', "a;'\"=1+1;b"),
+        ('a\t"" =cmd|x', 'a\t\'"" =cmd|x'),
+        ("a;-cmd|'/C calc'!A0", "a;'-cmd|'/C calc'!A0"),
+        ("Good ;-) and\n- warm\n- quiet", "Good ;-) and\n- warm\n- quiet"),
+        ("a=1", "a=1"),
+        ("fine", "fine"),
+        ("", ""),
+    ],
+)
+def test_cells_that_a_spreadsheet_would_run(cell: str, written: str) -> None:
+    assert harmless(cell) == written
+
+
+def test_the_download(classifier: SentimentClassifier, tmp_path: Path) -> None:
+    """What a spreadsheet reads back: the texts, escaped, with commas, quotes and line ends in their cells."""
+    lines = ['=cmd|"/c calc"!A1', 'w1, "w2"', "", "w3"]
+    results = run(classifier, [*pasted("\n".join(lines)).cells("line"), Cell(text="w1\nw2\ud800")])
+    path = results.save_csv(tmp_path / "all.csv")
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf")
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["row", "text", "label", "probability", "note", "negative", "neutral", "positive"]
+    assert [row[1] for row in rows] == ['\'=cmd|"/c calc"!A1', 'w1, "w2"', "", "w3", "w1\nw2\ufffd"]
+    assert rows[2][2:5] == ["", "", "empty"]
+    assert sum(float(score) for score in rows[0][5:]) == pytest.approx(1, abs=1e-4)
+    label = rows[0][2]
+    assert float(rows[0][3]) == max(float(score) for score in rows[0][5:])
+    with results.save_csv(tmp_path / "some.csv", label).open(encoding="utf-8-sig", newline="") as file:
+        assert {row[2] for row in list(csv.reader(file))[1:]} == {label}

@@ -1,0 +1,94 @@
+"""Imports point one way: down the floors of the house; gradio stays in what faces a browser."""
+
+import ast
+import os
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hfjax_app
+
+ROOT = Path(hfjax_app.__file__).parent
+BACKENDS = ("chat", "sentiment", "images")
+# The floors, from the top: a package imports only what stands below it. Modules directly in hfjax_app/ have a name of
+# their own, and LEAVES may be imported from any floor that names them.
+LEAVES = {
+    "errors": set(),
+    "lazy_import": set(),
+    "console": {"errors"},
+    "embedded": set(),
+    "validation": {"errors"},
+    "settings": {"errors"},
+}
+ALLOWED = {
+    "__main__": {*LEAVES, "server", "studio", "backends", "planning", *BACKENDS, "runtime", "__version__"},
+    "server": {*LEAVES, "studio", "api", "backends", *BACKENDS, "runtime"},
+    "studio": {*LEAVES, "api", "backends", *BACKENDS, "runtime"},
+    "api": {*LEAVES, "backends", *BACKENDS, "runtime"},
+    "backends": {*LEAVES, "planning", *BACKENDS, "runtime"},
+    "planning": {"errors", "embedded", *BACKENDS, "runtime"},
+    **{backend: {"errors", "validation", "lazy_import", "runtime", "__version__"} for backend in BACKENDS},
+    "runtime": {"errors"},
+}
+# Third parties and the packages that may import them.
+CONFINED = {
+    "gradio": {"studio", "api", "server"},
+    "torch": {"runtime", *BACKENDS},
+    "torchax": {"runtime", *BACKENDS},
+    "transformers": {"runtime", *BACKENDS},
+    "diffusers": {"images"},
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports anywhere, also inside functions; relative imports are not used here."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def modules() -> Iterator[tuple[Path, str]]:
+    """Each file of the app with the name of its package, or of the module itself directly in hfjax_app/."""
+    for path in sorted(ROOT.rglob("*.py")):
+        yield path, path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def test_the_app_was_found() -> None:
+    assert {"runtime", "studio", "settings", *BACKENDS} <= {package for _, package in modules()}
+
+
+@pytest.mark.parametrize(("path", "package"), [pytest.param(*m, id=str(m[0].relative_to(ROOT))) for m in modules()])
+def test_imports_point_downwards(path: Path, package: str) -> None:
+    allowed = {**ALLOWED, **LEAVES}.get(package)
+    for name in imports(path):
+        top, *rest = name.split(".")
+        if top == "hfjax_app" and allowed is not None:
+            assert rest[0] in {*allowed, package}, f"{package} must not import {name}"
+        if top in CONFINED:
+            assert package in CONFINED[top], f"{package} must not import {top}"
+
+
+def test_importing_every_module_starts_no_device() -> None:
+    """A backend that starts at import would ignore the allocator settings and the cache folder."""
+    names = [
+        module.name
+        for module in pkgutil.walk_packages([str(ROOT)], "hfjax_app.")
+        if not module.name.endswith("__main__")
+    ]
+    assert len(names) > 10
+    script = (
+        f"import importlib\nfor name in {names!r}: importlib.import_module(name)\n"
+        "from jax._src import xla_bridge\nprint(xla_bridge.backends_are_initialized())"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT.parent), "TRANSFORMERS_VERBOSITY": "error"}
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
