@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.text.chat_template import (
-    MAX_CHARACTERS,
-    ChatFormat,
-    Detokenizer,
-    StopStrings,
-    checked_messages,
-    checked_stop,
-)
+from hfjax_app.chat.text.chat_template import MAX_CHARACTERS, ChatFormat, checked_messages
+from hfjax_app.chat.text.detokenizer import Detokenizer
+from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.validation import checked_text

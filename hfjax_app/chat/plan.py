@@ -19,8 +19,9 @@ from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
-from hfjax_app.runtime.checkpoints.safetensors_reader import DTYPES, on_one_device, shapes
+from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, shapes
 from hfjax_app.runtime.cpu import bf16_weights
+from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge

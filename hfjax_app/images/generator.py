@@ -41,7 +41,7 @@ from hfjax_app.images.request import (
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.checkpoints.safetensors_reader import DTYPES, default_dtype
+from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.fair_lock import Turns
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport

@@ -1,10 +1,10 @@
 """A text-to-image pipeline as compiled programs: read the prompts, encode a picture, denoise by one step, decode.
 
 The networks are transformers' and diffusers' own, unmodified; `prompt_conditioning.py` finds what the denoiser is
-told, and `denoiser.py` makes a step of it. One picture at a time: a denoiser is bound by arithmetic at a guidance pair already,
-so that pictures which are drawn together take turns, each in the same programs as alone, and come out the same to the
-last bit. Where there are several devices, two of them share a guidance pair; each holds all weights, and what else
-there is to compute both do. Another size is another set of programs.
+told, and `denoiser.py` makes a step of it. One picture at a time: a guidance pair keeps a denoiser's arithmetic busy.
+Pictures that are drawn together take turns, each in the same programs as alone, and come out the same to the last
+bit. Where there are several devices, two of them share a guidance pair; each holds all weights, and both
+compute everything else. Another size is another set of programs.
 """
 
 import threading

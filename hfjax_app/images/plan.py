@@ -13,7 +13,7 @@ from torchax.ops import mappings
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.images.checkpoint import read_empty, recommended
 from hfjax_app.images.pipeline import DiffusionPrograms
-from hfjax_app.runtime.checkpoints.safetensors_reader import DTYPES
+from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import PAIR, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge

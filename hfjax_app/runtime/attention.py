@@ -5,8 +5,6 @@ The mask is transformers' own function of positions, evaluated where the cache s
 an attention of their own (Bloom's ALiBi, for one) keep it.
 """
 
-import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,13 +16,12 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from hfjax_app.runtime import head_packing
-from hfjax_app.runtime.cpu.linear import are_few, each_once
+from hfjax_app.runtime.cpu import attention as cpu_attention
+from hfjax_app.runtime.grouped_query import GroupedQuery, products
 
 NAME = "hfjax"
 # Tensors that models hand on to any attention, and that the mask or the keys already say.
 _SAID_OTHERWISE = ("position_ids", "cache_position")
-LOWEST = jnp.finfo(jnp.float32).min
-MANY_ROWS, BLOCK = 512, 256  # on CPU, so many rows or more are looked at in blocks, or halves
 
 
 def grouped_query_attention(
@@ -56,125 +53,28 @@ def grouped_query_attention(
     """
     batch, heads, queries, head_dim = query.shape
     kv_heads, rows = key.shape[1:3]
+    form = GroupedQuery(queries=queries, scaling=scaling, softcap=softcap)
     grouped = query.reshape(batch, kv_heads, -1, head_dim)
     mask = mask[:, :, None] if mask.shape[1] == 1 else mask.reshape(batch, kv_heads, -1, *mask.shape[2:])
     sink = None if sinks is None else sinks.reshape(1, kv_heads, -1, 1, 1).astype(jnp.float32)
-
-    def masked(scores: jax.Array, mask: jax.Array) -> jax.Array:
-        """float32 [batch, kv_heads, group, queries, rows] of bare products, in any shape of as many."""
-        scores = scores.reshape(batch, kv_heads, -1, queries, mask.shape[-1]) * scaling
-        if softcap is not None:
-            scores = softcap * jnp.tanh(scores / softcap)
-        return jnp.where(mask, scores, LOWEST) if mask.dtype == bool else scores + mask
-
-    def scores_of(grouped: jax.Array, key: jax.Array, mask: jax.Array) -> jax.Array:
-        on_cpu = _keys_first if queries == 1 else _products
-        return masked(jax.lax.platform_dependent(grouped, key, cpu=on_cpu, default=_products), mask)
-
-    def shares(scores: jax.Array, sink: jax.Array | None) -> jax.Array:
-        """The softmax."""
-        if sink is None:
-            return jax.nn.softmax(scores, axis=-1)
-        scores = jnp.concatenate([scores, jnp.broadcast_to(sink, (*scores.shape[:-1], 1))], axis=-1)
-        return jax.nn.softmax(scores, axis=-1)[..., :-1]
-
-    def weighted(weights: jax.Array, value: jax.Array) -> jax.Array:
-        """float32 [batch, kv_heads, group, queries, value_dim]."""
-        weights = weights.astype(value.dtype).reshape(*grouped.shape[:3], -1)
-        out = jax.lax.dot_general(weights, value, (((3,), (2,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
-        return out.reshape(batch, kv_heads, -1, queries, value.shape[-1])
-
-    def whole(
-        grouped: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, sink: jax.Array | None
-    ) -> jax.Array:
-        return weighted(shares(scores_of(grouped, key, mask), sink), value)
-
-    def half_where_enough(
-        grouped: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, sink: jax.Array | None
-    ) -> jax.Array:
-        """The same, of the first half of the rows where nothing is seen in the second."""
-
-        def first(count: int) -> jax.Array:
-            return whole(grouped, key[:, :, :count], value[:, :, :count], mask[..., :count], sink)
-
-        seen = jnp.any(mask[..., rows // 2 :])
-        return jax.lax.cond(seen, partial(first, rows), partial(first, rows // 2))
-
-    def in_blocks() -> jax.Array:
-        """The same by a running maximum and sum (arXiv:2112.05682), up to the last block that a query sees."""
-        *arrays, slot = (key, value, jnp.int32(0)) if origin is None else origin
-        seen = jnp.any(mask, axis=tuple(range(mask.ndim - 1)))
-        end = jnp.max(jnp.where(seen, jnp.arange(rows), 0)) + 1
-
-        def block(carry: Any) -> Any:
-            begin, highest, total, out = carry
-            at = jnp.minimum(begin, rows - BLOCK)  # the last block is moved up to where the rows end
-            keys, values = (
-                jax.lax.dynamic_slice(array, (slot, 0, at, 0), (batch, kv_heads, BLOCK, array.shape[3]))
-                for array in arrays
-            )
-            visible = jax.lax.dynamic_slice_in_dim(mask, at, BLOCK, axis=4)
-            scores = scores_of(grouped, keys, visible & (at + jnp.arange(BLOCK) >= begin))
-            new = jnp.maximum(highest, jnp.max(scores, axis=-1, keepdims=True))
-            weights, kept = jnp.exp(scores - new), jnp.exp(highest - new)
-            total = total * kept + jnp.sum(weights, axis=-1, keepdims=True)
-            return begin + BLOCK, new, total, out * kept + weighted(weights, values)
-
-        shape = (batch, kv_heads, heads // kv_heads, queries)
-        highest = jnp.full((*shape, 1), LOWEST) if sink is None else jnp.broadcast_to(sink, (*shape, 1))
-        total = jnp.full((*shape, 1), 0.0 if sink is None else 1.0)
-        carry = (jnp.int32(0), highest, total, jnp.zeros((*shape, value.shape[-1])))
-        _, _, total, out = jax.lax.while_loop(lambda carry: carry[0] < end, block, carry)
-        return out / total
-
     arguments = (grouped, key, value, mask, sink)
-    many = rows >= MANY_ROWS and mask.dtype == bool
+    attend = partial(form.attend, products=partial(_dots, queries))
+    many = rows >= cpu_attention.MANY_ROWS and mask.dtype == bool
     if many and queries > 1:
-        out = jax.lax.platform_dependent(cpu=in_blocks, default=partial(whole, *arguments))
+        in_blocks = partial(cpu_attention.in_blocks, form, partial(_dots, queries), *arguments, origin)
+        out = jax.lax.platform_dependent(cpu=in_blocks, default=partial(attend, *arguments))
     elif many and batch == 1:
-        out = jax.lax.platform_dependent(*arguments, cpu=_of_one_slot(half_where_enough, whole), default=whole)
+        out = jax.lax.platform_dependent(*arguments, cpu=cpu_attention.half_where_enough(attend), default=attend)
     else:
-        out = whole(*arguments)
+        out = attend(*arguments)
     out = out.reshape(batch, heads, queries, value.shape[-1])
     return out.swapaxes(1, 2).astype(query.dtype)
 
 
-def _products(left: jax.Array, right: jax.Array) -> jax.Array:
-    """float32 [batch, kv_heads, n, m]: the vectors of `left`, [batch, kv_heads, n, head_dim], by those of `right`.
-
-    dot_general keeps this order of operands, in which no copy of keys is made; einsum turns it round.
-    """
-    return jax.lax.dot_general(left, right, (((3,), (3,)), ((0, 1), (0, 1))), preferred_element_type=jnp.float32)
-
-
-def _keys_first(grouped: jax.Array, key: jax.Array) -> jax.Array:
-    """One token's products, on a CPU: those of a few queries with each key, or XLA's library.
-
-    That rearranges the right operand as it goes, see linear.py: so here that is the queries. Those of several tokens
-    have so many scores that XLA would copy them into order.
-    """
-    group = grouped.shape[2]
-    if are_few(group, most=4):
-        return each_once(grouped.astype(jnp.float32), key, math.gcd(key.shape[2], 2) if group == 1 else 1)
-    scores = _products(key, jax.lax.optimization_barrier(grouped))
-    return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
-
-
-def _of_one_slot(alone: Callable[..., jax.Array], otherwise: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """A function that is `alone`, and under vmap of more than one slot `otherwise`."""
-    function = jax.custom_batching.custom_vmap(alone)
-
-    @function.def_vmap
-    def batch_of(slots: int, batched: Any, *arguments: Any) -> tuple[jax.Array, bool]:
-        if slots > 1:
-            axes = jax.tree.map(lambda has_slots: 0 if has_slots else None, tuple(batched))
-            return jax.vmap(otherwise, in_axes=axes)(*arguments), True
-        only = jax.tree.map(
-            lambda argument, has_slots: argument[0] if has_slots else argument, arguments, tuple(batched)
-        )
-        return function(*only)[None], True
-
-    return function
+def _dots(queries: int, query: jax.Array, key: jax.Array) -> jax.Array:
+    """Products of grouped queries and keys, of as many tokens as `queries`."""
+    on_cpu = cpu_attention.keys_first if queries == 1 else products
+    return jax.lax.platform_dependent(query, key, cpu=on_cpu, default=products)
 
 
 def packed_attention(

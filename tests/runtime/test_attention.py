@@ -7,7 +7,8 @@ import pytest
 import torch
 from transformers.masking_utils import sliding_window_causal_mask_function
 
-from hfjax_app.runtime.attention import BLOCK, _mask, grouped_query_attention, packed_attention
+from hfjax_app.runtime.attention import _mask, grouped_query_attention, packed_attention
+from hfjax_app.runtime.cpu.attention import BLOCK
 from hfjax_app.runtime.head_packing import Lanes, packed, unpacked
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")

@@ -1,4 +1,4 @@
-"""The chat engine: many requests at once for one model. It checks requests and hands them to the loop in engine_loop.py.
+"""The chat engine: many requests at once for one model. Checks requests and hands them to the loop in engine_loop.py.
 
 Handles token ids only; templates, detokenizing and conversations are in `chat/text/`.
 """
@@ -26,8 +26,9 @@ from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.hub import load
-from hfjax_app.runtime.checkpoints.safetensors_reader import DTYPES, default_dtype, on_one_device, read, shapes
+from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, read, shapes
 from hfjax_app.runtime.cpu import bf16_weights
+from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.mesh import TensorParallel, device_memory, local_mesh
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.process import prepare

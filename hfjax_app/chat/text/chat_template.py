@@ -1,4 +1,4 @@
-"""Conversations: chat templates, special tokens that stay text, and turning token ids back into text as they come.
+"""Conversations as token ids: checked messages, chat templates, and special tokens that stay text when typed.
 
 Does not sample or schedule: `assistant.py` puts this and the engine together.
 """
@@ -23,8 +23,6 @@ MAX_CHARACTERS = 20_000
 MAX_ANSWER_CHARACTERS = 400_000  # an answer comes back with the next question; a long context makes long ones
 MAX_CONVERSATION_CHARACTERS = 4_000_000
 MAX_MESSAGES = 1_000
-MAX_STOPS = 8
-MAX_STOP_CHARACTERS = 100
 _ROLES = ("user", "assistant")
 _CHARACTERS_A_TOKEN = 100  # more than any text has in the mean, so that a template may leave out most of it
 _CUT = 1_000  # characters: shorter texts are tokenized as a whole
@@ -65,22 +63,6 @@ def checked_messages(messages: object) -> list[Message]:
     if not turns or turns[-1][0] != "user":
         raise RequestRejected("the conversation must end with a message of the user")
     return [{"role": role, "content": "\n".join(contents)} for role, contents in turns]
-
-
-def checked_stop(stop: object) -> tuple[str, ...]:
-    """Strings that end an answer.
-
-    Raises:
-        RequestRejected: not a list of strings, too many, too long, or an empty one.
-    """
-    if not isinstance(stop, list | tuple):
-        raise RequestRejected(f"stop: must be a list of strings, not {type(stop).__name__}")
-    if len(stop) > MAX_STOPS:
-        raise RequestRejected(f"stop of {len(stop):,} strings: at most {MAX_STOPS}")
-    texts = tuple(checked_text(text, "stop string", MAX_STOP_CHARACTERS, may_be_blank=True) for text in stop)
-    if "" in texts:
-        raise RequestRejected("stop: an empty string would end every answer at once")
-    return texts
 
 
 class ChatFormat:
@@ -207,66 +189,3 @@ def _branches(texts: Sequence[str]) -> str:
 def _mark() -> str:
     """What no text holds: private characters drawn after it came, since texts may hold every character there is."""
     return "".join(secrets.choice(_PRIVATE_USE) for _ in range(8))
-
-
-class Detokenizer:
-    """Token ids to text piece by piece; never shows half a character, nor a NUL, which no message may hold.
-
-    Decodes a short tail again with every token and hands out what it adds (the streaming algorithm of Hugging Face's
-    text-generation-inference), so that tokenizers whose spaces depend on the neighbour come out right.
-    """
-
-    def __init__(self, tokenizer: Any):
-        self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._start = 0  # the tail begins here ...
-        self._shown = 0  # ... and its text up to here has been handed out
-
-    def push(self, ids: Sequence[int]) -> str:
-        """The text that these ids add, up to the last whole character."""
-        return "".join(map(self._push_one, ids))
-
-    def _push_one(self, token: int) -> str:
-        self._ids.append(token)
-        before = self._decode(self._ids[self._start : self._shown])
-        now = self._decode(self._ids[self._start :])
-        if len(now) <= len(before) or now.endswith("\N{REPLACEMENT CHARACTER}"):
-            return ""
-        self._start, self._shown = self._shown, len(self._ids)
-        return now[len(before) :]
-
-    def _decode(self, ids: list[int]) -> str:
-        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return text.replace("\0", "")
-
-
-class StopStrings:
-    """Ends a text that comes in pieces before the first of some strings, wherever the pieces' borders fall.
-
-    The first is the one that is complete first, as if characters came one by one; of several, the longest.
-
-    Args:
-        stop: the strings; none of them empty.
-    """
-
-    def __init__(self, stop: Sequence[str]):
-        self._stop = stop
-        self.found = False
-        self.held_back = ""  # may be the beginning of a stop string; belongs to the text when no more comes
-
-    def push(self, piece: str) -> str:
-        """What can be shown now that this piece has come; nothing once a stop string was found."""
-        if self.found:
-            return ""
-        text, self.held_back = self.held_back + piece, ""
-        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
-        if found:
-            self.found = True
-            _, begin = min(found)
-            return text[:begin]
-        longest = max((len(stop) for stop in self._stop), default=1) - 1
-        for at in range(max(0, len(text) - longest), len(text)):
-            if any(stop.startswith(text[at:]) for stop in self._stop):
-                self.held_back = text[at:]
-                return text[:at]
-        return text

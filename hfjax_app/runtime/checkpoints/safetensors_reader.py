@@ -36,17 +36,10 @@ from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.programs import Programs
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
 _BLOCK_NUMBERS = 1 << 20  # of two tensors that are compared
 
 # A tensor's name and shape -> where its array goes.
 Placement = Callable[[str, tuple[int, ...]], jax.sharding.Sharding]
-
-
-def default_dtype() -> torch.dtype:
-    """bfloat16 on TPU and GPU; float32 on CPU, where XLA's bfloat16 is several times slower."""
-    return torch.float32 if jax.default_backend() == "cpu" else torch.bfloat16
 
 
 def on_one_device(name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding:

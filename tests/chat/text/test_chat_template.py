@@ -8,7 +8,9 @@ import pytest
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.text.chat_template import ChatFormat, Detokenizer, StopStrings, checked_messages, checked_stop
+from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
+from hfjax_app.chat.text.detokenizer import Detokenizer
+from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.errors import RequestRejected
 from tests.chat.conftest import make_tokenizer
 

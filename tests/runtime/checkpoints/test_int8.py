@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.int8 import adapt, int8_dot, product_of_digits, quantize, sources
+from hfjax_app.runtime.checkpoints.int8 import adapt, int8_dot, quantize, sources
 from hfjax_app.runtime.checkpoints.safetensors_reader import read, shapes
+from hfjax_app.runtime.cpu.int8_dot import product_of_digits
 from hfjax_app.runtime.module import pure_function
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64}

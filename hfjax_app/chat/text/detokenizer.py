@@ -1,0 +1,35 @@
+"""Token ids back to text, piece by piece, as they come."""
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class Detokenizer:
+    """Token ids to text piece by piece; never shows half a character, nor a NUL, which no message may hold.
+
+    Decodes a short tail again with every token and hands out what it adds (the streaming algorithm of Hugging Face's
+    text-generation-inference), so that tokenizers whose spaces depend on the neighbour come out right.
+    """
+
+    def __init__(self, tokenizer: Any):
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._start = 0  # the tail begins here ...
+        self._shown = 0  # ... and its text up to here has been handed out
+
+    def push(self, ids: Sequence[int]) -> str:
+        """The text that these ids add, up to the last whole character."""
+        return "".join(map(self._push_one, ids))
+
+    def _push_one(self, token: int) -> str:
+        self._ids.append(token)
+        before = self._decode(self._ids[self._start : self._shown])
+        now = self._decode(self._ids[self._start :])
+        if len(now) <= len(before) or now.endswith("\N{REPLACEMENT CHARACTER}"):
+            return ""
+        self._start, self._shown = self._shown, len(self._ids)
+        return now[len(before) :]
+
+    def _decode(self, ids: list[int]) -> str:
+        text = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return text.replace("\0", "")

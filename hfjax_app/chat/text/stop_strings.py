@@ -1,0 +1,58 @@
+"""Strings that end an answer, found across the borders of its pieces."""
+
+from collections.abc import Sequence
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.validation import checked_text
+
+MAX_STOPS = 8
+
+MAX_STOP_CHARACTERS = 100
+
+
+def checked_stop(stop: object) -> tuple[str, ...]:
+    """Strings that end an answer.
+
+    Raises:
+        RequestRejected: not a list of strings, too many, too long, or an empty one.
+    """
+    if not isinstance(stop, list | tuple):
+        raise RequestRejected(f"stop: must be a list of strings, not {type(stop).__name__}")
+    if len(stop) > MAX_STOPS:
+        raise RequestRejected(f"stop of {len(stop):,} strings: at most {MAX_STOPS}")
+    texts = tuple(checked_text(text, "stop string", MAX_STOP_CHARACTERS, may_be_blank=True) for text in stop)
+    if "" in texts:
+        raise RequestRejected("stop: an empty string would end every answer at once")
+    return texts
+
+
+class StopStrings:
+    """Ends a text that comes in pieces before the first of some strings, wherever the pieces' borders fall.
+
+    The first is the one that is complete first, as if characters came one by one; of several, the longest.
+
+    Args:
+        stop: the strings; none of them empty.
+    """
+
+    def __init__(self, stop: Sequence[str]):
+        self._stop = stop
+        self.found = False
+        self.held_back = ""  # may be the beginning of a stop string; belongs to the text when no more comes
+
+    def push(self, piece: str) -> str:
+        """What can be shown now that this piece has come; nothing once a stop string was found."""
+        if self.found:
+            return ""
+        text, self.held_back = self.held_back + piece, ""
+        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+        if found:
+            self.found = True
+            _, begin = min(found)
+            return text[:begin]
+        longest = max((len(stop) for stop in self._stop), default=1) - 1
+        for at in range(max(0, len(text) - longest), len(text)):
+            if any(stop.startswith(text[at:]) for stop in self._stop):
+                self.held_back = text[at:]
+                return text[:at]
+        return text
