@@ -78,6 +78,13 @@ def freeze_objects() -> None:
     gc.set_threshold(*_often)
 
 
+def collect_removed() -> None:
+    """Free what a removed model was made of: also what `freeze_objects` keeps out of the collector's sight."""
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
 def default_cache_folder() -> Path:
     """The user's cache folder for compiled programs, one per kind of CPU.
 

@@ -61,8 +61,8 @@ def _health(backends: Backends) -> dict[str, Any]:
         "status": "failed" if "failed" in states else "ready" if set(states) == {"ready"} else "warming up",
         "device": backends.device(),
         "backends": {
-            backend.name: {
-                "model": backend.model,
+            backend.kind: {
+                "model": backend.name,
                 "state": backend.state,
                 "programs": len(backend.reports),
                 "progress": backend.progress,

@@ -17,7 +17,7 @@ from hfjax_app.chat import Reply, SamplingParams
 from hfjax_app.errors import RequestRejected
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.session_storage import keep
-from hfjax_app.studio.status import Gate, model_name
+from hfjax_app.studio.status import Gate
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, stopped
 from hfjax_app.studio.updates import afterwards
 
@@ -49,7 +49,7 @@ class ChatTab:
         self._max_tokens = min(SamplingParams().max_tokens, context)
         self._answering = 0  # pages; only touched on the event loop
         self.gate = Gate(backend)
-        name = model_name(backend.model)
+        name = backend.name
         with self.gate.panel:
             self._chatbot = gr.Chatbot(
                 label="Conversation",

@@ -11,7 +11,6 @@ from hfjax_app.api.gradio_errors import refusals_shown
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.studio.status import model_name
 
 CONCURRENCY = 4
 EXAMPLES = [
@@ -44,7 +43,7 @@ class OwnLabels:
             with gr.Column(scale=2):
                 label = gr.Label(label="Label", elem_id="own-label")
                 took = gr.HTML(elem_id="own-time")
-        name = html.escape(model_name(backend.model))
+        name = html.escape(backend.name)
         untrained = " This tiny one was never trained for that, and is mostly wrong." if backend.model in MODELS else ""
         gr.HTML(
             f'<div class="note">The chat model <b>{name}</b> is asked which label fits. How likely each one is as its '
@@ -80,5 +79,5 @@ class OwnLabels:
         with refusals_shown():
             zero_shot = self._backend.get().zero_shot
             if zero_shot is None:
-                raise ModelUnavailable(f"the chat model {model_name(self._backend.model)} can't judge labels")
+                raise ModelUnavailable(f"the chat model {self._backend.name} can't judge labels")
             return await asyncio.to_thread(zero_shot.classify, text, labels)

@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -11,11 +10,6 @@ from hfjax_app.backends import Backend, Backends
 
 POLL_S = 1.0
 _SETTLED = ("ready", "failed")
-
-
-def model_name(model: str) -> str:
-    """A model's name for display: a hub id or embedded name as it is, a folder by its last part."""
-    return Path(model).name if Path(model).is_absolute() or model.startswith(".") else model
 
 
 class Gate:
@@ -46,7 +40,7 @@ class Gate:
         return [gr.HTML(self._line(), visible=not ready), gr.Column(visible=ready), *values]
 
     def _line(self) -> str:
-        model, progress = html.escape(model_name(self.backend.model)), html.escape(self.backend.progress)
+        model, progress = html.escape(self.backend.name), html.escape(self.backend.progress)
         if self.backend.state == "failed":
             return f'<div class="waiting failed"><strong>{model}</strong> can\'t be used. {progress}</div>'
         return (
@@ -85,10 +79,10 @@ class StatusLine:
     def _refresh(self, filled: list[str]) -> list[Any]:
         """Runs in a thread of Gradio's, because the first look at the devices starts jax."""
         settled = all(backend.state in _SETTLED for backend in self._backends.all)
-        ready = [gate.backend.name for gate in self._gates if gate.backend.state == "ready"]
+        ready = [gate.backend.kind for gate in self._gates if gate.backend.state == "ready"]
         updates = [gr.HTML(self._html()), gr.Timer(active=not settled), ready]
         for gate in self._gates:
-            name = gate.backend.name
+            name = gate.backend.kind
             updates += gate.updates(fill=name in ready and name not in filled)
         return updates
 
@@ -99,7 +93,7 @@ class StatusLine:
 
     @staticmethod
     def _chip(backend: Backend) -> str:
-        progress, model = html.escape(backend.progress), html.escape(model_name(backend.model))
-        named = "" if model == backend.name else model
+        progress, model = html.escape(backend.progress), html.escape(backend.name)
+        named = "" if model == backend.kind else model
         doing = "" if backend.state == "ready" else f"<i>{progress}</i>"
-        return f'<span class="chip {backend.state}" title="{progress}"><b>{backend.name}</b> {named} {doing}</span>'
+        return f'<span class="chip {backend.state}" title="{progress}"><b>{backend.kind}</b> {named} {doing}</span>'

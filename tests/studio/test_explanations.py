@@ -8,7 +8,8 @@ from pathlib import Path
 import gradio as gr
 
 from hfjax_app.backends import Backend
-from hfjax_app.sentiment import Explanation, SentimentClassifier
+from hfjax_app.backends.loaders import SentimentLoader
+from hfjax_app.sentiment import Explanation
 from hfjax_app.studio.one_text import OneText
 from tests.conftest import quickly_compiled
 from tests.sentiment.conftest import save
@@ -17,7 +18,7 @@ from tests.sentiment.conftest import save
 def test_an_explanation_takes_no_thread_that_everybody_shares(tmp_path: Path) -> None:
     """A long text's takes seconds, and as many as there were threads held up everybody's lists."""
     folder = save(tmp_path)
-    backend = Backend("sentiment", str(folder), lambda report: SentimentClassifier.from_pretrained(folder))
+    backend = Backend(kind="sentiment", name="tiny", model=str(folder), loader=SentimentLoader())
     with quickly_compiled():
         backend.warm_up()
 

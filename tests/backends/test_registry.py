@@ -72,7 +72,7 @@ def test_a_second_start_compiles_nothing(backends: Backends) -> None:
     """
     compilations, from_cache = backends.compiler.compilations, backends.compiler.from_cache
     if from_cache < compilations:
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         again = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True)
         assert again.returncode == 0, again.stderr
         compilations, from_cache = map(int, again.stdout.split()[-2:])
@@ -80,7 +80,7 @@ def test_a_second_start_compiles_nothing(backends: Backends) -> None:
 
 
 def test_all_are_ready_and_every_program_is_in_the_ledger(backends: Backends) -> None:
-    assert [(b.name, b.state, b.error) for b in backends.all] == [
+    assert [(b.kind, b.state, b.error) for b in backends.all] == [
         (name, "ready", None) for name in ("chat", "sentiment", "images")
     ]
     for backend in backends.all:
@@ -129,9 +129,10 @@ def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) ->
         assert backends.wait(timeout=300)
     assert [backend.state for backend in backends.all] == ["failed", "ready", "failed"]
     for backend in (backends.chat, backends.images):
-        assert str(tmp_path) in backend.progress
+        assert tmp_path.name in backend.progress
+        assert str(tmp_path) not in backend.progress, "visitors see it"
         assert "\n" not in backend.progress
-        with pytest.raises(ModelUnavailable, match=f"{backend.name} is not available: "):
+        with pytest.raises(ModelUnavailable, match=f"{backend.kind} is not available: "):
             backend.get()
     backends.stop()
 
@@ -178,7 +179,7 @@ def test_where_nothing_can_be_prepared_every_backend_says_why() -> None:
     warm-up's thread died of what can't be prepared, and the page waited for ever."""
     environment = {
         **os.environ,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
         "JAX_COMPILATION_CACHE_DIR": "gs://bucket/programs",
     }
     ran = subprocess.run([sys.executable, "-c", UNPREPARED], env=environment, capture_output=True, text=True)
@@ -198,7 +199,7 @@ def test_the_device_is_told_while_hosts_wait_for_each_other(monkeypatch: pytest.
         met.wait()
         raise ModelUnavailable("no hosts here")
 
-    monkeypatch.setattr("hfjax_app.backends.prepare", prepare)
+    monkeypatch.setattr("hfjax_app.backends.registry.prepare", prepare)
     backends = Backends(load_settings()).start()
     assert backends.device() == "starting"
     met.set()

@@ -1,0 +1,75 @@
+"""The models of one kind, by name. Any thread may add, remove and look up, while others serve."""
+
+import threading
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from hfjax_app.backends.backend import Backend, Loader
+from hfjax_app.errors import RequestRejected
+
+T = TypeVar("T")
+
+
+class Models(Generic[T]):
+    """Several named models of one kind; the first one is what a request gets that names none.
+
+    Args:
+        kind: "chat", "sentiment" or "images".
+        loader: of all of them.
+    """
+
+    def __init__(self, kind: str, loader: Loader[T]):
+        self.kind = kind
+        self._loader = loader
+        self._changing = threading.Lock()
+        self._backends: tuple[Backend[T], ...] = ()  # replaced as a whole, so that readers need no lock
+
+    def __iter__(self) -> Iterator[Backend[T]]:
+        return iter(self._backends)
+
+    def __len__(self) -> int:
+        return len(self._backends)
+
+    @property
+    def first(self) -> Backend[T]:
+        return self._backends[0]
+
+    def find(self, name: str | None = None) -> Backend[T]:
+        """The model of this name, or without one the first.
+
+        Raises:
+            RequestRejected: there is none; says which there are.
+        """
+        if name is None:
+            return self.first
+        for backend in self._backends:
+            if backend.name == name:
+                return backend
+        names = ", ".join(backend.name for backend in self._backends)
+        raise RequestRejected(f"{self.kind} model {name!r} is not loaded; there are: {names}")
+
+    def add(self, name: str, model: str) -> Backend[T]:
+        """A model that waits for its warm-up.
+
+        Raises:
+            RequestRejected: the name is taken.
+        """
+        backend = Backend(kind=self.kind, name=name, model=model, loader=self._loader)
+        with self._changing:
+            if any(other.name == name for other in self._backends):
+                raise RequestRejected(f"{self.kind} model {name!r} is there already; remove it first")
+            self._backends = (*self._backends, backend)
+        return backend
+
+    def remove(self, name: str) -> Backend[T]:
+        """Take a model out: no later request finds it.
+
+        Raises:
+            RequestRejected: there is no such model, or it is the last one of its kind.
+        """
+        with self._changing:
+            backend = self.find(name)
+            if len(self._backends) == 1:
+                raise RequestRejected(f"{self.kind} model {name!r} is the only one; add another before removing it")
+            self._backends = tuple(other for other in self._backends if other is not backend)
+        return backend

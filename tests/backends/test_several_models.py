@@ -1,0 +1,100 @@
+"""Several named models of a kind: each with its own state, ledger and counts, added and removed while others serve."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jax
+import pytest
+
+from hfjax_app.backends import Backend, Backends
+from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.runtime.process import collect_removed
+from hfjax_app.settings import load_settings
+from tests.conftest import quickly_compiled
+from tests.sentiment.conftest import save
+
+TEXT = "w1 w2 w3"
+
+
+@pytest.fixture
+def backends(tmp_path: Path) -> Iterator[Backends]:
+    """A small classifier serves; chat and images have no model."""
+    nothing = str(tmp_path / "nothing")
+    settings = load_settings(chat_model=nothing, image_model=nothing, sentiment_model=str(save(tmp_path / "first")))
+    with quickly_compiled():
+        started = Backends(settings).start()
+        assert started.wait(timeout=300)
+        yield started
+        started.stop()
+
+
+def settled(backend: Backend) -> Backend:
+    deadline = time.monotonic() + 120
+    while not backend.is_settled:
+        assert time.monotonic() < deadline, backend.progress
+        time.sleep(0.05)
+    return backend
+
+
+def test_a_model_is_added_and_removed_while_another_serves(
+    backends: Backends, tmp_path: Path, compilations: Callable
+) -> None:
+    first, before = backends.sentiment, backends.sentiment.get().classify([TEXT])
+    ledger = [report.name for report in first.reports]
+    second = settled(backends.add("sentiment", str(save(tmp_path / "second"))))
+    assert (second.name, second.state, second.error) == ("second", "ready", None)
+    assert [backend.name for backend in backends.sentiment_models] == ["first", "second"]
+    assert backends.sentiment_models.find() is first
+    assert backends.sentiment_models.find("second") is second
+    assert [report.name for report in second.reports] == ledger, "a ledger of its own"
+    assert [report.name for report in first.reports] == ledger, "which the other's does not see"
+    assert second.compilations + sum(report.cached for report in second.reports) == len(ledger)
+    with compilations() as seen:
+        assert second.get().classify([TEXT])[0].keys() == before[0].keys()
+        backends.remove("sentiment", "second")
+        assert backends.sentiment.get().classify([TEXT]) == before
+    assert seen == []
+    with pytest.raises(ModelUnavailable, match="sentiment is not available: this model was removed"):
+        second.get()
+    with pytest.raises(RequestRejected, match="'second' is not loaded; there are: first"):
+        backends.sentiment_models.find("second")
+
+
+def test_the_memory_of_a_removed_model_is_free_again(backends: Backends, tmp_path: Path) -> None:
+    """What is warm is frozen, out of sight of Python's collector; a removed model must not stay there."""
+
+    def held() -> int:
+        return sum(array.nbytes for array in jax.live_arrays())
+
+    collect_removed()  # what earlier tests have left
+    before = held()
+    second = settled(backends.add("sentiment", str(save(tmp_path / "second"))))
+    second.get().classify([TEXT])
+    assert held() > before
+    backends.remove("sentiment", "second")
+    del second
+    assert held() == before
+
+
+def test_a_model_that_fails_leaves_the_others_alone(backends: Backends, tmp_path: Path) -> None:
+    missing = settled(backends.add("sentiment", str(tmp_path / "missing"), name="another"))
+    assert missing.state == "failed"
+    assert str(tmp_path) not in str(missing.error), "visitors see it"
+    assert backends.sentiment.state == "ready"
+    backends.remove("sentiment", "another")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda b: b.add("sentiment", "sentiment", name="first"), "'first' is there already"),
+        (lambda b: b.add("speech", "whisper"), "kind = 'speech': one of chat, sentiment, images"),
+        (lambda b: b.remove("sentiment", "first"), "'first' is the only one"),
+        (lambda b: b.remove("sentiment", "third"), "'third' is not loaded; there are: first"),
+    ],
+)
+def test_what_can_not_be_added_or_removed_is_said(backends: Backends, change: Callable, says: str) -> None:
+    with pytest.raises(RequestRejected, match=says):
+        change(backends)
+    assert [backend.name for backend in backends.sentiment_models] == ["first"]
