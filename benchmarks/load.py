@@ -61,10 +61,10 @@ def load(contender: str, folder: str, kind: str) -> list[Any]:
     if contender == OURS:
         from hfjax_app.runtime.checkpoints.empty_model import empty_model
         from hfjax_app.runtime.checkpoints.safetensors_reader import read
-        from hfjax_app.runtime.cpu.bf16_weights import narrow
+        from hfjax_app.runtime.transforms import chat_transforms
 
         model = empty_model(AutoModelForCausalLM, folder, dtype)
-        arrays = list(read(model, folder, narrow=narrow(model) if kept else ()).values())
+        arrays = list(read(model, folder, transforms=chat_transforms(model, keep_bf16=kept)).values())
     else:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to("jax")
         arrays = [tensor.jax() for tensor in (*model.parameters(), *model.buffers())]

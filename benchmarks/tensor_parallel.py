@@ -27,8 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 from benchmarks.hardware import describe  # noqa: E402
 from benchmarks.shapes import LLAMA_3_2_1B  # noqa: E402
 from hfjax_app.chat.model.model_runner import ModelRunner  # noqa: E402
-from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, shapes  # noqa: E402
-from hfjax_app.runtime.mesh import TensorParallel, mesh_of  # noqa: E402
+from hfjax_app.runtime.mesh import mesh_of  # noqa: E402
 from hfjax_app.runtime.programs import Programs  # noqa: E402
 
 DEVICES = (1, 2, 4, 8)
@@ -66,14 +65,13 @@ def measure(config: LlamaConfig, devices: int, slots: int, context: int) -> dict
     with torch.device("meta"):
         model = LlamaForCausalLM._from_config(config, dtype=torch.float32).eval()
     mesh = mesh_of(jax.devices()[:devices]) if devices > 1 else None
-    weights = shapes(model, placement=on_one_device if mesh is None else TensorParallel(mesh, model))
-    runner = ModelRunner(model, weights=weights, mesh=mesh, slots=slots, context=context, end_tokens=(), tiers=())
+    runner = ModelRunner(model, mesh=mesh, slots=slots, context=context, end_tokens=(), tiers=())
     programs = Programs(mesh=mesh)
     runner.plan(programs)
     name = f"chat_decode_{slots}x{context}"
     report = next(report for report in programs.reports if report.name == name)
     counts, sizes = collectives(runner._decode[slots, context].as_text())
-    held = sum(math.prod(w.sharding.shard_shape(w.shape)) * w.dtype.itemsize for w in weights.values())
+    held = sum(math.prod(w.sharding.shard_shape(w.shape)) * w.dtype.itemsize for w in runner.weights.values())
     return {
         "collectives": dict(counts),
         "result_bytes_per_step": dict(sizes),

@@ -77,6 +77,14 @@ def test_imports_point_downwards(path: Path, package: str) -> None:
             assert package in CONFINED[top], f"{package} must not import {top}"
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backends_know_no_platform(backend: str) -> None:
+    """What serves a CPU's or a TPU's speed reaches them through runtime/transforms.py."""
+    for path in (ROOT / backend).rglob("*.py"):
+        for name in imports(path):
+            assert not name.startswith(("hfjax_app.runtime.cpu", "hfjax_app.runtime.tpu")), f"{path} imports {name}"
+
+
 def test_importing_every_module_starts_no_device() -> None:
     """A backend that starts at import would ignore the allocator settings and the cache folder."""
     names = [

@@ -19,10 +19,8 @@ from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
-from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, shapes
-from hfjax_app.runtime.cpu import bf16_weights
 from hfjax_app.runtime.dtype_policy import DTYPES
-from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
+from hfjax_app.runtime.mesh import AXIS, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 
@@ -44,7 +42,7 @@ class ChatPlanner:
         int8: whether linear layers are to be quantised.
         speculation: whether the app may draft, which takes programs of its own.
         on_one_cpu: whether the only device is a CPU, which has programs of its own.
-        kept: whether there weights that were saved in bfloat16 stay so beside float32, see `runtime/bf16_weights.py`.
+        kept: whether there weights that are bfloat16 in the files stay so beside float32.
 
     Raises:
         ModelUnavailable: no such model, or its architecture can't run, and why.
@@ -69,15 +67,15 @@ class ChatPlanner:
         self.slots, self.context, self.int8, self.speculation = slots, context, int8, speculation
         self._on_one_cpu = on_one_cpu
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
-        narrow = on_one_cpu and kept and saved_dtype(source) == torch.bfloat16
-        self._narrow = bf16_weights.narrow(self.model) if narrow else set()
+        self._kept, self._saved = on_one_cpu and kept, saved_dtype(source)
         self._needs: dict[int, Need] = {}
         try:
             template = load(AutoTokenizer.from_pretrained, source).chat_template is not None
         except NoTokenizer:
             template = None
         whole = self.need(1)  # refuses what can't run before anything is compiled
-        held = f"bfloat16, computed in {dtype}" if self._narrow else dtype
+        stays = self._kept and dtype == "float32" and self._saved == torch.bfloat16
+        held = f"bfloat16, computed in {dtype}" if stays else dtype
         self.facts = Facts(
             architecture=type(self.model).__name__,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
@@ -89,12 +87,12 @@ class ChatPlanner:
         )
 
     def _runner(self, mesh: Any) -> ModelRunner:
-        placement = on_one_device if mesh is None else TensorParallel(mesh, self.model)
-        weights = shapes(self.model, placement=placement, quantize=self.int8, narrow=self._narrow)
         return ModelRunner(
             self.model,
-            weights=weights,
             mesh=mesh,
+            quantize="int8" if self.int8 else "none",
+            keep_bf16=self._kept,
+            saved_dtype=self._saved,
             slots=self.slots,
             context=self.context,
             end_tokens=end_tokens(self.model),

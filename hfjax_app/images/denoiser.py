@@ -13,12 +13,12 @@ import torch
 
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.prompt_conditioning import PromptReader, Told, shapes_of
-from hfjax_app.runtime.cpu.conv_layout import Kernels, as_torch
-from hfjax_app.runtime.cpu.packed_biases import Vectors, apart, joined
-from hfjax_app.runtime.mesh import is_one_cpu, replicated, split
+from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.packed_arguments import PackedArguments
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Programs, argument_bytes
+from hfjax_app.runtime.transforms import packs_arguments
 
 _FOR_PREDICTION = ("timestep", "input_scale")
 
@@ -27,31 +27,27 @@ class Network:
     """A denoiser as a pure function of JAX arrays.
 
     Args:
-        module: as torch has it.
+        module: takes the weights as they are held.
         weights: its own on the device, or for planned programs their shapes.
-        kernels: those of its weights that are not kept as torch has them, see `runtime/cpu/conv_layout.py`.
         dtype: that it computes in.
         reader: calls it as its pipeline does.
         mesh: the devices that share the rows, one axis; None: one device.
 
     Attributes:
-        weights: as given, or on one CPU device with all vectors joined, see `runtime/cpu/packed_biases.py`.
+        weights: as given, or with all vectors as one argument, see `runtime/packed_arguments.py`.
     """
 
     def __init__(
         self,
         module: torch.nn.Module,
         weights: Weights,
-        kernels: Kernels,
         dtype: Any,
         reader: PromptReader,
         mesh: jax.sharding.Mesh | None,
     ):
-        self.weights, self._mesh = weights, mesh
-        self._vectors: Vectors = {}
-        if is_one_cpu(mesh):
-            self.weights, self._vectors = joined(weights)
-        self._module, self._kernels, self._dtype, self._reader = module, kernels, dtype, reader
+        self._arguments, self._mesh = PackedArguments(weights, packs=packs_arguments(mesh)), mesh
+        self.weights = self._arguments.weights
+        self._module, self._dtype, self._reader = module, dtype, reader
 
     def predict(self, weights: Weights, latents: jax.Array, arrays: Any, numbers: Any, rows: int) -> jax.Array:
         """The network's output, float32, of the latents' shape [n, channels, height, width].
@@ -69,7 +65,7 @@ class Network:
 
         told = [self._given(array, len(latents)) for array in arrays]
         inputs = self._shared_out((latents * numbers["input_scale"]).astype(self._dtype))
-        weights = as_torch(apart(weights, self._vectors), self._kernels)
+        weights = self._arguments.unpack(weights)
         outputs = pure_function(self._module, call)(weights, inputs, numbers["timestep"], told)
         outputs = self._shared_out(outputs[:, : latents.shape[1]])  # without learned variance
         return self._together(outputs).astype(jnp.float32)

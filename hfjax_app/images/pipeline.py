@@ -21,18 +21,18 @@ from diffusers import AutoencoderKL, DiffusionPipeline
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.checkpoint import denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
+from hfjax_app.images.networks import adapted_weights
 from hfjax_app.images.prompt_conditioning import PromptReader, Told
 from hfjax_app.images.request import LARGEST
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
-from hfjax_app.runtime.cpu.conv_layout import as_torch, kernels_of
 from hfjax_app.runtime.mesh import pair_mesh, replicated
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
+from hfjax_app.runtime.transforms import calls_at_once
 
 SIZE_STEP = 8
 MOST_PIXELS = 4  # times those of the checkpoint's own size
@@ -63,7 +63,7 @@ class DiffusionPrograms:
         vae_dtype: of the autoencoder's.
         network: the denoiser.
         calls: side by side, where the device is served well by that.
-        vae_kernels: the autoencoder's weights that are not kept as torch has them, see `runtime/cpu/conv_layout.py`.
+        vae: the autoencoder, which takes the weights as they are held.
         everywhere: the place of what is no network's own axis: on both devices of a pair; None without a mesh.
     """
 
@@ -83,27 +83,16 @@ class DiffusionPrograms:
         self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
         denoiser = denoiser_name(pipeline)
         module = getattr(pipeline, denoiser)
-        self.vae = pipeline.vae
         self.dtype = jnp.dtype(dtype)
-        overflows = self.dtype == jnp.float16 and self.vae.config.force_upcast
+        overflows = self.dtype == jnp.float16 and pipeline.vae.config.force_upcast
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
-        kernels = kernels_of(module, self._programs, transform=self.dtype == jnp.float32)
-        self.vae_kernels = kernels_of(self.vae, self._programs)
-        weights = weights_for(
-            self._programs,
-            module,
-            self.dtype,
-            checkpoint=checkpoint and checkpoint.part(denoiser),
-            kernels=kernels,
+        weights, adapted = adapted_weights(
+            self._programs, module, self.dtype, checkpoint and checkpoint.part(denoiser), spends_memory=True
         )
-        self.network = Network(module, weights, kernels, self.dtype, self.reader, self._programs.mesh)
-        self.calls = Calls("image-call", self._programs.mesh)
-        vae_weights = weights_for(
-            self._programs,
-            self.vae,
-            self.vae_dtype,
-            checkpoint=checkpoint and checkpoint.part("vae"),
-            kernels=self.vae_kernels,
+        self.network = Network(adapted, weights, self.dtype, self.reader, self._programs.mesh)
+        self.calls = Calls("image-call", calls_at_once(self._programs.mesh))
+        vae_weights, self.vae = adapted_weights(
+            self._programs, pipeline.vae, self.vae_dtype, checkpoint and checkpoint.part("vae")
         )
         decoding = ("decoder.", "post_quant_conv.")
         self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
@@ -332,7 +321,7 @@ def _decode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
 
     def decode_latents(weights: Any, latents: jax.Array) -> jax.Array:
         latents = (latents / scale + shift).astype(parts.vae_dtype)
-        decoded = decode(as_torch(weights, parts.vae_kernels), latents)
+        decoded = decode(weights, latents)
         pixels = decoded[0].transpose(1, 2, 0).astype(jnp.float32)
         return jnp.clip(pixels / 2 + 0.5, 0, 1)
 
@@ -345,7 +334,7 @@ def _encode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
 
     def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
         picture = (pixels * 2 - 1).transpose(2, 0, 1)[None].astype(parts.vae_dtype)
-        encoded = encode(as_torch(weights, parts.vae_kernels), picture)
+        encoded = encode(weights, picture)
         mean, spread = (part.astype(jnp.float32) for part in encoded)
         return (mean + spread * noise - shift) * scale
 

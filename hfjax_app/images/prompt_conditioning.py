@@ -22,8 +22,8 @@ from torch.utils import _pytree as torch_pytree
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import denoiser_name, text_encoder_names
+from hfjax_app.images.networks import same_tensors, text_encoder_weights
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import Programs, argument_bytes
 
@@ -74,7 +74,7 @@ class PromptReader:
         self._encoders: dict[str, CompiledForward] = {}
         for name in text_encoder_names(pipeline):
             encoder = getattr(pipeline, name)
-            weights = weights_for(programs, encoder, dtype, checkpoint=checkpoint and checkpoint.part(name))
+            weights = text_encoder_weights(programs, encoder, dtype, checkpoint and checkpoint.part(name))
             self._encoders[name] = CompiledForward(
                 name.replace("text_encoder", "encode_prompt"), encoder, weights, programs
             )
@@ -84,8 +84,8 @@ class PromptReader:
         self._signature = inspect.signature(network.forward)
         # While a network is traced, for a size that another visitor asked for, its parameters are the trace's; and a
         # pipeline looks at the denoiser's and the autoencoder's, for their dtype and device.
-        setattr(self._pipeline, self._denoiser, _with_forward(_apart(network), self._note))
-        self._pipeline.vae = _apart(pipeline.vae)
+        setattr(self._pipeline, self._denoiser, _with_forward(same_tensors(network), self._note))
+        self._pipeline.vae = same_tensors(pipeline.vae)
         accepted = inspect.signature(pipeline.__call__).parameters
         self.takes_negative = "negative_prompt" in accepted
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
@@ -249,14 +249,6 @@ def _with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch
     changed = copy.copy(module)
     changed.forward = forward
     return changed
-
-
-def _apart(module: torch.nn.Module) -> torch.nn.Module:
-    """The module once more, with the same tensors, so that those of one can be replaced and the other keeps its own."""
-    other = copy.copy(module)
-    other._parameters, other._buffers = dict(module._parameters), dict(module._buffers)
-    other._modules = {name: child and _apart(child) for name, child in module._modules.items()}
-    return other
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:

@@ -4,10 +4,14 @@ Such as the bias by which experts are chosen: transformers' own lists (`_keep_in
 `from_pretrained` does.
 """
 
+from collections.abc import Mapping
+
 import jax
 import torch
 from transformers import PreTrainedModel
 from transformers.core_model_loading import build_glob_alternation
+
+from hfjax_app.runtime.model_transform import LazyTensor, Transform
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -31,3 +35,23 @@ def keep(model: torch.nn.Module, dtype: torch.dtype) -> None:
     tensors = model.state_dict(keep_vars=True)
     for name in kept_in_float32(model, dtype):
         tensors[name].data = tensors[name].data.float()
+
+
+class Cast(Transform):
+    """Each tensor in the dtype that the model has it in.
+
+    Args:
+        model: as it is before any transform.
+        dtype: of the floating-point parameters; None: the model's, as of everything else.
+    """
+
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None):
+        self._dtypes = {name: tensor.dtype for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        if dtype is not None:
+            floats = [name for name, parameter in model.named_parameters() if parameter.is_floating_point()]
+            self._dtypes |= dict.fromkeys(floats, dtype)
+
+    def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
+        """The tensor, cast; what an earlier transform has made stays as it is."""
+        dtype = self._dtypes.get(name, tensor.dtype)
+        return {name: tensor.to(dtype) if tensor.dtype.is_floating_point else tensor}

@@ -12,13 +12,12 @@ from typing import TypeVar
 import jax
 import jax.numpy as jnp
 import torch
-from jax.sharding import AbstractMesh, Mesh
 
 Array = TypeVar("Array", jax.Array, torch.Tensor)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lanes:
+class HeadPacking:
     """What decides how many heads share a row.
 
     Args:
@@ -29,15 +28,6 @@ class Lanes:
     width: int = 1
     devices: int = 1
 
-    @classmethod
-    def of(cls, mesh: Mesh | None, width: int | None = None) -> "Lanes":
-        """Those of the default device or a mesh, if no width is given. An abstract mesh has one: it is for counting
-        bytes, which packing doesn't change."""
-        if width is None and not isinstance(mesh, AbstractMesh):
-            platform = jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
-            width = 128 if platform == "tpu" else 1
-        return cls(width=width or 1, devices=1 if mesh is None else mesh.size)
-
     def heads_per_row(self, heads: int, channels: int) -> int:
         """The most key-value heads, of so many channels, that fit in a row, divide the heads, and leave each device
         whole rows."""
@@ -45,7 +35,7 @@ class Lanes:
         return max((n for n in range(1, of_each + 1) if of_each % n == 0 and n * channels <= self.width), default=1)
 
 
-UNPACKED = Lanes()
+UNPACKED = HeadPacking()
 
 
 def packed(heads: Array, per_row: int) -> Array:

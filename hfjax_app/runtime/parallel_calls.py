@@ -1,4 +1,4 @@
-"""Calls side by side: on a CPU two at once, because a small program alone leaves the second core idle half the time."""
+"""Calls of programs side by side, as many at once as serves the device well."""
 
 import threading
 from collections import deque
@@ -6,27 +6,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
-import jax
-
-from hfjax_app.runtime.mesh import is_one_cpu
-
-_ON_CPU = 2
-
 
 class Calls:
     """Makes calls of programs, each in a thread, as many at once as the device is served well by.
 
     Args:
         name: of the threads.
-        mesh: the devices that programs run on together, which are busy with one; None: jax's default device.
-
-    Attributes:
-        at_once: 2 on one CPU device, else 1.
+        at_once: calls at the same time, at least 1.
     """
 
-    def __init__(self, name: str, mesh: jax.sharding.Mesh | None = None):
-        self.at_once = _ON_CPU if is_one_cpu(mesh) else 1
-        self._others = ThreadPoolExecutor(_ON_CPU - 1, name)  # who calls makes the first call himself
+    def __init__(self, name: str, at_once: int):
+        self.at_once = at_once
+        self._others = ThreadPoolExecutor(max(1, at_once - 1), name)  # the caller's thread makes the first call
         self._here = threading.local()
 
     def together(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:

@@ -22,6 +22,7 @@ from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.sentiment.encoding import Encoded, Encoder
 from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher
@@ -61,7 +62,7 @@ class SentimentClassifier:
     ):
         self.labels, self.multi_label = checked_labels(model)
         self._encoder = Encoder(tokenizer, model)
-        self._calls = Calls("sentiment-call")
+        self._calls = Calls("sentiment-call", calls_at_once(None))
         self._turns = Turns(self._calls.at_once)
         self._weights = weights_of(model) if weights is None else weights
         compiled = ClassifierPrograms(

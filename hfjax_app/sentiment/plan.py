@@ -13,12 +13,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
-from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
+from hfjax_app.runtime.dtype_policy import Cast
+from hfjax_app.runtime.held_weights import weights_for
 from hfjax_app.runtime.mesh import mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
+from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.tracing import why_untraceable
+from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.priority_semaphore import Turns
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
@@ -65,11 +68,11 @@ class SentimentPlanner:
             ModelUnavailable: the architecture can't be traced or compiled, and why.
         """
         programs = Programs(on_report, mesh_of(devices[:1]), planned=True)
-        weights = weights_for(programs, self._model)
+        weights = weights_for(programs, self._model, Transforms(Cast(self._model)))
         on_cpu = devices[0].platform == "cpu"
         too_large = None
         try:
-            calls = Calls("planned", programs.mesh)
+            calls = Calls("planned", calls_at_once(programs.mesh))
             ClassifierPrograms(
                 self._model, self._encoder, weights, programs, Turns(calls.at_once), calls, on_cpu=on_cpu, explains=True
             )

@@ -12,7 +12,6 @@ from hfjax_app.chat.memory import Need, SlotNeed, check_memory, need_of
 from hfjax_app.chat.model.buckets import row_tiers, slot_tiers, take
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.checkpoints.safetensors_reader import shapes
 
 MIB = 1 << 20
 
@@ -33,7 +32,7 @@ def test_the_need_is_what_is_held(model_of: Callable[[str], PreTrainedModel]) ->
 def test_what_programs_copy_is_counted(slots: int, context: int, model_of: Callable[[str], PreTrainedModel]) -> None:
     """Of 5 slots 4 are copied while they decode, with all their rows: 80 % of the cache beside the cache."""
     model = model_of("gemma3")
-    runner = ModelRunner(model, weights=shapes(model), slots=slots, context=context, end_tokens=())
+    runner = ModelRunner(model, slots=slots, context=context, end_tokens=())
 
     def copy(count: int, rows: int) -> int:
         which = jax.ShapeDtypeStruct((count,), "int32")
@@ -52,7 +51,7 @@ def test_what_programs_copy_is_counted(slots: int, context: int, model_of: Calla
 def test_a_tied_embedding_is_read_by_the_output_layer_unless_that_is_int8(int8: bool) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=64, tie_word_embeddings=True, **sizes))
-    runner = ModelRunner(model, weights=shapes(model, quantize=int8), slots=1, context=64, end_tokens=())
+    runner = ModelRunner(model, quantize="int8" if int8 else "none", slots=1, context=64, end_tokens=())
     need = need_of(runner, model)
     assert need.weights - need.read == (64 * 32 * 4 if int8 else 0)
 

@@ -18,9 +18,8 @@ from safetensors.torch import load_file, save_file
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Recommended, fetch_weights, network_names, read_empty, recommended, revision_of
+from hfjax_app.images.networks import adapted_weights
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
-from hfjax_app.runtime.cpu.conv_layout import kernels_of
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
 
@@ -35,8 +34,7 @@ def weights(pipeline: DiffusionPipeline, files: Checkpoint | None) -> dict[str, 
     programs, made = Programs(), {}
     for name in network_names(pipeline):
         network = getattr(pipeline, name)
-        options = {"kernels": kernels_of(network, programs), "checkpoint": files and files.part(name)}
-        made[name] = weights_for(programs, network, jnp.float32, **options)
+        made[name], _ = adapted_weights(programs, network, jnp.float32, files and files.part(name))
     return made
 
 
@@ -131,9 +129,8 @@ from hfjax_app.runtime.process import prepare
 prepare()
 import jax.numpy as jnp
 from hfjax_app.images.checkpoint import fetch_weights, read_empty
-from hfjax_app.runtime.cpu.conv_layout import kernels_of
+from hfjax_app.images.networks import adapted_weights
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.runtime.checkpoints.safetensors_reader import weights_for
 
 def status(field):
     line = next(line for line in open("/proc/self/status") if line.startswith(field))
@@ -142,9 +139,9 @@ def status(field):
 def read(folder):
     pipeline = read_empty(folder)
     files = fetch_weights(folder, pipeline).part("unet")
-    kernels = kernels_of(pipeline.unet, Programs())
-    assert len(kernels) > 10
-    return weights_for(Programs(), pipeline.unet, jnp.bfloat16, checkpoint=files, kernels=kernels)
+    weights, unet = adapted_weights(Programs(), pipeline.unet, jnp.bfloat16, files)
+    assert weights["conv_in.weight"].shape[:2] == (3, 3)  # kernels are rearranged on the way
+    return weights
 
 read(sys.argv[1])
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here

@@ -9,7 +9,7 @@ from transformers.masking_utils import sliding_window_causal_mask_function
 
 from hfjax_app.runtime.attention import _mask, grouped_query_attention, packed_attention
 from hfjax_app.runtime.cpu.attention import BLOCK
-from hfjax_app.runtime.head_packing import Lanes, packed, unpacked
+from hfjax_app.runtime.head_packing import HeadPacking, packed, unpacked
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 
@@ -176,8 +176,8 @@ def test_heads_side_by_side(per_row: int, queries: int, rows: int) -> None:
 
 def test_heads_share_a_row_where_devices_get_whole_rows() -> None:
     """128 lanes: two heads of 64, or four of 32, but no part of a row, nor rows that devices would have to share."""
-    lanes, of_four = Lanes(width=128), Lanes(width=128, devices=4)
+    lanes, of_four = HeadPacking(width=128), HeadPacking(width=128, devices=4)
     assert [lanes.heads_per_row(8, channels) for channels in (128, 96, 64, 32)] == [1, 1, 2, 4]
     assert [lanes.heads_per_row(heads, 32) for heads in (1, 3, 6)] == [1, 3, 3]
     assert [of_four.heads_per_row(heads, 64) for heads in (16, 8, 4, 6)] == [2, 2, 1, 2]
-    assert Lanes().heads_per_row(8, 1) == 1
+    assert HeadPacking().heads_per_row(8, 1) == 1

@@ -3,16 +3,14 @@
 import sys
 import threading
 
-import jax
 import pytest
 
-from hfjax_app.runtime.mesh import mesh_of
 from hfjax_app.runtime.parallel_calls import Calls
 
 
 @pytest.fixture
 def calls() -> Calls:
-    return Calls("test-call", mesh_of(jax.devices()[:1]))
+    return Calls("test-call", at_once=2)
 
 
 def test_two_are_made_at_once(calls: Calls) -> None:

@@ -143,7 +143,7 @@ class Worker:
     def _run(self) -> None:
         try:
             while self.alive:
-                if not self._round():
+                if not self.step():
                     with self._changed:
                         for request in filter(None, [*self.scheduler.running]):
                             self._fail(request, AssertionError("no call is left that would make its tokens"))
@@ -153,41 +153,65 @@ class Worker:
         finally:
             self._fail_everyone()
 
-    def _round(self) -> bool:
-        """Free cancelled slots, admit, dispatch one prefill chunk and one decode chunk, then read what came before.
+    def step(self) -> bool:
+        """One round: take requests in, schedule, run, hand tokens out.
 
-        The newest call is left running while the tokens of the ones before it are handed out, so that the device never
-        waits for the host. What that call does to slots that turn out to have finished is nothing: they have no tokens
-        left to make, on the device. Whoever gets such a slot next is prefilled by a later call.
+        The newest call is left running while the tokens of those before it are handed out, so that the device never
+        waits for the host. What it does to slots that turn out to have finished is nothing: no tokens are left to make
+        there, on the device. The next request in such a slot is prefilled by a later call.
 
         Returns:
             False when there was no work.
         """
+        self._take_in()
+        prefilled = self._run_prefill(self._schedule_prefill())
+        decoded = self._run_decode(self._schedule_decode())
+        return self._hand_out_calls(leave_newest=prefilled or decoded)
+
+    def _take_in(self) -> None:
+        """Cancelled requests leave, and those that waited longest get the free slots."""
         with self._changed:
             leaving = [r for r in (*self.scheduler.waiting, *self.scheduler.running) if r is not None and r.cancelled]
-        while self._calls and any(request.slot is not None for request in leaving):
-            # Before somebody else gets the slot, it must be known whether NaNs are in it.
-            self._attempt(self._collect, self._calls.popleft(), None)
+        if any(request.slot is not None for request in leaving):
+            # Before another request gets the slot, it must be known whether NaNs are in it.
+            self._hand_out_calls(leave_newest=False)
         with self._changed:
             for request in leaving:
                 if not request.released:
                     self._finish(request, Progress(finish_reason="cancelled"))
             self.scheduler.admit()
-            prefill = self.scheduler.next_prefill()
-        if prefill is not None:
-            self._attempt(self._prefill, prefill, [prefill.request])
+
+    def _schedule_prefill(self) -> PrefillStep | None:
+        with self._changed:
+            return self.scheduler.next_prefill()
+
+    def _schedule_decode(self) -> DecodeStep | None:
+        """Plain steps, or rounds that draft where those are faster for the one answer that runs."""
         with self._changed:
             width = self.runner.width(len(self.scheduler.decoding))
-            decode = self.scheduler.next_decode(self._paces[width, False].steps)
-            if decode is not None and self._drafts(decode):
-                decode = self.scheduler.next_decode(self._paces[width, True].steps, self.runner.draft)
-        if decode is not None:
-            self._attempt(self._decode, decode, list(decode.requests))
-        dispatched = prefill is not None or decode is not None
-        works = dispatched or bool(self._calls)
-        while len(self._calls) > dispatched:
+            step = self.scheduler.next_decode(self._paces[width, False].steps)
+            if step is not None and self._drafts(step):
+                step = self.scheduler.next_decode(self._paces[width, True].steps, self.runner.draft)
+            return step
+
+    def _run_prefill(self, step: PrefillStep | None) -> bool:
+        """Dispatch a chunk of a prompt; whether there was one."""
+        if step is not None:
+            self._attempt(self._prefill, step, [step.request])
+        return step is not None
+
+    def _run_decode(self, step: DecodeStep | None) -> bool:
+        """Dispatch some tokens of each answer; whether there were any to make."""
+        if step is not None:
+            self._attempt(self._decode, step, list(step.requests))
+        return step is not None
+
+    def _hand_out_calls(self, *, leave_newest: bool) -> bool:
+        """Wait for calls in order and hand out what they made; whether there was any call, the newest included."""
+        worked = leave_newest or bool(self._calls)
+        while len(self._calls) > leave_newest:
             self._attempt(self._collect, self._calls.popleft(), None)
-        return works
+        return worked
 
     def _attempt(self, step: Callable[[Any], None], argument: Any, concerned: list[Request] | None) -> None:
         """Do a step; when it fails, fail the requests concerned with its cause and go on.

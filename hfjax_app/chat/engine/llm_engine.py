@@ -26,11 +26,9 @@ from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.hub import load
-from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, read, shapes
-from hfjax_app.runtime.cpu import bf16_weights
+from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
-from hfjax_app.runtime.mesh import TensorParallel, device_memory, local_mesh
-from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.mesh import device_memory, local_mesh
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
 from hfjax_app.validation import quoted
@@ -42,8 +40,11 @@ class ChatEngine:
     """Serves one causal language model.
 
     Args:
-        model: a loaded AutoModelForCausalLM with its weights on the CPU; it is read, never changed.
-        weights: the model's weights, where `model` itself has none; shapes, if they come before `start`.
+        model: an AutoModelForCausalLM with its weights on the CPU; it is read, never changed. One without weights (on
+            the meta device) gets them by `runner.load` before `start`.
+        quantize: "int8" for int8 weights in the linear layers, or "none".
+        keep_bf16: whether weights that are bfloat16 in the files may stay so where a CPU computes in float32.
+        saved_dtype: of the weights in the files, where the model has none yet; None: the model's.
         mesh: the devices that hold the weights together; None: the default device.
         tokenizer: kept for callers that turn text into ids; the engine does not use it.
         slots: requests served at the same time; more wait in line.
@@ -66,8 +67,10 @@ class ChatEngine:
         model: PreTrainedModel,
         tokenizer: Any = None,
         *,
-        weights: Weights | None = None,
         mesh: Mesh | None = None,
+        quantize: str = "none",
+        keep_bf16: bool = False,
+        saved_dtype: torch.dtype | None = None,
         slots: int = 4,
         context: int = 512,
         prefill_chunk: int = 64,
@@ -86,8 +89,10 @@ class ChatEngine:
         self.end_tokens = end_tokens(model)
         self.runner = ModelRunner(
             model,
-            weights=weights,
             mesh=mesh,
+            quantize=quantize,
+            keep_bf16=keep_bf16,
+            saved_dtype=saved_dtype,
             slots=slots,
             context=context,
             end_tokens=self.end_tokens,
@@ -116,7 +121,7 @@ class ChatEngine:
             source: a folder or a hub id.
             slots, context, options: as the constructor takes them.
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU; on CPU float32, where one holds
-                the weights with those that are bfloat16 in the files left so in memory, see `runtime/bf16_weights.py`.
+                the weights, and those that are bfloat16 in the files stay so in memory.
             quantize: "int8" for int8 weights in the linear layers, or "none".
 
         Raises:
@@ -125,20 +130,21 @@ class ChatEngine:
         """
         prepare()
         model = empty_model(AutoModelForCausalLM, source, default_dtype() if dtype == "auto" else DTYPES[dtype])
-        mesh = local_mesh()
-        placement = on_one_device if mesh is None else TensorParallel(mesh, model)
-        int8 = quantize == "int8"
-        narrow = (
-            bf16_weights.narrow(model) if dtype == "auto" and mesh is None and model.dtype == torch.float32 else set()
-        )
-        expected = narrow if narrow and saved_dtype(source) == torch.bfloat16 else set()
-        planned = shapes(model, placement=placement, quantize=int8, narrow=expected)
         # On shapes first: what can't run here is refused before more than its config is downloaded.
-        engine = cls(model, weights=planned, mesh=mesh, slots=slots, context=context, **options)
-        need = need_of(engine.runner, model)
-        check_memory(os.fspath(source), need, memory=device_memory(), slots=slots, context=context)
+        engine = cls(
+            model,
+            mesh=local_mesh(),
+            quantize=quantize,
+            keep_bf16=dtype == "auto",
+            saved_dtype=saved_dtype(source),
+            slots=slots,
+            context=context,
+            **options,
+        )
+        runner = engine.runner
+        check_memory(os.fspath(source), need_of(runner, model), memory=device_memory(), slots=slots, context=context)
         engine.tokenizer = load(AutoTokenizer.from_pretrained, source)
-        engine.runner.load(read(model, source, placement=placement, quantize=int8, narrow=narrow))
+        runner.load(read(model, source, transforms=runner.transforms, placement=runner.placement))
         return engine
 
     def start(

@@ -30,11 +30,10 @@ from hfjax_app.chat.model.kv_cache import (
 from hfjax_app.chat.model.symbolic_length import Length
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, dtype_policy, set_order
-from hfjax_app.runtime.checkpoints.int8 import adapt as adapt_int8
-from hfjax_app.runtime.cpu import bf16_weights, fused_linear
-from hfjax_app.runtime.head_packing import UNPACKED, Lanes
+from hfjax_app.runtime.head_packing import UNPACKED, HeadPacking
+from hfjax_app.runtime.model_transform import NONE, Group, Transforms
 from hfjax_app.runtime.module import Weights, pure_function
-from hfjax_app.runtime.tpu import layer_barriers
+from hfjax_app.runtime.shared_inputs import observed
 from hfjax_app.runtime.tracing import why_untraceable
 
 # Architectures that trace and yet compute something else on a cache of fixed size.
@@ -63,16 +62,14 @@ def _mentions(model_class: type[PreTrainedModel], name: str) -> bool:
 
 
 class Decoder:
-    """One architecture, traced: `forward`, the cache layout `specs`, and the `groups` of layers that are one product.
+    """One architecture, traced: `forward`, and the cache layout `specs`.
 
     Args:
         model_class, config, dtype: what to build, without weights.
         context: tokens a slot holds.
         chunk: the largest number of tokens written at once.
-        int8: whether the weights of linear layers are int8, see `runtime/int8.py`.
-        narrow: whether weights may be bfloat16 where the rest is float32, see `runtime/bf16_weights.py`.
-        merges: whether linear layers that read the same input are one product, see `runtime/fused_linear.py`.
-        lanes: where heads lie side by side in the cache, see `runtime/head_packing.py`.
+        transforms: what is done to the model and its weights, see `runtime/transforms.py`.
+        packing: where heads lie side by side in the cache, see `runtime/head_packing.py`.
 
     Raises:
         ModelUnavailable: in one line, why this architecture can't run; found by tracing, without weights.
@@ -86,53 +83,48 @@ class Decoder:
         *,
         context: int,
         chunk: int,
-        int8: bool = False,
-        narrow: bool = False,
-        merges: bool = False,
-        lanes: Lanes = UNPACKED,
+        transforms: Transforms = NONE,
+        packing: HeadPacking = UNPACKED,
     ):
         self.context = context
         self._made_of = (model_class, config, dtype)
-        self._adapted = {"int8": int8, "narrow": narrow, "merges": merges, "lanes": lanes}
+        self._options = {"transforms": transforms, "packing": packing}
         try:
             if config.model_type in UNSOUND:
                 raise NotImplementedError(UNSOUND[config.model_type])
             self._model = bare_model(model_class, config, dtype)
             parameters = inspect.signature(self._model.forward).parameters
             self._cache_option = "past_key_values" if "past_key_values" in parameters else "cache_params"
-            self._options = {name for name in ("position_ids", "logits_to_keep") if name in parameters}
+            self._takes = {name for name in ("position_ids", "logits_to_keep") if name in parameters}
             # Programs for other numbers of slots run the same forward: jax keeps its trace, most of Python's work.
             forward = pure_function(self._model, self._call)
             self._forward_torch = jax.jit(forward, static_argnums=7, inline=True)  # `rows` is a number
-            self._trace(chunk, lanes)
+            groups = self._trace(chunk, packing)
         except Exception as error:
             why = why_untraceable(error)
             raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {why}") from error
-        if int8:
-            adapt_int8(self._model)
-        if narrow:
-            bf16_weights.adapt(self._model)
-        self.groups = self.groups if merges else []
-        fused_linear.adapt(self._model, self.groups)
-        layer_barriers.adapt(self._model)
+        transforms.adapt(self._model, groups)
 
-    def _trace(self, chunk: int, lanes: Lanes) -> None:
+    def _trace(self, chunk: int, packing: HeadPacking) -> list[Group]:
         """Read off the cache layout and trace one token's forward: without a mask, or else with one that masks nothing.
 
         Some architectures make a mask of ones where there is none, for which they need the length as a number.
+
+        Returns:
+            The linear layers that read the same input.
         """
         failures: list[Exception] = []
         for self._takes_mask in (False, True):
             try:
-                with self._experts_on_meta(), fused_linear.observed(self._model) as self.groups:
-                    layout = (self.context, chunk, lanes)
+                with self._experts_on_meta(), observed(self._model) as groups:
+                    layout = (self.context, chunk, packing)
                     self.specs = layer_specs(self._model, *layout, self._cache_option, self._inputs())
                 scalar = jax.ShapeDtypeStruct((), jnp.int32)
                 one = jax.ShapeDtypeStruct((1,), jnp.int32)
                 arguments = (one, self.slot_shape, scalar, scalar, one)
                 self._logits, _ = jax.eval_shape(self._write, self.weights_shape, *arguments)
                 self.continues = self._continues_from_a_state()
-                return
+                return groups
             except Exception as error:
                 failures.append(error)
         raise failures[0]
@@ -182,7 +174,7 @@ class Decoder:
 
     def resized(self, *, context: int, chunk: int) -> "Decoder":
         """The same architecture with a cache of another size."""
-        return Decoder(*self._made_of, context=context, chunk=chunk, **self._adapted)
+        return Decoder(*self._made_of, context=context, chunk=chunk, **self._options)
 
     @property
     def weights_shape(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -283,9 +275,9 @@ class Decoder:
         cache = slot_view(self.specs, leaves, length, valid, place)
         positions = torch.arange(tokens.shape[0], device=tokens.device, dtype=torch.int32) + position
         options = {"position_ids": positions[None], "logits_to_keep": keep}
-        options = {name: value for name, value in options.items() if name in self._options}
+        options = {name: value for name, value in options.items() if name in self._takes}
         logits = model(tokens[None], **{self._cache_option: cache}, **self._inputs(tokens.device), **options).logits[0]
-        if "logits_to_keep" not in self._options:
+        if "logits_to_keep" not in self._takes:
             logits = logits[keep]
         return logits, slot_leaves(self.specs, cache)
 

@@ -33,7 +33,7 @@ from transformers.cache_utils import (
 from hfjax_app.chat.model.kv_cache_write import offsets, only_before, write
 from hfjax_app.chat.model.symbolic_length import Length
 from hfjax_app.runtime import attention, head_packing
-from hfjax_app.runtime.head_packing import Lanes
+from hfjax_app.runtime.head_packing import HeadPacking
 from hfjax_app.runtime.mesh import replicated, split
 
 # One layer: leaves by name. Leaves with rows: "keys" and "values" [slots, kv_heads, rows, dim], packed where heads lie
@@ -88,7 +88,7 @@ def rollback(specs: tuple[LayerSpec, ...]) -> int:
 
 
 def layer_specs(
-    model: PreTrainedModel, context: int, chunk: int, lanes: Lanes, option: str, inputs: dict[str, Any]
+    model: PreTrainedModel, context: int, chunk: int, packing: HeadPacking, option: str, inputs: dict[str, Any]
 ) -> tuple[LayerSpec, ...]:
     """The cache layout of any causal model, read off one token's forward on the meta device.
 
@@ -99,7 +99,7 @@ def layer_specs(
         model: a model on the meta device.
         context: tokens a slot holds.
         chunk: the largest number of tokens written at once.
-        lanes: where heads lie side by side.
+        packing: where heads lie side by side.
         option: the name of the forward's argument that takes the cache.
         inputs: the forward's other arguments.
 
@@ -112,7 +112,7 @@ def layer_specs(
         model(torch.zeros((1, 1), dtype=torch.int32, device="meta"), **{option: cache}, **inputs)
     if _attributes(model) != before:
         raise NotImplementedError("it keeps a state in its modules, outside transformers' cache")
-    specs = tuple(_layer_spec(layer, context, chunk, lanes) for layer in cache.layers)
+    specs = tuple(_layer_spec(layer, context, chunk, packing) for layer in cache.layers)
     if not any(spec.leaves for spec in specs):
         raise NotImplementedError("it keeps nothing in transformers' cache")
     return specs
@@ -128,13 +128,13 @@ def _attributes(model: PreTrainedModel) -> set[tuple[str, str, int]]:
     }
 
 
-def _layer_spec(layer: Any, context: int, chunk: int, lanes: Lanes) -> LayerSpec:
+def _layer_spec(layer: Any, context: int, chunk: int, packing: HeadPacking) -> LayerSpec:
     window = getattr(layer, "sliding_window", None)
     rows = context if window is None else min(context, window + chunk)
     leaves, per_row = {}, 1
     if isinstance(layer, CacheLayerMixin) and layer.is_initialized:
         leaves = {"keys": layer.keys, "values": layer.values}
-        per_row = lanes.heads_per_row(layer.keys.shape[1], max(leaf.shape[3] for leaf in leaves.values()))
+        per_row = packing.heads_per_row(layer.keys.shape[1], max(leaf.shape[3] for leaf in leaves.values()))
         leaves = {name: head_packing.packed(tensor, per_row) for name, tensor in leaves.items()}
         if isinstance(layer, DynamicIndexedLayer) and layer.is_indexer_initialized:
             leaves["indexer"] = layer.indexer_keys[:, None]

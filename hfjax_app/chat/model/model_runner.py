@@ -33,12 +33,12 @@ from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.penalties import occurrences
 from hfjax_app.chat.sampling.sampler import packed, sampler_state, unpacked
 from hfjax_app.errors import RequestRejected
-from hfjax_app.runtime.checkpoints.int8 import is_quantized
-from hfjax_app.runtime.cpu import fused_linear
-from hfjax_app.runtime.head_packing import Lanes
-from hfjax_app.runtime.mesh import replicated, split
-from hfjax_app.runtime.module import Weights, weights_of
+from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
+from hfjax_app.runtime.held_weights import held, shapes
+from hfjax_app.runtime.mesh import TensorParallel, replicated, split
+from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Program, Programs
+from hfjax_app.runtime.transforms import chat_transforms, head_packing
 
 # Tokens that a speculative round drafts, see speculative_loop.py.
 DRAFT_TOKENS = 7
@@ -48,9 +48,12 @@ class ModelRunner:
     """Holds the weights, the cache and the programs of one model.
 
     Args:
-        model: any AutoModelForCausalLM; it is read, never changed.
-        weights: its weights, or for `plan` their shapes; None: those that `model` holds.
+        model: any AutoModelForCausalLM; it is read, never changed. Its weights are held from the start if it has any;
+            otherwise their shapes are, until `load`.
         mesh: the devices that hold the weights together; None: the default device.
+        quantize: "int8" for int8 weights in the linear layers, or "none".
+        keep_bf16: whether weights that are bfloat16 in the files may stay so where a CPU computes in float32.
+        saved_dtype: of the weights in the files, for shapes; None: the model's.
         slots: conversations that decode together.
         context: tokens a slot holds, prompt and answer.
         end_tokens: ids that end an answer.
@@ -69,8 +72,10 @@ class ModelRunner:
         self,
         model: PreTrainedModel,
         *,
-        weights: Weights | None = None,
         mesh: Mesh | None = None,
+        quantize: str = "none",
+        keep_bf16: bool = False,
+        saved_dtype: torch.dtype | None = None,
         slots: int,
         context: int,
         end_tokens: tuple[int, ...],
@@ -89,20 +94,21 @@ class ModelRunner:
         self.end_tokens = end_tokens
         self.mesh = mesh
         self._everywhere = None if mesh is None else replicated(mesh)
-        weights = weights_of(model) if weights is None else weights
-        int8, on_one_cpu = is_quantized(weights), mesh is None and jax.default_backend() == "cpu"
+        self.placement = on_one_device if mesh is None else TensorParallel(mesh, model)
+        self.transforms = chat_transforms(model, mesh, quantize=quantize, keep_bf16=keep_bf16)
         self.decoder = Decoder(
             type(model),
             model.config,
             model.dtype,
             context=context,
             chunk=self.prefill_chunks[-1],
-            int8=int8,
-            narrow=on_one_cpu and model.dtype == torch.float32,
-            merges=on_one_cpu and not int8,
-            lanes=Lanes.of(mesh, lanes),
+            transforms=self.transforms,
+            packing=head_packing(mesh, lanes),
         )
-        self.load(dict(weights))
+        if next(model.parameters()).is_meta:
+            self.weights = shapes(model, self.transforms, placement=self.placement, saved_dtype=saved_dtype)
+        else:
+            self.load(held(model, self.transforms, placement=self.placement))
         self._row_tiers, self.slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
         self._prefill: dict[tuple[int, int], Program] = {}
         self._copy: dict[int, Program] = {}
@@ -113,8 +119,8 @@ class ModelRunner:
         self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: there are no drafts
 
     def load(self, weights: Weights) -> None:
-        """Hold these weights from now on, of the model's own names. What of them is merged is dropped on the way."""
-        self.weights = fused_linear.merged(weights, self.decoder.groups)
+        """Hold these weights from now on: read with this runner's `transforms` and `placement`."""
+        self.weights = weights
 
     def compile(self, programs: Programs, *others: Callable[[Programs], None]) -> None:
         """Compile the programs of every tier and run each once; afterwards the runner never compiles.

@@ -7,15 +7,16 @@ whole, usually the largest weight of all. Activations lose nothing to it. Does n
 `safetensors_reader.py` does, and quantises each tensor as it comes.
 """
 
+from collections.abc import Mapping, Sequence
+
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 from torchax import interop
 
 from hfjax_app.runtime.cpu.int8_dot import int8_dot_on_cpu
 from hfjax_app.runtime.dtype_policy import kept_in_float32
-from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
 
 _BLOCK_BYTES = 4 << 20  # of a weight that is being quantised, as float32
 
@@ -64,36 +65,57 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
     return {name: source for name, source in found.items() if name not in exact}
 
 
-def is_quantized(weights: Weights) -> bool:
-    return any(value.dtype == jnp.int8 for value in weights.values())
+class Int8(Transform):
+    """int8 for the weights of linear layers, each rounded as it comes.
 
+    Args:
+        model: as it is before any transform.
+    """
 
-def adapt(model: torch.nn.Module) -> None:
-    """Put an Int8Linear in the place of each linear layer of a model without weights."""
-    for name in sources(model):
-        path, _, leaf = name.removesuffix(".weight").rpartition(".")
-        parent = model.get_submodule(path)
-        setattr(parent, leaf, Int8Linear(getattr(parent, leaf)))
+    def __init__(self, model: torch.nn.Module):
+        self._made_of: dict[str, list[str]] = {}
+        for name, source in sources(model).items():
+            self._made_of.setdefault(source, []).append(name)
+
+    def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
+        """Put an Int8Linear in the place of each linear layer."""
+        for name in sources(model):
+            path, _, leaf = name.removesuffix(".weight").rpartition(".")
+            parent = model.get_submodule(path)
+            setattr(parent, leaf, Int8Linear(getattr(parent, leaf)))
+
+    def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
+        """The int8 values and scales of each layer that reads this parameter, and itself where an embedding does."""
+        if name not in self._made_of:
+            return {name: tensor}
+        values, scale = quantize(tensor[:])
+        made: dict[str, LazyTensor] = {}
+        for key in self._made_of[name]:
+            made |= {key: LazyTensor.of(values), scale_name(key): LazyTensor.of(scale)}
+        return made if name in made else {name: tensor, **made}
 
 
 def scale_name(weight_name: str) -> str:
     return weight_name.removesuffix("weight") + "scale"
 
 
-def quantize(weight: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight [outputs, inputs] as int8, and its scales, float32 [outputs], such that weight ~ int8 * scale[:, None].
 
     A row of zeros has the scale 1. Works in blocks of rows: there is never a float32 copy of the whole.
     """
     rows, columns = weight.shape
-    quantized, scales = np.empty((rows, columns), np.int8), np.empty(rows, np.float32)
+    quantized = torch.empty((rows, columns), dtype=torch.int8, device=weight.device)
+    scales = torch.empty(rows, dtype=torch.float32, device=weight.device)
+    if weight.is_meta:
+        return quantized, scales
     step = max(1, _BLOCK_BYTES // (4 * columns))
     for start in range(0, rows, step):
         block = weight[start : start + step].to(torch.float32)
         scale = block.abs().amax(1) / 127
         scale[scale == 0] = 1
-        quantized[start : start + step] = (block / scale[:, None]).round_().to(torch.int8).numpy()
-        scales[start : start + step] = scale.numpy()
+        quantized[start : start + step] = (block / scale[:, None]).round_().to(torch.int8)
+        scales[start : start + step] = scale
     return quantized, scales
 
 

@@ -6,15 +6,18 @@ are float32's. Norms, biases, convolutions and experts that are one tensor are f
 checkpoints: `safetensors_reader.py` does.
 """
 
+from collections.abc import Mapping, Sequence
+
 import jax
 import jax.numpy as jnp
 import torch
 from torchax import interop
 
-from hfjax_app.runtime.dtype_policy import kept_in_float32
+from hfjax_app.runtime.dtype_policy import Cast, kept_in_float32
+from hfjax_app.runtime.model_transform import Group, LazyTensor
 
 
-class NarrowLinear(torch.nn.Linear):
+class Bf16Linear(torch.nn.Linear):
     """A linear layer whose weights may be bfloat16, to inputs in float32."""
 
     @property
@@ -26,10 +29,10 @@ class NarrowLinear(torch.nn.Linear):
         return torch.nn.functional.linear(x, self._parameters["weight"], self.bias)
 
 
-class NarrowEmbedding(torch.nn.Embedding):
+class Bf16Embedding(torch.nn.Embedding):
     """An embedding whose weights may be bfloat16, to outputs in float32."""
 
-    weight = NarrowLinear.weight
+    weight = Bf16Linear.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return interop.call_jax(_looked_up, ids, self._parameters["weight"])
@@ -48,8 +51,8 @@ def _looked_up(ids: jax.Array, weight: jax.Array) -> jax.Array:
     return jax.lax.bitcast_convert_type(bits, jnp.bfloat16).astype(jnp.float32)
 
 
-def narrow(model: torch.nn.Module) -> set[str]:
-    """The parameters that may stay bfloat16: weights of linear layers and embeddings, and nothing else's.
+def may_stay_bfloat16(model: torch.nn.Module) -> set[str]:
+    """The parameters that may: weights of linear layers and embeddings, and nothing else's.
 
     An embedding may be of an architecture's own class; a linear layer must be plain, or its code might do anything.
     """
@@ -62,19 +65,36 @@ def narrow(model: torch.nn.Module) -> set[str]:
     return {name for name, parameter in floats if id(parameter) not in others}
 
 
-def adapt(model: torch.nn.Module) -> None:
-    """Let the weights of a model without weights be float32 or, where they may, bfloat16."""
-    names = narrow(model)
-    chosen = {id(parameter) for name, parameter in model.named_parameters() if name in names}
-    for module in model.modules():
-        if (kind := _kind(module)) is not None and id(module.weight) in chosen:
-            own = type(module)
-            # Behind the architecture's own class, which looks rows up by its parent's forward
-            module.__class__ = kind if own in kind.__bases__ else type(own.__name__, (own, kind), {})
+class Bf16Weights(Cast):
+    """Casts to the model's dtypes, but for what is bfloat16 in the files and may stay so.
+
+    Args:
+        model: in float32.
+    """
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__(model)
+        self._may_stay = may_stay_bfloat16(model)
+
+    def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
+        """Let weights be float32 or, where they may, bfloat16."""
+        names = may_stay_bfloat16(model)
+        chosen = {id(parameter) for name, parameter in model.named_parameters() if name in names}
+        for module in model.modules():
+            if (kind := _kind(module)) is not None and id(module.weight) in chosen:
+                own = type(module)
+                # Behind the architecture's own class, which looks rows up by its parent's forward
+                module.__class__ = kind if own in kind.__bases__ else type(own.__name__, (own, kind), {})
+
+    def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
+        """The tensor as it is, or cast."""
+        if name in self._may_stay and tensor.dtype == torch.bfloat16:
+            return {name: tensor}
+        return super().store(name, tensor)
 
 
 def _kind(module: torch.nn.Module) -> type[torch.nn.Module] | None:
     """The class that takes a module's place."""
     if type(module) is torch.nn.Linear:
-        return NarrowLinear
-    return NarrowEmbedding if isinstance(module, torch.nn.Embedding) else None
+        return Bf16Linear
+    return Bf16Embedding if isinstance(module, torch.nn.Embedding) else None

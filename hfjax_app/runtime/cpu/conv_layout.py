@@ -6,39 +6,58 @@ many channels as `winograd.py` takes them. On accelerators the compiler chooses 
 torch's order stays. Does not cover transposed convolutions and those of one or three dimensions.
 """
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-import jax
 import torch
-from torchax.ops import mappings
 
 from hfjax_app.runtime.cpu import winograd
-from hfjax_app.runtime.mesh import platform_of
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
 
-# Names of weights, and whether each is kept for Winograd's convolution.
-Kernels = Mapping[str, bool]
-
-_ORDER = (2, 3, 1, 0)  # of torch's axes
+_KEPT = (2, 3, 1, 0)  # of torch's axes
+_TORCHS = (3, 2, 0, 1)  # of the kept ones
 
 
-def kernels_of(module: torch.nn.Module, programs: Programs, *, transform: bool = False) -> Kernels:
-    """The weights that are not kept as torch has them: none where the programs are not for a CPU.
+class KeptConv2d(torch.nn.Conv2d):
+    """A convolution whose kernel is [height, width, inputs, outputs]."""
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """In torch's order, which costs nothing inside a program: XLA's own rearrangement undoes it."""
+        return self._parameters["weight"].permute(_TORCHS)
+
+
+class ConvLayout(Transform):
+    """Kernels of a module's 2-dimensional convolutions in XLA's order.
 
     Args:
-        module: its 2-dimensional convolutions are looked for.
-        programs: that they are for.
-        transform: whether to keep some for Winograd's convolution. Its tiles take four times the image's memory, and
-            its sums would lose digits of half precision.
+        module: as it is before any transform.
+        winograd: whether to keep some for Winograd's convolution. Its tiles take four times the image's memory, and its
+            sums would lose digits of half precision.
     """
-    if platform_of(programs.mesh) != "cpu":
-        return {}
-    return {
-        f"{name}.weight": transform and _gains(part)
-        for name, part in module.named_modules()
-        if isinstance(part, torch.nn.Conv2d)
-    }
+
+    def __init__(self, module: torch.nn.Module, *, winograd: bool = False):
+        layers = {name: part for name, part in module.named_modules() if isinstance(part, torch.nn.Conv2d)}
+        self._transformed = {f"{name}.weight": winograd and _gains(layer) for name, layer in layers.items()}
+
+    def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
+        """Let convolutions take kernels as they are kept; transformed ones reach `operators.convolution` as they are,
+        which knows them by their three axes."""
+        for name, transformed in self._transformed.items():
+            layer = model.get_submodule(name.removesuffix(".weight"))
+            kernel = self.store(name, LazyTensor.of(layer._parameters["weight"].detach()))[name]
+            layer._parameters["weight"] = torch.nn.Parameter(kernel[:], requires_grad=False)
+            if not transformed:
+                own = type(layer)
+                plain = own is torch.nn.Conv2d
+                layer.__class__ = KeptConv2d if plain else type(own.__name__, (KeptConv2d, own), {})
+
+    def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
+        """A kernel [outputs, inputs, height, width] as [height, width, inputs, outputs] or [16, inputs, outputs]."""
+        if name not in self._transformed:
+            return {name: tensor}
+        kernel = tensor[:]
+        held = winograd.transformed(kernel) if self._transformed[name] else kernel.permute(_KEPT)
+        return {name: LazyTensor.of(held)}
 
 
 def _gains(layer: torch.nn.Conv2d) -> bool:
@@ -46,35 +65,3 @@ def _gains(layer: torch.nn.Conv2d) -> bool:
     form = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.groups, layer.padding_mode)
     plain = type(layer) is torch.nn.Conv2d and form == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros")
     return plain and min(layer.in_channels, layer.out_channels) >= winograd.LEAST_CHANNELS
-
-
-def kept(kernel: torch.Tensor, *, transformed: bool) -> torch.Tensor:
-    """A kernel in torch's order, as it is kept.
-
-    Args:
-        kernel: [outputs, inputs, height, width].
-        transformed: what `Kernels` says of it.
-    """
-    return winograd.transformed(kernel) if transformed else kernel.permute(_ORDER)
-
-
-def stored(weights: dict[str, Any], kernels: Kernels) -> dict[str, Any]:
-    """The same arrays, each on one device, or shapes, with the kernels as they are kept."""
-
-    def rearranged(weight: Any, transformed: bool) -> Any:
-        if isinstance(weight, jax.ShapeDtypeStruct):
-            outputs, inputs, *size = weight.shape
-            return weight.update(shape=(16, inputs, outputs) if transformed else (*size, inputs, outputs))
-        changed = kept(torch.from_dlpack(weight), transformed=transformed)
-        return jax.device_put(mappings.t2j(changed.contiguous()), weight.sharding)
-
-    return {name: rearranged(weight, kernels[name]) if name in kernels else weight for name, weight in weights.items()}
-
-
-def as_torch(weights: dict[str, jax.Array], kernels: Kernels) -> dict[str, jax.Array]:
-    """What `stored` was given, inside a program, where it costs nothing: XLA's own rearrangement undoes this one.
-
-    Transformed kernels stay what they are, three axes, by which the lowering of convolutions knows them.
-    """
-    plain = {name for name, transformed in kernels.items() if not transformed}
-    return {name: weight.transpose(3, 2, 0, 1) if name in plain else weight for name, weight in weights.items()}

@@ -16,7 +16,8 @@ _KERNEL = torch.tensor([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]
 
 def transformed(kernel: torch.Tensor) -> torch.Tensor:
     """A kernel as `convolution` takes it: [outputs, inputs, 3, 3], as in torch, to float32 [16, inputs, outputs]."""
-    return torch.einsum("ai,bj,oxij->abxo", _KERNEL, _KERNEL, kernel.float()).reshape(16, *kernel.shape[1::-1])
+    factor = _KERNEL.to(kernel.device)
+    return torch.einsum("ai,bj,oxij->abxo", factor, factor, kernel.float()).reshape(16, *kernel.shape[1::-1])
 
 
 def convolution(image: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ the whole sum again where it is needed last, from the outputs of all layers, and
 transformers marks as such; what has none is left as it is.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,12 +14,16 @@ import torch
 from torchax import interop
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from hfjax_app.runtime.model_transform import Group, Transform
 
-def adapt(model: torch.nn.Module) -> None:
-    """Put a barrier behind each layer of a model without weights."""
-    for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer):
-            module.register_forward_hook(_behind)
+
+class LayerBarriers(Transform):
+    """A barrier behind each layer; weights stay what they are."""
+
+    def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
+        for module in model.modules():
+            if isinstance(module, GradientCheckpointingLayer):
+                module.register_forward_hook(_behind)
 
 
 def _behind(_layer: torch.nn.Module, _inputs: tuple[Any, ...], output: Any) -> Any:

@@ -91,12 +91,12 @@ def test_the_model_of_the_caller_is_left_alone(model_of: Callable[[str], PreTrai
 
 def test_the_weights_of_the_caller_are_left_alone(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Also where the engine merges some of them: another one can be made of the same."""
-    weights = weights_of(model_of("llama"))
-    before = list(weights)
+    model = model_of("llama")
+    before = {name: id(parameter) for name, parameter in model.named_parameters()}
     for _ in range(2):
-        engine = ChatEngine(model_of("llama"), weights=weights, slots=1, context=64)
-        assert len(engine.runner.weights) < len(weights)
-        assert list(weights) == before
+        engine = ChatEngine(model, slots=1, context=64)
+        assert len(engine.runner.weights) < len(weights_of(model))
+        assert {name: id(parameter) for name, parameter in model.named_parameters()} == before
 
 
 def test_a_seed_gives_the_same_tokens_whoever_the_neighbours_are(engine_of: Callable[[str], ChatEngine]) -> None:

@@ -11,8 +11,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.runtime.cpu import bf16_weights
-from hfjax_app.runtime.module import weights_of
+from hfjax_app.runtime.cpu.bf16_weights import may_stay_bfloat16
+from hfjax_app.runtime.held_weights import held
 from tests.chat.model.test_architectures import CONFIGS, make_model
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0.0)
@@ -33,15 +33,21 @@ def generated(model: PreTrainedModel, prompts: list[list[int]], count: int = 10)
 def test_greedy_equals_generate(architecture: str) -> None:
     """Nothing is rounded on the way: no activation by a layer's dtype, no scale of an embedding."""
     model = make_model(architecture)
-    names = bf16_weights.narrow(model)
+    names = may_stay_bfloat16(model)
     with torch.no_grad():
         for name in names:
             parameter = model.get_parameter(name)
             parameter.copy_(parameter.bfloat16())
-    weights = {n: w.astype(jnp.bfloat16) if n in names else w for n, w in weights_of(model).items()}
     prompts = [np.random.default_rng(length).integers(3, 128, length).tolist() for length in LENGTHS]
     options = {"slots": 3, "context": 128, "prefill_chunk": 32, "decode_chunk": 5, "tiers": ()}
-    engine = ChatEngine(model, weights=weights, **options).start()
+    engine = ChatEngine(model, keep_bf16=True, **options)
+    in_files = copy.deepcopy(model)
+    for name in names:
+        in_files.get_parameter(name).data = in_files.get_parameter(name).bfloat16()
+    engine.runner.load(held(in_files, engine.runner.transforms))
+    kept = sum(weight.nbytes for weight in engine.runner.weights.values() if weight.dtype == jnp.bfloat16)
+    assert kept == sum(2 * in_files.get_parameter(name).numel() for name in names)
+    engine.start()
     got = engine.generate(prompts, GREEDY)
     engine.stop()
     assert got == generated(model, prompts)

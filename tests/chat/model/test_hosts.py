@@ -24,11 +24,11 @@ from transformers import AutoModelForCausalLM
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
-from hfjax_app.runtime.mesh import TensorParallel, local_mesh, mesh_of
+from hfjax_app.runtime.mesh import local_mesh, mesh_of
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, read
+from hfjax_app.runtime.checkpoints.safetensors_reader import read
 
 prepare()
 prompt = np.random.default_rng(0).integers(5, 512, 16).astype(np.int32)
@@ -36,10 +36,10 @@ greedy = packed(sampler_state(SamplingParams(temperature=0.0), 0))
 
 def tokens(mesh):
     model = empty_model(AutoModelForCausalLM, sys.argv[1])
-    placement = on_one_device if mesh is None else TensorParallel(mesh, model)
-    weights = read(model, sys.argv[1], placement=placement)
     options = dict(slots=1, context=48, end_tokens=(), prefill_chunk=16, decode_chunk=16, tiers=())
-    runner = ModelRunner(model, weights=weights, mesh=mesh, **options)
+    runner = ModelRunner(model, mesh=mesh, **options)
+    weights = read(model, sys.argv[1], transforms=runner.transforms, placement=runner.placement)
+    runner.load(weights)
     runner.compile(Programs(mesh=mesh))
     first = runner.prefill(0, prompt, 0, 16, 17, greedy)
     made, _ = runner.decode([0], 33, 16)

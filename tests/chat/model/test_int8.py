@@ -18,7 +18,7 @@ def with_rounded_weights(folder: Path) -> PreTrainedModel:
     for name in int8.sources(rounded):
         weight = rounded.get_parameter(name)
         values, scale = int8.quantize(weight.detach())
-        weight.data = torch.from_numpy(values * scale[:, None])
+        weight.data = values * scale[:, None]
     return rounded
 
 

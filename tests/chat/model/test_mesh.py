@@ -57,7 +57,9 @@ for argument in sys.argv[1:]:
     folder, quantize, lanes = argument.split(":")
     many = ChatEngine.from_pretrained(folder, quantize=quantize, lanes=int(lanes), **options).start()
     model = empty_model(AutoModelForCausalLM, folder)
-    one = ChatEngine(model, weights=read(model, folder, quantize=quantize == "int8"), **options).start()
+    one = ChatEngine(model, quantize=quantize, **options)
+    one.runner.load(read(model, folder, transforms=one.runner.transforms))
+    one.start()
     program = many.runner._decode[2, 128]
     text, memory = program.as_text(), program.memory_analysis()
     cache = jax.tree.leaves(many.runner.cache_shape)

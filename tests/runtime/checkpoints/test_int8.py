@@ -10,12 +10,19 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.int8 import adapt, int8_dot, quantize, sources
-from hfjax_app.runtime.checkpoints.safetensors_reader import read, shapes
+from hfjax_app.runtime.checkpoints.int8 import Int8, int8_dot, quantize, sources
+from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.cpu.int8_dot import product_of_digits
+from hfjax_app.runtime.dtype_policy import Cast
+from hfjax_app.runtime.held_weights import shapes
+from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64}
+
+
+def int8_of(model: torch.nn.Module) -> Transforms:
+    return Transforms(Int8(model), Cast(model))
 
 
 def test_a_weight_is_within_half_a_step_of_its_row() -> None:
@@ -23,7 +30,7 @@ def test_a_weight_is_within_half_a_step_of_its_row() -> None:
     torch.manual_seed(0)
     weight = torch.randn(5000, 300) * torch.logspace(-3, 3, 5000)[:, None]
     weight[7] = 0
-    values, scale = quantize(weight)
+    values, scale = (tensor.numpy() for tensor in quantize(weight))
     assert (values.dtype, scale.dtype, values.shape, scale.shape) == (np.int8, np.float32, (5000, 300), (5000,))
     assert np.abs(values).max(1).tolist() == [0 if row == 7 else 127 for row in range(5000)]
     error = np.abs(values * scale[:, None] - weight.numpy())
@@ -85,7 +92,7 @@ def test_a_checkpoint_in_int8(tied: bool, tmp_path: Path) -> None:
     """Linear layers, the output layer too, though it be tied to the embedding, which stays as it is beside it."""
     LlamaForCausalLM(LlamaConfig(tie_word_embeddings=tied, **SMALL)).save_pretrained(tmp_path)
     model = empty_model(AutoModelForCausalLM, tmp_path, torch.float32)
-    weights, plain = read(model, tmp_path, quantize=True), read(model, tmp_path)
+    weights, plain = read(model, tmp_path, transforms=int8_of(model)), read(model, tmp_path)
     quantized = {name for name, value in weights.items() if value.dtype == jnp.int8}
     assert "lm_head.weight" in quantized
     assert len(quantized) == 8
@@ -96,7 +103,7 @@ def test_a_checkpoint_in_int8(tied: bool, tmp_path: Path) -> None:
         np.testing.assert_allclose(weights[name] * scale[:, None], whole, atol=0.51 * float(scale.max()))
     for name in plain.keys() - quantized:
         np.testing.assert_array_equal(weights[name], plain[name])
-    planned = {name: (shape.shape, shape.dtype) for name, shape in shapes(model, quantize=True).items()}
+    planned = {name: (shape.shape, shape.dtype) for name, shape in shapes(model, int8_of(model)).items()}
     assert planned == {name: (value.shape, value.dtype) for name, value in weights.items()}
 
 
@@ -108,12 +115,12 @@ def test_logits_of_a_tied_model_are_torch_s_with_the_rounded_weights(tmp_path: P
     for name in sources(rounded):
         layer = rounded.get_submodule(name.removesuffix(".weight"))
         values, scale = quantize(layer.weight.detach())
-        layer.weight = torch.nn.Parameter(torch.from_numpy(values * scale[:, None]))
+        layer.weight = torch.nn.Parameter(values * scale[:, None])
     assert not torch.equal(rounded.lm_head.weight, rounded.model.embed_tokens.weight)
 
     model = empty_model(AutoModelForCausalLM, tmp_path)
-    weights = read(model, tmp_path, quantize=True)
-    adapt(model)
+    weights = read(model, tmp_path, transforms=int8_of(model))
+    int8_of(model).adapt(model)
     ids = torch.arange(20)[None]
     function = jax.jit(pure_function(model, lambda model, ids: model(ids, use_cache=False).logits))
     np.testing.assert_allclose(function(weights, jnp.asarray(ids.numpy())), rounded(ids).logits.detach(), atol=1e-5)

@@ -27,13 +27,23 @@ from hfjax_app.chat.model.decoder import bare_model
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import load as load_tokenizer
-from hfjax_app.runtime.checkpoints.safetensors_reader import read, shapes
+from hfjax_app.runtime.checkpoints.int8 import Int8
+from hfjax_app.runtime.checkpoints.safetensors_reader import read
+from hfjax_app.runtime.dtype_policy import Cast
+from hfjax_app.runtime.held_weights import shapes
+from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import Weights, weights_of
 from tests.chat.model.test_architectures import make_model
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32, **options: bool) -> Weights:
-    return read(empty_model(AutoModelForCausalLM, folder, dtype), folder, **options)
+def load(folder: Path, dtype: torch.dtype = torch.float32, *, quantize: str = "none") -> Weights:
+    """As a checkpoint's weights are held where nothing is done to them but, if asked for, quantised."""
+    model = empty_model(AutoModelForCausalLM, folder, dtype)
+    return read(model, folder, transforms=transforms_of(model, quantize))
+
+
+def transforms_of(model: torch.nn.Module, quantize: str = "none") -> Transforms:
+    return Transforms(Int8(model), Cast(model)) if quantize == "int8" else Transforms(Cast(model))
 
 
 @pytest.fixture(scope="module")
@@ -113,9 +123,9 @@ def test_what_the_architecture_keeps_in_float32(architecture: str, dtype: torch.
         np.testing.assert_array_equal(weights[name], value, err_msg=name)
     model = empty_model(AutoModelForCausalLM, tmp_path, dtype)
     bare = bare_model(type(model), model.config, dtype)
-    for planned in (shapes(model), shapes(bare)):
+    for planned in (shapes(model, transforms_of(model)), shapes(bare, transforms_of(bare))):
         assert {name: value.dtype for name, value in planned.items()} == {n: v.dtype for n, v in expected.items()}
-    for int8 in (shapes(model, quantize=True), load(tmp_path, dtype, quantize=True)):
+    for int8 in (shapes(model, transforms_of(model, "int8")), load(tmp_path, dtype, quantize="int8")):
         same = {name: value.dtype for name, value in int8.items() if name in expected and value.dtype != jnp.int8}
         assert same == {name: expected[name].dtype for name in same}
 
@@ -131,7 +141,7 @@ def test_buffers_are_not_computed_in_the_dtype_of_parameters(architecture: str, 
 
 def test_a_layer_that_is_kept_in_float32_is_not_quantised(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LlamaForCausalLM, "_keep_in_fp32_modules_strict", ["lm_head"])
-    weights = load(folder, torch.bfloat16, quantize=True)
+    weights = load(folder, torch.bfloat16, quantize="int8")
     assert weights["lm_head.weight"].dtype == jnp.float32
     assert weights["model.layers.0.mlp.up_proj.weight"].dtype == jnp.int8
 

@@ -10,8 +10,10 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig
 
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
-from hfjax_app.runtime.checkpoints.safetensors_reader import read, shapes
-from hfjax_app.runtime.cpu.bf16_weights import adapt, narrow
+from hfjax_app.runtime.checkpoints.safetensors_reader import read
+from hfjax_app.runtime.cpu.bf16_weights import Bf16Weights, may_stay_bfloat16
+from hfjax_app.runtime.held_weights import shapes
+from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 8}
@@ -27,16 +29,19 @@ def checkpoint(folder: Path, *, tied: bool = True) -> None:
 def test_linear_layers_and_the_embedding_stay_as_the_files_have_them(tied: bool, tmp_path: Path) -> None:
     checkpoint(tmp_path, tied=tied)
     model = empty_model(AutoModelForCausalLM, tmp_path, torch.float32)
-    names = narrow(model)
-    weights, wide = read(model, tmp_path, narrow=names), read(model, tmp_path)
+    names = may_stay_bfloat16(model)
+    transforms = Transforms(Bf16Weights(model))
+    weights, wide = read(model, tmp_path, transforms=transforms), read(model, tmp_path)
     assert saved_dtype(tmp_path) == torch.bfloat16
     assert len(names) == 7 + (1 if tied else 2)
     assert {name for name, weight in weights.items() if weight.dtype == jnp.bfloat16} == names
     for name, weight in weights.items():
         assert wide[name].dtype == jnp.float32
         np.testing.assert_array_equal(np.asarray(weight, np.float32), wide[name])
-    planned = {name: (shape.shape, shape.dtype) for name, shape in shapes(model, narrow=names).items()}
-    assert planned == {name: (value.shape, value.dtype) for name, value in weights.items()}
+    planned = shapes(model, transforms, saved_dtype=torch.bfloat16)
+    assert {name: (shape.shape, shape.dtype) for name, shape in planned.items()} == {
+        name: (value.shape, value.dtype) for name, value in weights.items()
+    }
 
 
 def test_logits_are_those_of_torch_in_float32(tmp_path: Path) -> None:
@@ -44,8 +49,9 @@ def test_logits_are_those_of_torch_in_float32(tmp_path: Path) -> None:
     bfloat16, that one is another."""
     checkpoint(tmp_path)
     model = empty_model(AutoModelForCausalLM, tmp_path, torch.float32)
-    weights = read(model, tmp_path, narrow=narrow(model))
-    adapt(model)
+    transforms = Transforms(Bf16Weights(model))
+    weights = read(model, tmp_path, transforms=transforms)
+    transforms.adapt(model)
     ids = torch.arange(20)[None]
     function = jax.jit(pure_function(model, lambda model, ids: model(ids, use_cache=False).logits))
     want = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)(ids).logits.detach()
@@ -55,7 +61,7 @@ def test_logits_are_those_of_torch_in_float32(tmp_path: Path) -> None:
 def test_a_loop_looks_rows_up_where_they_are() -> None:
     """The whole embedding, widened ahead of the loop, was as much memory as had been saved."""
     layer = torch.nn.Embedding(4096, 64, device="meta")
-    adapt(layer)
+    Bf16Weights(layer).adapt(layer)
     lookup = pure_function(layer)
 
     def steps(weights: dict[str, jax.Array], token: jax.Array) -> jax.Array:
@@ -79,8 +85,8 @@ def test_only_linear_layers_and_embeddings_and_what_nothing_else_has() -> None:
             self.also = self.shared.weight
 
     model = Mixed()
-    assert narrow(model) == {"table.weight"}
-    adapt(model)
+    assert may_stay_bfloat16(model) == {"table.weight"}
+    Bf16Weights(model).adapt(model)
     assert type(model.own) is Own
     assert type(model.shared) is torch.nn.Linear
     assert model.head._parameters["weight"] is model.table._parameters["weight"]

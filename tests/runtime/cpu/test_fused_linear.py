@@ -6,8 +6,11 @@ import jax
 import numpy as np
 import torch
 
-from hfjax_app.runtime.cpu.fused_linear import adapt, merged, observed
+from hfjax_app.runtime.cpu.fused_linear import FusedLinear
+from hfjax_app.runtime.held_weights import held, shapes
+from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function, weights_of
+from hfjax_app.runtime.shared_inputs import observed
 
 WIDTH = 24
 
@@ -69,12 +72,12 @@ def test_they_are_one_product_and_give_the_same() -> None:
     torch.manual_seed(0)
     model, x = Block(), np.random.default_rng(0).standard_normal((3, WIDTH), dtype=np.float32)
     want = model(torch.from_numpy(x)).detach().numpy()
-    weights = weights_of(model)
-    size = sum(weight.nbytes for weight in weights.values())
+    size = sum(weight.nbytes for weight in weights_of(model).values())
     bare = Block().to("meta")
     bare.tied.weight = bare.table.weight
-    adapt(bare, observe(bare))
-    weights = merged(weights, GROUPS)
+    fused = Transforms(FusedLinear())
+    fused.adapt(bare, observe(bare))
+    weights = held(model, fused)
     assert {name: tuple(parameter.shape) for name, parameter in bare.named_parameters()} == {
         name: weight.shape for name, weight in weights.items()
     }
@@ -87,7 +90,9 @@ def test_they_are_one_product_and_give_the_same() -> None:
 
 
 def test_shapes_are_merged_as_weights_are() -> None:
-    weights = weights_of(Block())
-    shapes = {name: jax.ShapeDtypeStruct(weight.shape, weight.dtype) for name, weight in weights.items()}
-    made = {name: (weight.shape, weight.dtype) for name, weight in merged(weights, GROUPS).items()}
-    assert {name: (shape.shape, shape.dtype) for name, shape in merged(shapes, GROUPS).items()} == made
+    model, bare = Block(), Block().to("meta")
+    bare.tied.weight = bare.table.weight
+    fused = Transforms(FusedLinear())
+    fused.adapt(Block(), GROUPS)
+    made = {name: (weight.shape, weight.dtype) for name, weight in held(model, fused).items()}
+    assert {name: (shape.shape, shape.dtype) for name, shape in shapes(bare, fused).items()} == made

@@ -4,9 +4,10 @@ import jax
 import numpy as np
 import torch
 
-from hfjax_app.runtime.checkpoints.safetensors_reader import shapes
-from hfjax_app.runtime.cpu.packed_biases import apart, joined
+from hfjax_app.runtime.held_weights import shapes
+from hfjax_app.runtime.model_transform import NONE
 from hfjax_app.runtime.module import pure_function, weights_of
+from hfjax_app.runtime.packed_arguments import PackedArguments
 from hfjax_app.runtime.programs import Programs
 
 
@@ -25,24 +26,28 @@ def test_a_network_computes_the_same_from_joined_vectors() -> None:
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter)
     weights = weights_of(network)
-    fewer, vectors = joined(weights)
-    assert sorted(vectors) == sorted(name for name, weight in weights.items() if weight.ndim == 1)
-    assert len(fewer) == len(weights) - len(vectors) + 2
-    back = jax.jit(lambda fewer: apart(fewer, vectors))(fewer)
+    arguments = PackedArguments(weights, packs=True)
+    fewer, vectors = arguments.weights, sum(weight.ndim == 1 for weight in weights.values())
+    assert len(fewer) == len(weights) - vectors + 2
+    back = jax.jit(arguments.unpack)(fewer)
     assert back.keys() == weights.keys()
     assert all(np.array_equal(back[name], weight) for name, weight in weights.items())
     image = np.random.default_rng(0).standard_normal((1, 3, 6, 6)).astype(np.float32)
     forward = pure_function(network)
     plain = Programs().compile("plain", forward, weights, image)
-    few = Programs().compile("few", lambda fewer, image: forward(apart(fewer, vectors), image), fewer, image)
+    few = Programs().compile("few", lambda fewer, image: forward(arguments.unpack(fewer), image), fewer, image)
     np.testing.assert_array_equal(few(fewer, image), plain(weights, image))
-    planned, where = joined(shapes(network))
-    assert where == vectors
+    planned = PackedArguments(shapes(network, NONE), packs=True).weights
     assert planned.keys() == fewer.keys()
     assert all(planned[name].shape == array.shape for name, array in fewer.items())
 
 
 def test_without_vectors_nothing_changes() -> None:
     weights = {"matrix": np.zeros((2, 3), np.float32)}
-    assert joined(weights) == (weights, {})
-    assert apart(weights, {}) == weights
+    arguments = PackedArguments(weights, packs=True)
+    assert arguments.weights == arguments.unpack(weights) == weights
+
+
+def test_nothing_is_packed_where_it_is_not_wanted() -> None:
+    weights = {"vector": np.zeros(3, np.float32)}
+    assert PackedArguments(weights, packs=False).weights == weights

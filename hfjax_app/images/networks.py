@@ -1,0 +1,65 @@
+"""The networks of a pipeline and what devices hold of them; the pipeline itself stays usable as it is."""
+
+import copy
+from typing import Any
+
+import jax.numpy as jnp
+import torch
+from torchax.ops import mappings
+
+from hfjax_app.runtime.checkpoints.hub import Checkpoint
+from hfjax_app.runtime.dtype_policy import Cast
+from hfjax_app.runtime.held_weights import Shapes, weights_for
+from hfjax_app.runtime.model_transform import Transforms
+from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.transforms import image_transforms
+
+
+def adapted_weights(
+    programs: Programs, module: torch.nn.Module, dtype: Any, files: Checkpoint | None, *, spends_memory: bool = False
+) -> tuple[Weights | Shapes, torch.nn.Module]:
+    """A network's weights as the programs' devices hold them, or their shapes, and the network that takes them.
+
+    Args:
+        programs: that they are for.
+        module: a denoiser or an autoencoder; it is read, never changed.
+        dtype: JAX's, of its floating-point parameters.
+        files: of the weights; None: they are the module's own.
+        spends_memory: whether a few times an image's memory may go into speed.
+    """
+    transforms = image_transforms(module, programs.mesh, _torch_dtype(dtype), spends_memory=spends_memory)
+    weights = weights_for(programs, module, transforms, checkpoint=files)
+    adapted = without_weights(module)
+    transforms.adapt(adapted)
+    return weights, adapted
+
+
+def text_encoder_weights(
+    programs: Programs, encoder: torch.nn.Module, dtype: Any, files: Checkpoint | None
+) -> Weights | Shapes:
+    """As `adapted_weights`, for a network that takes them as torch has them."""
+    return weights_for(programs, encoder, Transforms(Cast(encoder, _torch_dtype(dtype))), checkpoint=files)
+
+
+def same_tensors(module: torch.nn.Module) -> torch.nn.Module:
+    """The module once more, with the same tensors, so that those of one can be replaced and the other keeps its own."""
+    other = copy.copy(module)
+    other._parameters, other._buffers = dict(module._parameters), dict(module._buffers)
+    other._modules = {name: child and same_tensors(child) for name, child in module._modules.items()}
+    return other
+
+
+def without_weights(module: torch.nn.Module) -> torch.nn.Module:
+    """The module once more, with its parameters on the meta device, tied ones once; buffers are the same."""
+    other, parameters = same_tensors(module), {}
+    for part in other.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                empty = torch.nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
+                part._parameters[name] = parameters.setdefault(id(parameter), empty)
+    return other
+
+
+def _torch_dtype(dtype: Any) -> torch.dtype:
+    return mappings.j2t_dtype(jnp.dtype(dtype))
