@@ -26,7 +26,7 @@ help:
 	@echo "make lint         ruff only;  make format mends what it can"
 	@echo "make bench        the chat engine against others;  make bench-peers builds llama.cpp for it"
 	@echo "make train        make the embedded models again"
-	@echo "make screenshots  take the README's pictures from the running app"
+	@echo "make screenshots  take the pictures of README and docs from the running app"
 	@echo "make clean        remove .venv and everything else that is not in git"
 
 # Ctrl-C: the trap keeps the shell alive to see the exit status, so that make has nothing to complain about.

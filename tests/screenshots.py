@@ -1,16 +1,21 @@
-"""Takes the README's pictures from the running app: each tab in use, on a wide and a narrow window.
+"""Takes the pictures of README and docs from the running app.
 
-`make screenshots` runs it; it is no test. Writes docs/screenshots/<tab>-<width>.png.
+`make screenshots` runs it; it is no test. Writes docs/screenshots/<tab>-<width>.png, each tab in use on a wide and a
+narrow window, and docs/screenshots/studio.webp, a short recording: an answer that streams, then a picture that forms.
 """
 
+import base64
 import io
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.studio.conftest import CHROMIUM, FLAGS, ROOT, START_S, end, start
+from tests.studio.conftest import CHROMIUM, FLAGS, ROOT, START_S, Studio, end, start
 
 FOLDER = ROOT / "docs" / "screenshots"
 WIDTHS = {1280: 900, 390: 844}
@@ -21,24 +26,55 @@ SENTENCE = "A great cast, and the ending made me smile."
 PROMPT = "a red boat on a lake"
 SEED = "1"
 
+RECORDED = {"width": 1120, "height": 800}  # both tabs as far as the button, so that nothing scrolls
+SHOWN = (896, 640)
+# Optimised programs answer within one redraw, and a reader would not see that answers stream.
+SLOWER = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "HFJAX_SPECULATION": "never"}
+RECORDED_QUESTIONS = ["What is JAX?", "Tell me a short story about a fox."]
+KEY_MS = 40  # between two typed characters
+READ_MS = 1_800  # to read what is there, before the recording goes on
+LEAST_MS = 60  # frames that follow sooner replace the one before them
+MOST_BYTES = 2_000_000
+RESIZED = Image.Resampling.LANCZOS
+
 
 def fill(page: Page, selector: str, value: str) -> None:
     page.locator(selector).fill(value)
     page.locator(selector).blur()
 
 
-def chat(page: Page) -> None:
+def greedy(page: Page) -> None:
+    """Answers are the same at every run."""
     page.get_by_role("tab", name="Chat").click()
     page.locator("#chat-settings").get_by_text("Settings").click()
     fill(page, "#temperature input[type=number]", "0")
     page.locator("#chat-settings").get_by_text("Settings").click()
+
+
+def answered(page: Page, number: int) -> None:
+    """Wait until so many answers are on the page, the last of them complete."""
+    notes = page.locator("#conversation small.note")
+    expect(notes).to_have_count(number, timeout=ANSWER_MS)
+    expect(notes.last).to_contain_text("tokens", timeout=ANSWER_MS)
+    expect(page.locator("#message .submit-button")).to_be_visible(timeout=ANSWER_MS)
+
+
+def chosen_seed(page: Page) -> None:
+    page.get_by_role("tab", name="Images").click()
+    page.locator("#random-seed input").uncheck()
+    fill(page, "#seed input", SEED)
+
+
+def drawn(page: Page) -> None:
+    expect(page.locator("#image-progress")).to_contain_text("steps in", timeout=ANSWER_MS)
+
+
+def chat(page: Page) -> None:
+    greedy(page)
     for number, text in enumerate(QUESTIONS, 1):
         page.locator("#message textarea").fill(text)
         page.locator("#message textarea").press("Enter")
-        notes = page.locator("#conversation small.note")
-        expect(notes).to_have_count(number, timeout=ANSWER_MS)
-        expect(notes.last).to_contain_text("tokens", timeout=ANSWER_MS)
-        expect(page.locator("#message .submit-button")).to_be_visible(timeout=ANSWER_MS)
+        answered(page, number)
 
 
 def sentiment(page: Page) -> None:
@@ -49,12 +85,70 @@ def sentiment(page: Page) -> None:
 
 
 def images(page: Page) -> None:
-    page.get_by_role("tab", name="Images").click()
-    page.locator("#random-seed input").uncheck()
-    fill(page, "#seed input", SEED)
+    chosen_seed(page)
     page.locator("#prompt textarea").fill(PROMPT)
     page.locator("#generate").click()
-    expect(page.locator("#image-progress")).to_contain_text("steps in", timeout=ANSWER_MS)
+    drawn(page)
+
+
+class Recording:
+    """Frames of a page, as Chromium paints them, with the time at which each was painted.
+
+    Playwright delivers events only while one of its calls runs, so wait with `page.wait_for_timeout`.
+    """
+
+    def __init__(self, page: Page):
+        self._frames: list[tuple[float, bytes]] = []  # seconds, PNG
+        self._session = page.context.new_cdp_session(page)
+        self._session.on("Page.screencastFrame", self._add)
+
+    def begin(self) -> None:
+        self._session.send("Page.startScreencast", {"format": "png", "everyNthFrame": 1})
+
+    def finish(self) -> None:
+        self._session.send("Page.stopScreencast")
+
+    def _add(self, frame: dict[str, Any]) -> None:
+        self._frames.append((frame["metadata"]["timestamp"], base64.b64decode(frame["data"])))
+        self._session.send("Page.screencastFrameAck", {"sessionId": frame["sessionId"]})
+
+    def save(self, path: Path) -> None:
+        """Write an animated WebP file that loops, each frame as long as the page showed it."""
+        kept = [self._frames[0]]
+        for time, png in self._frames[1:]:
+            if (time - kept[-1][0]) * 1e3 < LEAST_MS:
+                kept[-1] = (kept[-1][0], png)
+            elif png != kept[-1][1]:
+                kept.append((time, png))
+        ends = [time for time, _ in kept[1:]] + [kept[-1][0] + READ_MS / 1e3]
+        lasts = [round((after - time) * 1e3) for (time, _), after in zip(kept, ends, strict=True)]
+        first, *others = [Image.open(io.BytesIO(png)).convert("RGB").resize(SHOWN, RESIZED) for _, png in kept]
+        first.save(path, save_all=True, append_images=others, duration=lasts, loop=0, quality=80, method=6)
+        size = path.stat().st_size
+        print(f"{path.relative_to(ROOT)}: {len(kept)} frames, {sum(lasts) / 1e3:.1f} s, {size:,} bytes")
+        assert size < MOST_BYTES, "too large for the README"
+
+
+def record(browser: Browser, studio: Studio, path: Path) -> None:
+    page = browser.new_page(viewport=RECORDED)
+    page.goto(studio.url)
+    chosen_seed(page)
+    greedy(page)
+    recording = Recording(page)
+    recording.begin()
+    for number, text in enumerate(RECORDED_QUESTIONS, 1):
+        page.locator("#message textarea").press_sequentially(text, delay=KEY_MS)
+        page.locator("#message textarea").press("Enter")
+        answered(page, number)
+        page.wait_for_timeout(READ_MS)
+    page.get_by_role("tab", name="Images").click()
+    page.locator("#prompt textarea").press_sequentially(PROMPT, delay=KEY_MS)
+    page.locator("#generate").click()
+    drawn(page)
+    page.wait_for_timeout(READ_MS)
+    recording.finish()
+    recording.save(path)
+    page.close()
 
 
 def save(png: bytes, path: Path) -> None:
@@ -64,13 +158,23 @@ def save(png: bytes, path: Path) -> None:
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")
 
 
+@contextmanager
+def warm(folder: Path, **environment: str) -> Iterator[Studio]:
+    studio = start(folder / "log", **environment)
+    try:
+        studio.wait_until(lambda health: health["status"] == "ready", START_S, "warm")
+        yield studio
+    finally:
+        end(studio)
+
+
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        studio = start(Path(folder) / "log")
-        try:
-            studio.wait_until(lambda health: health["status"] == "ready", START_S, "warm")
-            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        with warm(Path(name), **SLOWER) as studio:
+            record(browser, studio, FOLDER / "studio.webp")
+        with warm(Path(name)) as studio:
             for width, height in WIDTHS.items():
                 page = browser.new_page(viewport={"width": width, "height": height})
                 page.goto(studio.url)
@@ -79,9 +183,7 @@ def main() -> None:
                     page.mouse.move(0, 0)
                     page.wait_for_timeout(800)  # transitions of the page
                     save(page.screenshot(full_page=True), FOLDER / f"{use.__name__}-{width}.png")
-            browser.close()
-        finally:
-            end(studio)
+        browser.close()
 
 
 if __name__ == "__main__":
