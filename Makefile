@@ -1,5 +1,5 @@
-# run, test, test-all, test-tpu, lint, format, bench, train, screenshots, clean: each sets up what it needs in .venv and skips
-# what is done.
+# run, test, test-all, test-tpu, lint, format, bench, train, docs, screenshots, clean: each sets up what it needs in .venv
+# and skips what is done.
 #   make run HFJAX_PORT=8000        any HFJAX_* setting, from the environment or the command line
 #   make run PYTHON=python3.12      another Python, 3.11 or newer
 #   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   PyTorch without CUDA's gigabytes
@@ -26,6 +26,7 @@ help:
 	@echo "make lint         ruff only;  make format mends what it can"
 	@echo "make bench        the chat engine against others;  make bench-peers builds llama.cpp for it"
 	@echo "make train        make the embedded models again"
+	@echo "make docs         write docs/settings.md from hfjax_app/settings.py"
 	@echo "make screenshots  take the pictures of README and docs from the running app"
 	@echo "make clean        remove .venv and everything else that is not in git"
 
@@ -67,6 +68,10 @@ train: $(VENV)/.installed-train
 	@$(PY) -m training.chat
 	@$(PY) -m training.sentiment
 	@$(PY) -m training.images
+
+.PHONY: docs
+docs: $(VENV)/.installed-dev
+	@$(PY) -m tests.settings_page
 
 screenshots: $(VENV)/.installed-dev chromium
 	@$(PY) -m tests.screenshots
