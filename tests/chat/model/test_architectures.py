@@ -295,9 +295,9 @@ def test_a_missing_operator_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         ChatEngine.from_pretrained(tmp_path, context=128)
 
 
-def test_the_readme_lists_what_is_tested() -> None:
+def test_the_docs_list_what_is_tested() -> None:
     """The table of architectures has exactly the names that this file's parametrisation has."""
-    readme = (Path(__file__).parents[3] / "README.md").read_text()
-    table = readme.split("## Architectures of chat models")[1].split("\n## ")[0]
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
+    table = page.split("\n## Chat models")[1].split("\n## ")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| ") and "`" in line]
     assert sorted(name for row in rows for name in re.findall(r"`([\w-]+)`", row[2])) == sorted(CONFIGS)
