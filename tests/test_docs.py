@@ -1,0 +1,108 @@
+"""The docs: links lead somewhere, pages keep their sizes, named files exist, and generated text is up to date."""
+
+import re
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.settings_page import PATH, page
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path
+    for path in (
+        *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+        ROOT / "deploy" / "README.md",
+        *DOCS.rglob("*.md"),
+    )
+    if path.exists()
+)
+WORDS = {"README.md": 1_000, "docs/architecture.md": 2_000}
+PICTURE = DOCS / "screenshots" / "studio.webp"
+MOST_BYTES = 2_000_000
+# A file or folder in backticks: a path with a folder or an ending, and nothing that a path has not.
+NAMED = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+)?|[\w-]+\.(?:py|md|js|toml))`")
+
+
+def prose(path: Path) -> str:
+    """A page without its front matter and its blocks of code."""
+    text = re.sub(r"\A---\n.*?\n---\n", "", path.read_text(), flags=re.DOTALL)
+    return re.sub(r"^```.*?^```$|^    [^\n]*$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def links(path: Path) -> list[str]:
+    """Where the page's links and pictures lead; what is in backticks is no link."""
+    text = re.sub(r"`[^`\n]*`", "", prose(path))
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    found: Counter[str] = Counter()
+    names = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE):
+        name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        names.add(f"{name}-{found[name]}" if found[name] else name)
+        found[name] += 1
+    return names
+
+
+def broken(path: Path) -> list[str]:
+    """The page's links to files or headings that are not there."""
+    missing = []
+    for link in links(path):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            missing.append(link)
+    return missing
+
+
+def test_the_pages_were_found() -> None:
+    assert {path.name for path in PAGES} >= {"README.md", "CHANGELOG.md", "architecture.md", "settings.md", "cpu.md"}
+    assert len(list(chain.from_iterable(links(path) for path in PAGES))) > 40
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in PAGES])
+def test_links_lead_to_what_is_there(path: Path) -> None:
+    assert broken(path) == []
+
+
+def test_a_link_to_what_is_missing_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A heading: two\n[a](other.md) [b](#a-heading-two) [c](#nowhere) `[d](e.md)` [f](https://x.org)\n"
+    )
+    assert broken(page) == ["other.md", "#nowhere"]
+
+
+@pytest.mark.parametrize(("name", "most"), WORDS.items())
+def test_pages_stay_short(name: str, most: int) -> None:
+    text = re.sub(r"\A---\n.*?\n---\n", "", (ROOT / name).read_text(), flags=re.DOTALL)
+    assert len(text.split()) <= most
+
+
+@pytest.mark.parametrize("name", ["docs/architecture.md", "docs/notes/cpu.md", "docs/notes/tpu.md"])
+def test_named_files_exist(name: str) -> None:
+    """A path is relative to the repository or to hfjax_app/."""
+    named = set(NAMED.findall(prose(ROOT / name)))
+    assert named
+    assert [
+        path for path in sorted(named) if not (ROOT / path).exists() and not (ROOT / "hfjax_app" / path).exists()
+    ] == []
+
+
+def test_settings_are_what_settings_py_has() -> None:
+    assert PATH.read_text() == page(), "`make docs` writes it"
+
+
+def test_the_picture_is_small_and_moves() -> None:
+    assert PICTURE.stat().st_size < MOST_BYTES
+    with Image.open(PICTURE) as picture:
+        assert picture.n_frames > 10
