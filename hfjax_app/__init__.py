@@ -1,3 +1,3 @@
 """Hugging Face PyTorch models served from JAX: chat, sentiment and text-to-image in a browser."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

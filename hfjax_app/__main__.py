@@ -20,7 +20,6 @@ from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.runtime.process import collect_seldom
 from hfjax_app.settings import Settings, load_settings
 
-PROGRAM = "python -m hfjax_app"
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
@@ -227,16 +226,22 @@ def _checked_out(path: Path) -> Path:
     return path
 
 
+def _program() -> str:
+    """The command as it was typed: the installed `hfjax`, or the package, which also runs from a checkout."""
+    return "hfjax" if Path(sys.argv[0]).stem == "hfjax" else "python -m hfjax_app"
+
+
 def _parser() -> argparse.ArgumentParser:
+    program = _program()
     parser = _Parser(
-        prog=PROGRAM,
+        prog=program,
         description="Hugging Face PyTorch models served from JAX: chat, sentiment and text-to-image.",
-        epilog=f"`{PROGRAM} COMMAND --help` shows a command's options and an example; {_EXIT}",
+        epilog=f"`{program} COMMAND --help` shows a command's options and an example; {_EXIT}",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def add(name: str, command: Callable[[argparse.Namespace], None], summary: str, *examples: str) -> _Parser:
-        shown = "\n".join(f"  {PROGRAM} {name} {example}".rstrip() for example in examples)
+        shown = "\n".join(f"  {program} {name} {example}".rstrip() for example in examples)
         sub = commands.add_parser(
             name,
             help=summary,
