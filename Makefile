@@ -2,9 +2,11 @@
 # and skips what is done.
 #   make run HFJAX_PORT=8000        any HFJAX_* setting, from the environment or the command line
 #   make run PYTHON=python3.12      another Python, 3.11 or newer
-#   make run TORCH_INDEX=https://download.pytorch.org/whl/cpu   PyTorch without CUDA's gigabytes
+#   make run ACCELERATOR=tpu        jax for a TPU VM, or cuda for NVIDIA GPUs; what is installed stays for later starts
+#   make run TORCH_INDEX=URL        PyTorch from this index; an empty one is pip's usual index
 
 PYTHON ?= python3
+ACCELERATOR ?=
 VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet --no-compile
@@ -15,11 +17,18 @@ export PYTHONDONTWRITEBYTECODE :=
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 RUFF := $(VENV)/bin/ruff
 
+# PyTorch only traces models here. Its CPU build lacks the CUDA libraries, which are gigabytes.
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+TORCH := --no-deps $$(grep -m 1 '^torch==' requirements.txt)
+# urllib's timeout does not cover the look-up of the name; the timer does.
+ANSWERS := $(PY) -c "import os, sys, threading, urllib.request; t = threading.Timer(5, os._exit, [1]); t.daemon = True; \
+  t.start(); urllib.request.urlopen(sys.argv[1], timeout=3)" 2>/dev/null
+
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-tpu lint format bench bench-peers train screenshots chromium clean
+.PHONY: help run test test-all test-tpu lint format bench bench-peers train screenshots chromium clean no-accelerator
 
 help:
-	@echo "make run          the studio on http://127.0.0.1:7860"
+	@echo "make run          the studio on http://127.0.0.1:7860;  make run ACCELERATOR=tpu (or cuda) installs jax for it"
 	@echo "make test         ruff and the tests: everything, but not every one of a kind"
 	@echo "make test-all     the slow ones too: all architectures and held-out prompts, two minutes of clients that come and go"
 	@echo "make test-tpu     whole models through the TPU's compiler; no TPU is needed"
@@ -31,7 +40,7 @@ help:
 	@echo "make clean        remove .venv and everything else that is not in git"
 
 # Ctrl-C: the trap keeps the shell alive to see the exit status, so that make has nothing to complain about.
-run: $(VENV)/.installed
+run: $(if $(filter-out tpu cuda,$(ACCELERATOR)),no-accelerator) $(VENV)/.installed$(addprefix -,$(ACCELERATOR))
 	@trap : INT; $(PY) -m hfjax_app serve || test $$? -eq 130
 
 test: MARKED := not slow and not tpu
@@ -85,15 +94,16 @@ chromium:
 # A stamp is older than its requirements file when that changed since the last install.
 $(VENV)/.installed: requirements.txt | $(VENV)/.created
 	@echo "installing requirements.txt into $(VENV) (minutes, the first time)"
-	@$(if $(TORCH_INDEX),$(PIP) --index-url $(TORCH_INDEX) $$(grep -m 1 '^torch==' requirements.txt))
+	@$(install_torch)
 	@$(PIP) -r requirements.txt || $(build_failed)
 	@$(PY) -c "import gradio" & \
 	  TRANSFORMERS_VERBOSITY=error $(PY) -c "import hfjax_app.chat.engine.llm_engine, hfjax_app.images.generator, hfjax_app.sentiment.classifier"; wait
 	@touch $@
 
-$(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
-	@echo "installing requirements-dev.txt into $(VENV)"
-	@$(PIP) -r requirements-dev.txt || $(build_failed)
+# dev, tpu or cuda, each beside what is there.
+$(VENV)/.installed-%: requirements-%.txt $(VENV)/.installed
+	@echo "installing $< into $(VENV)"
+	@$(PIP) -r $< || $(build_failed)
 	@touch $@
 
 $(VENV)/.installed-bench: benchmarks/requirements.txt $(VENV)/.installed
@@ -115,6 +125,19 @@ $(VENV)/.created:
 	  || $(call stop,the venv module of $(PYTHON) is missing: install the package python3-venv (apt-get install python3-venv))
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
+
+# Where the CPU index can't be reached, or has no build for this machine, requirements.txt brings the usual build.
+ifdef TORCH_INDEX
+install_torch = $(PIP) --index-url $(TORCH_INDEX) $(TORCH)
+else ifeq ($(origin TORCH_INDEX),undefined)
+install_torch = if ! $(ANSWERS) $(CPU_INDEX)/torch/; \
+	  then echo "$(CPU_INDEX) does not answer: PyTorch comes from pip's usual index"; \
+	  elif ! $(PIP) --index-url $(CPU_INDEX) $(TORCH) 2>/dev/null; \
+	  then echo "$(CPU_INDEX) has no build for this machine: PyTorch comes from pip's usual index"; fi
+endif
+
+no-accelerator:
+	@$(call stop,ACCELERATOR=$(ACCELERATOR): must be tpu or cuda; leave it out for a CPU)
 
 stop = { echo "error: $(1)" >&2; exit 1; }
 build_failed = { command -v cc >/dev/null \

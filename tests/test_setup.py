@@ -4,8 +4,13 @@ import ast
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
@@ -33,9 +38,10 @@ def test_what_is_installed_is_what_is_pinned(name: str) -> None:
 
 
 def test_the_other_files_include_the_runtime() -> None:
-    for name in ("requirements-dev.txt", "requirements-tpu.txt"):
+    for name in ("requirements-dev.txt", "requirements-tpu.txt", "requirements-cuda.txt"):
         assert (ROOT / name).read_text().startswith("-r requirements.txt\n")
     assert pins("requirements-tpu.txt") == {"jax[tpu]": pins("requirements.txt")["jax"]}
+    assert pins("requirements-cuda.txt") == {"jax[cuda13]": pins("requirements.txt")["jax"]}
 
 
 def test_every_library_that_the_app_imports_is_pinned() -> None:
@@ -64,10 +70,11 @@ def test_the_space_runs_the_same_gradio_on_a_python_that_is_supported() -> None:
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs make on a copy of the Makefile, where there is no .venv yet."""
-    for name in ("Makefile", "requirements.txt"):
-        if not (folder / name).exists():
-            shutil.copy(ROOT / name, folder / name)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    for path in [ROOT / "Makefile", *ROOT.glob("requirements*.txt")]:
+        if not (folder / path.name).exists():
+            shutil.copy(path, folder / path.name)
+    ours = ("MAKE", "MFLAGS", "ACCELERATOR", "TORCH_INDEX")  # as where `make test` was given them
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
         ["make", "--no-print-directory", *arguments], cwd=folder, env=environment, capture_output=True, text=True
     )
@@ -114,25 +121,140 @@ def test_an_old_python_and_a_missing_venv_are_one_line(fails_on: str, says: str,
     assert not (tmp_path / ".venv").exists()
 
 
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+SERVE = "-m hfjax_app serve"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A folder whose .venv has a Python that only writes down what it is asked for."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        (self.folder / ".venv" / "bin").mkdir(parents=True)
+        (self.folder / ".venv" / ".created").touch()
+        self.fails_on("nothing")
+
+    def fails_on(self, pattern: str) -> None:
+        python = self.folder / ".venv" / "bin" / "python"
+        case = f'case "$*" in *{pattern}*) echo "a long and scary message" >&2; exit 1;; esac'
+        python.write_text(f'#!/bin/sh\necho "$*" >> {self.folder}/log\n{case}\n')
+        python.chmod(0o755)
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        (self.folder / "log").write_text("")
+        return make(self.folder, "run", *arguments)
+
+    def asked(self, *arguments: str) -> list[str]:
+        """What `make run` asks of it, each by its last words; it must succeed and write no error."""
+        result = self.run(*arguments)
+        assert (result.returncode, result.stderr) == (0, "")
+        return self.log()
+
+    def log(self) -> list[str]:
+        text = (self.folder / "log").read_text()
+        text = re.sub(r"^-c .*?urllib(?:.|\n)*? (\S+)$", r"answers? \1", text, flags=re.MULTILINE)
+        text = re.sub(r"^-m pip .* --no-compile ", "install ", text, flags=re.MULTILINE)
+        return [line for line in text.splitlines() if not line.startswith("-c import")]
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path)
+
+
+TORCH = f"--no-deps torch=={pins('requirements.txt')['torch']}"
+FROM_CPU_INDEX = [f"answers? {CPU_INDEX}/torch/", f"install --index-url {CPU_INDEX} {TORCH}"]
+REQUIREMENTS = "install -r requirements.txt"
+
+
 @needs_make
-def test_a_second_start_skips_what_is_done_until_the_requirements_change(tmp_path: Path) -> None:
-    """A stand-in venv whose Python only writes down what it is asked for."""
-    log = tmp_path / "log"
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    python = tmp_path / ".venv" / "bin" / "python"
-    python.write_text(f'#!/bin/sh\necho "$*" >> {log}\n')
-    python.chmod(0o755)
-    (tmp_path / ".venv" / ".created").touch()
+def test_a_second_start_skips_what_is_done_until_the_requirements_change(stand_in: StandIn) -> None:
+    assert stand_in.asked() == [*FROM_CPU_INDEX, REQUIREMENTS, SERVE]
+    assert stand_in.asked() == [SERVE]
+    os.utime(stand_in.folder / ".venv" / ".installed", (0, 0))  # as if requirements.txt had changed since
+    assert stand_in.asked() == [*FROM_CPU_INDEX, REQUIREMENTS, SERVE]
+    assert stand_in.asked() == [SERVE]
 
-    def asked(*arguments: str) -> list[str]:
-        log.write_text("")
-        assert make(tmp_path, "run", *arguments).returncode == 0
-        lines = log.read_text().splitlines()
-        return ["install" if "pip" in line else line for line in lines if not line.startswith("-c import")]
 
-    serve = "-m hfjax_app serve"
-    assert asked() == ["install", serve]
-    assert asked() == [serve]
-    os.utime(tmp_path / ".venv" / ".installed", (0, 0))  # as if requirements.txt had changed since
-    assert asked("TORCH_INDEX=https://download.pytorch.org/whl/cpu") == ["install", "install", serve]
-    assert asked() == [serve]
+@needs_make
+def test_another_index_for_torch_is_taken_without_a_question(stand_in: StandIn) -> None:
+    index = "http://127.0.0.1/torch"
+    assert stand_in.asked(f"TORCH_INDEX={index}") == [f"install --index-url {index} {TORCH}", REQUIREMENTS, SERVE]
+
+
+@needs_make
+def test_an_index_for_torch_that_fails_is_an_error_where_it_was_asked_for(stand_in: StandIn) -> None:
+    stand_in.fails_on("--index-url")
+    assert stand_in.run("TORCH_INDEX=http://127.0.0.1/torch").returncode != 0
+    assert not (stand_in.folder / ".venv" / ".installed").exists()
+
+
+@needs_make
+def test_an_empty_index_for_torch_is_the_usual_one(stand_in: StandIn) -> None:
+    assert stand_in.asked("TORCH_INDEX=") == [REQUIREMENTS, SERVE]
+
+
+@needs_make
+@pytest.mark.parametrize(
+    ("fails_on", "steps", "says"),
+    [("urllib", 1, "does not answer"), ("--index-url", 2, "has no build for this machine")],
+)
+def test_without_a_cpu_build_the_usual_index_is_taken_and_one_line_says_so(
+    fails_on: str, steps: int, says: str, stand_in: StandIn
+) -> None:
+    stand_in.fails_on(fails_on)
+    result = stand_in.run()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[1:] == [f"{CPU_INDEX} {says}: PyTorch comes from pip's usual index"]
+    assert stand_in.log() == [*FROM_CPU_INDEX[:steps], REQUIREMENTS, SERVE]
+
+
+@needs_make
+def test_the_question_to_the_cpu_index_is_real(tmp_path: Path) -> None:
+    """An index that answers, one that takes the connection and says nothing, and one that is not there."""
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/torch/" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    def answers(port: int) -> bool:
+        show = "--eval=show: ; @$(ANSWERS) $(CPU_INDEX)/torch/ && echo yes || echo no"
+        result = make(tmp_path, show, "show", f"PY={sys.executable}", f"CPU_INDEX=http://127.0.0.1:{port}")
+        assert (result.returncode, result.stderr) == (0, "")
+        return {"yes\n": True, "no\n": False}[result.stdout]
+
+    with HTTPServer(("127.0.0.1", 0), Index) as index:
+        threading.Thread(target=index.serve_forever).start()
+        assert answers(index.server_port)
+        index.shutdown()
+    assert not answers(index.server_port)  # closed by now
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        before = time.monotonic()
+        assert not answers(silent.getsockname()[1])
+        assert time.monotonic() - before < 10
+
+
+@needs_make
+def test_an_accelerator_is_installed_when_it_is_first_asked_for(stand_in: StandIn) -> None:
+    """And stays for starts that don't name it: which device is used is JAX_PLATFORMS's to say."""
+    tpu, cuda = ("install -r requirements-tpu.txt", "install -r requirements-cuda.txt")
+    assert stand_in.asked() == [*FROM_CPU_INDEX, REQUIREMENTS, SERVE]
+    assert stand_in.asked("ACCELERATOR=tpu") == [tpu, SERVE]
+    assert stand_in.asked("ACCELERATOR=tpu") == [SERVE]
+    assert stand_in.asked("ACCELERATOR=cuda") == [cuda, SERVE]
+    assert stand_in.asked() == [SERVE]
+    os.utime(stand_in.folder / ".venv" / ".installed", (0, 0))
+    os.utime(stand_in.folder / ".venv" / ".installed-tpu", (0, 0))
+    assert stand_in.asked("ACCELERATOR=tpu") == [*FROM_CPU_INDEX, REQUIREMENTS, tpu, SERVE]
+
+
+@needs_make
+def test_an_accelerator_that_is_not_known_is_one_line_and_installs_nothing(stand_in: StandIn) -> None:
+    assert "ACCELERATOR=gpu: must be tpu or cuda" in first_line(stand_in.run("ACCELERATOR=gpu"))
+    assert stand_in.log() == []
