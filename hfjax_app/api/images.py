@@ -1,35 +1,36 @@
-"""The images tab's part of the API: pictures and replays for programs, with pictures as data URLs."""
+"""The API's images: pictures and replays, with pictures as data URLs. The images tab draws through the same object."""
 
 import asyncio
 import base64
 from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
-from typing import Any
+from typing import Any, TypeVar
 
 import gradio as gr
 
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.iterate_in_thread import stepped
-from hfjax_app.backends import Backend
+from hfjax_app.backends import Backend, Backends
+
+T = TypeVar("T")
+
+CONCURRENCY = 32  # requests that are taken at the same time; the backend serves a few, the others wait in its line
+# Of every event that draws.
+EVENT = {"concurrency_id": "images", "concurrency_limit": CONCURRENCY}
 
 
 class ImagesApi:
-    """Endpoints over a backend.
+    """Draws pictures.
 
     Args:
         backend: the images backend.
-        threads: where its steps run.
-        reader: where pictures that are sent are decoded.
     """
 
-    def __init__(self, backend: Backend, threads: Executor, reader: Executor):
-        self._backend, self._threads, self._reader = backend, threads, reader
-
-    def register(self, options: dict[str, Any]) -> None:
-        """Add the endpoints to the surrounding blocks."""
-        gr.api(self.generate, api_name="generate", **options)
-        gr.api(self.replay, api_name="replay", **options)
+    def __init__(self, backend: Backend):
+        self._backend = backend
+        self._threads = ThreadPoolExecutor(CONCURRENCY, "images")  # those who wait in line must not hold up the chat
+        self._reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
 
     @streamed
     async def generate(
@@ -98,11 +99,32 @@ class ImagesApi:
 
         Pictures are decoded and encoded in threads: it takes too long for the one that serves everybody.
         """
-        moments = await asyncio.get_running_loop().run_in_executor(self._reader, begin)
-        async with aclosing(stepped(news(moments), self._threads)) as told:
+        moments = await self.read(begin)
+        async with aclosing(self.run(news(moments))) as told:
             async for each in told:
-                self._backend.get()  # refuses when the server ends
                 yield each
+
+    async def read(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function that decodes pictures, in the thread that does so for all requests, one by one."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
+
+    async def run(self, steps: Iterator[T]) -> AsyncGenerator[T, None]:
+        """Draw in a thread, step by step.
+
+        Raises:
+            ModelUnavailable: the server ends.
+        """
+        async with aclosing(stepped(steps, self._threads)) as running:
+            async for step in running:
+                self._backend.get()
+                yield step
+
+
+def register(backends: Backends) -> ImagesApi:
+    api = ImagesApi(backends.images)
+    gr.api(api.generate, api_name="generate", **EVENT)
+    gr.api(api.replay, api_name="replay", **EVENT)
+    return api
 
 
 def _picture(url: object, name: str) -> Any:

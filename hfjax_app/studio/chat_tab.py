@@ -6,14 +6,14 @@ Every way to ask is one event, which Stop, undo and clear cancel.
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
 from typing import Any
 
 import gradio as gr
 
+from hfjax_app.api.chat import EVENT, ChatApi
 from hfjax_app.api.gradio_errors import refusals_shown, streamed
 from hfjax_app.backends import Backend
-from hfjax_app.chat import Reply, SamplingParams
+from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import RequestRejected
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.session_storage import keep
@@ -21,7 +21,6 @@ from hfjax_app.studio.status import Gate
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, stopped
 from hfjax_app.studio.updates import afterwards
 
-CONCURRENCY = 64  # answers and waiting lines of all visitors; who comes later is shown nothing until then
 # Between two redraws of a page, times the pages that are being answered: drawing takes its time from whoever else is
 # served, and 15 ms of the browser's. One that redraws more often falls behind fast models; a closed one is noticed at a
 # redraw.
@@ -33,7 +32,6 @@ EXAMPLES = [
     "Tell me a short story about a fox.",
     "What is 17 plus 25?",
 ]
-_RUN = {"concurrency_id": "chat", "concurrency_limit": CONCURRENCY}
 
 
 class ChatTab:
@@ -41,12 +39,12 @@ class ChatTab:
 
     Args:
         backend: the chat backend.
+        api: answers.
         context: tokens that the engine's slots hold, the upper end of max tokens.
     """
 
-    def __init__(self, backend: Backend, context: int):
-        self._backend = backend
-        self._max_tokens = min(SamplingParams().max_tokens, context)
+    def __init__(self, backend: Backend, api: ChatApi, context: int):
+        self._api = api
         self._answering = 0  # pages; only touched on the event loop
         self.gate = Gate(backend)
         name = backend.name
@@ -85,9 +83,7 @@ class ChatTab:
                 )
                 defaults = SamplingParams()
                 with gr.Row():
-                    max_tokens = gr.Slider(
-                        1, context, self._max_tokens, step=1, label="Max tokens", elem_id="max-tokens"
-                    )
+                    max_tokens = gr.Slider(1, context, api.max_tokens, step=1, label="Max tokens", elem_id="max-tokens")
                     temperature = gr.Slider(
                         0, 2, defaults.temperature, step=0.05, label="Temperature", elem_id="temperature"
                     )
@@ -106,7 +102,6 @@ class ChatTab:
                     )
                     seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
         self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty])
-        gr.api(self.chat, api_name="chat", **_RUN)
 
     def keep(self, page: gr.Blocks) -> None:
         """The conversation outlives a reload of the page."""
@@ -124,7 +119,7 @@ class ChatTab:
             [textbox, chatbot, *options],
             outputs,
             **shared,
-            **_RUN,
+            **EVENT,
         )
         # only now, because until its event has ended the page would ignore the next question
         afterwards(asking, [textbox], [_idle()])
@@ -190,7 +185,7 @@ class ChatTab:
         drawn_at = 0.0
         *before_seed, seed, min_p, repetition_penalty = options
         said = [message.said() for message in messages]
-        replies = self._replies(said, *before_seed, typed_seed(seed), min_p, repetition_penalty)
+        replies = self._api.replies(said, *before_seed, typed_seed(seed), min_p, repetition_penalty)
         self._answering += 1
         try:
             async with aclosing(replies):
@@ -204,35 +199,6 @@ class ChatTab:
                     box, drawn_at = gr.skip(), time.monotonic()
         finally:
             self._answering -= 1
-
-    @streamed
-    async def chat(
-        self,
-        messages: list[dict[str, str]],
-        system_prompt: str = "",
-        max_tokens: int | None = None,
-        temperature: float = 0.7,
-        top_p: float = 1.0,
-        top_k: int = 0,
-        seed: int | None = None,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
-        stop: list[str] | None = None,
-    ) -> dict[str, Any]:
-        """Answer a conversation: messages are {"role": "user" or "assistant", "content": text}, the last one the
-        user's. Streams the answer so far with its speed; the last one has a finish_reason. The answer ends before
-        the first of the strings in `stop`. `max_tokens` null: as the tab has it."""
-        most = self._max_tokens if max_tokens is None else max_tokens
-        options = (most, temperature, top_p, top_k, seed, min_p, repetition_penalty)
-        replies = self._replies(messages, system_prompt, *options, stop=() if stop is None else stop)
-        async with aclosing(replies):
-            async for reply in replies:
-                yield asdict(reply)
-
-    def _replies(self, messages: Any, system_prompt: Any, *options: Any, stop: Any = ()) -> AsyncGenerator[Reply, None]:
-        names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")
-        params = SamplingParams(**dict(zip(names, options, strict=True)))
-        return self._backend.get().reply(messages, params, system_prompt=system_prompt, stop=stop)
 
 
 def _shown(messages: list[Message]) -> list[dict[str, object]]:

@@ -1,12 +1,10 @@
 """The images tab: a prompt becomes pictures, step by step, with a live preview that can be cancelled."""
 
-import asyncio
 import html
 import math
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,7 @@ from gradio.processing_utils import save_bytes_to_cache, save_pil_to_cache
 from PIL import Image
 
 from hfjax_app.api.gradio_errors import streamed
-from hfjax_app.api.images import ImagesApi
-from hfjax_app.api.iterate_in_thread import stepped
+from hfjax_app.api.images import CONCURRENCY, EVENT, ImagesApi
 from hfjax_app.backends import Backend
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.picture_input import PictureInput, size_of
@@ -31,7 +28,6 @@ GALLERY_LIMIT = 24
 SESSION_S = 4 * 3600
 REDRAW_S = 0.1  # at least, from one preview on a page to the next
 RANDOM_SEEDS = 2**32  # short enough to read
-VISITORS = 32  # requests that are taken at the same time; the backend serves a few, the others wait in its line
 EXAMPLES = [
     "a red circle on a white background",
     "a yellow star on a black background",
@@ -40,16 +36,13 @@ EXAMPLES = [
     "a red boat on a lake",
     "a rainbow over green hills",
 ]
-_RUN = {"concurrency_id": "images", "concurrency_limit": VISITORS}
 
 
 class ImagesTab:
     """Builds the tab's components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: Backend, files: MadeFiles):
-        self._backend, self._files = backend, files
-        self._threads = ThreadPoolExecutor(VISITORS, "images")  # those who wait in line must not hold up the chat
-        self._reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
+    def __init__(self, backend: Backend, api: ImagesApi, files: MadeFiles):
+        self._backend, self._api, self._files = backend, api, files
         self.gate = Gate(backend)
         with self.gate.panel, gr.Row(equal_height=False):
             with gr.Column(scale=3):
@@ -85,7 +78,6 @@ class ImagesTab:
         self._made = gr.State([], time_to_live=SESSION_S)
         self._listen()
         self.gate.fill([self._steps, self._guidance, self._scheduler, self._size], self._defaults)
-        ImagesApi(backend, self._threads, self._reader).register(_RUN)
 
     def keep(self, page: gr.Blocks) -> None:
         """The gallery outlives a reload of the page."""
@@ -138,17 +130,17 @@ class ImagesTab:
             inputs,
             [*shown, self._seed, self._size, self._gallery, self._made, *buttons],
             **shared,
-            **_RUN,
+            **EVENT,
         )
         verify = self._recipe.verify.click(
-            self._verify, [self._recipe.file, self._source.editor], [*shown, *buttons], **shared, **_RUN
+            self._verify, [self._recipe.file, self._source.editor], [*shown, *buttons], **shared, **EVENT
         )
         settings = [
             *(self._prompt, self._negative, self._steps, self._guidance, self._scheduler, self._size, self._count),
             *(self._seed, self._is_random, self._source.editor, self._strength),
         ]
         self._recipe.reuse.click(
-            self._reuse, self._recipe.file, [*settings, self._progress_line], **shared, concurrency_limit=VISITORS
+            self._reuse, self._recipe.file, [*settings, self._progress_line], **shared, concurrency_limit=CONCURRENCY
         )
         at_once = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
         # who types or pastes one wants that; `input` hears of keys only, `change` also of seeds that were drawn
@@ -241,8 +233,7 @@ class ImagesTab:
 
     @streamed
     async def _reuse(self, file: Any) -> AsyncGenerator[list[Any], None]:
-        generator, loop = self._backend.get(), asyncio.get_running_loop()
-        recipe = await loop.run_in_executor(self._reader, self._recipe.settings, generator, file)
+        recipe = await self._api.read(self._recipe.settings, self._backend.get(), file)
         size = f"{recipe.width} x {recipe.height}"
         strength = gr.skip() if recipe.strength is None else recipe.strength
         source = (
@@ -260,11 +251,10 @@ class ImagesTab:
         """(picture, line below it, the last step or None, its pictures' files) for each moment of the generator that
         `begin` makes of what was sent.
         """
-        moments = await asyncio.get_running_loop().run_in_executor(self._reader, begin)
-        async with aclosing(stepped(self._with_files(moments), self._threads)) as running:
+        moments = await self._api.read(begin)
+        async with aclosing(self._api.run(self._with_files(moments))) as running:
             yield gr.skip(), note("Starting …"), None, ()
             async for moment, sheet, files in running:
-                self._backend.get()  # refuses when the server ends
                 if reason := getattr(moment, "reason", None):
                     yield gr.skip(), note(f"Waiting: {reason}."), None, ()
                 elif summary := getattr(moment, "summary", None):  # its picture was the last step's

@@ -1,21 +1,16 @@
 """One text: the probabilities of all labels, and which words decided."""
 
-import asyncio
 import html
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gradio as gr
 
 from hfjax_app.api.gradio_errors import refusals_shown
+from hfjax_app.api.sentiment import EVENT, SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.sentiment import Explanation, Verdict
 
-CONCURRENCY = 32  # texts of so many visitors share device calls
-# Explanations at once. They have threads of their own: a long text takes seconds, which lists would wait for in the
-# threads that everybody shares.
-EXPLAINED_AT_ONCE = 2
 EXAMPLES = [
     "I loved every minute of it.",
     "The soup was cold and the waiter never came back.",
@@ -27,11 +22,10 @@ _NOTHING_YET = "Why shows which words decided; a click on a label asks for that 
 
 
 class OneText:
-    """Builds its components and events in the surrounding gr.Blocks, and the API's `classify` and `explain`."""
+    """Builds its components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: Backend):
-        self._backend = backend
-        self._explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
+    def __init__(self, backend: Backend, api: SentimentApi):
+        self._backend, self._api = backend, api
         with gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 text = gr.Textbox(
@@ -59,38 +53,17 @@ class OneText:
         reason = gr.HTML(_note(_NOTHING_YET), elem_id="sentiment-reason")
         examples = gr.Examples(EXAMPLES, text, label="Try one", elem_id="sentiment-examples", api_visibility="private")
         # preprocess=False: the text arrives as the client sent it, and the backend judges it
-        shared = {
-            "preprocess": False,
-            "show_progress": "hidden",
-            "concurrency_id": "sentiment",
-            "concurrency_limit": CONCURRENCY,
-            "api_visibility": "private",
-        }
+        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **EVENT}
         outputs = [label, took, words, reason]
         gr.on([button.click, text.submit], self._classify, [text], outputs, **shared)
         examples.load_input_event.then(self._classify, [text], outputs, **shared)
         why.click(self._why, [text], outputs, **shared)
         label.select(self._why_label, [text], outputs, **shared)
-        gr.api(self.classify, api_name="classify", concurrency_id="sentiment", concurrency_limit=CONCURRENCY)
-        gr.api(self.explain, api_name="explain", concurrency_id="sentiment", concurrency_limit=CONCURRENCY)
-
-    async def classify(self, text: str) -> dict[str, float]:
-        """The probability of each sentiment for a text."""
-        with refusals_shown():
-            return (await self._verdict(text)).scores
-
-    async def explain(self, text: str, label: str | None = None) -> dict[str, Any]:
-        """What each word contributed to a label's logit (null: the likeliest label's), as {"label", "words": [[word,
-        contribution or null], ...], "logit", "baseline": the logit of a text of padding}."""
-        with refusals_shown():
-            found = await self._explanation(text, label)
-            words = [list(piece) for piece in found.pieces]
-            return {"label": found.label, "words": words, "logit": found.logit, "baseline": found.baseline}
 
     async def _classify(self, text: object) -> list[Any]:
         with refusals_shown():
             started = time.perf_counter()
-            verdict = await self._verdict(text)
+            verdict = await self._api.predict(text)
             note = self._facts(verdict, started)
             return [verdict.scores, note, gr.HighlightedText(visible=False), _note(_NOTHING_YET)]
 
@@ -102,9 +75,9 @@ class OneText:
 
     async def _explained(self, text: object, label: object) -> list[Any]:
         with refusals_shown():
-            verdict = await self._verdict(text)
+            verdict = await self._api.predict(text)
             started = time.perf_counter()
-            found = await self._explanation(text, label)
+            found = await self._api.explanation(text, label)
             took = (time.perf_counter() - started) * 1e3
         words = gr.HighlightedText(shown_words(found), visible=True)
         change = found.logit - found.baseline
@@ -113,13 +86,6 @@ class OneText:
             f"{change:+.2f}, the change of the label's logit against a text of padding · {took:.0f} ms"
         )
         return [verdict.scores, self._facts(verdict, started=None), words, f'<div class="note">{reason}</div>']
-
-    async def _verdict(self, text: object) -> Verdict:
-        return await asyncio.wrap_future(self._backend.get().submit(text))
-
-    async def _explanation(self, text: object, label: object) -> Explanation:
-        explain = self._backend.get().explain
-        return await asyncio.get_running_loop().run_in_executor(self._explainers, explain, text, label)
 
     def _facts(self, verdict: Verdict, started: float | None) -> str:
         facts = [] if started is None else [f"{(time.perf_counter() - started) * 1e3:.1f} ms"]

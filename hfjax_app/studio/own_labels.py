@@ -1,6 +1,5 @@
 """Your own labels: the chat model says which of the labels that a visitor types fits a text."""
 
-import asyncio
 import html
 import time
 from typing import Any
@@ -8,11 +7,11 @@ from typing import Any
 import gradio as gr
 
 from hfjax_app.api.gradio_errors import refusals_shown
+from hfjax_app.api.sentiment import ZERO_SHOT_EVENT, SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
-from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.errors import RequestRejected
 
-CONCURRENCY = 4
 EXAMPLES = [
     ["I want my money back, it broke after a day.", "refund request, praise, bug report"],
     ["The goalkeeper saved us in the last minute.", "sports, politics, cooking"],
@@ -20,14 +19,15 @@ EXAMPLES = [
 
 
 class OwnLabels:
-    """Builds its components and events in the surrounding gr.Blocks, and the API's `zero_shot`.
+    """Builds its components and events in the surrounding gr.Blocks.
 
     Args:
         backend: the chat backend.
+        api: asks it.
     """
 
-    def __init__(self, backend: Backend):
-        self._backend = backend
+    def __init__(self, backend: Backend, api: SentimentApi):
+        self._api = api
         with gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 text = gr.Textbox(
@@ -51,33 +51,15 @@ class OwnLabels:
         )
         examples = gr.Examples(EXAMPLES, [text, labels], label="Try one", api_visibility="private")
         # preprocess=False: values arrive as the client sent them, and the backend judges them
-        shared = {
-            "preprocess": False,
-            "show_progress": "hidden",
-            "concurrency_id": "zero-shot",
-            "concurrency_limit": CONCURRENCY,
-            "api_visibility": "private",
-        }
+        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **ZERO_SHOT_EVENT}
         gr.on([button.click, labels.submit], self._classify, [text, labels], [label, took], **shared)
         examples.load_input_event.then(self._classify, [text, labels], [label, took], **shared)
-        gr.api(self.zero_shot, api_name="zero_shot", concurrency_id="zero-shot", concurrency_limit=CONCURRENCY)
-
-    async def zero_shot(self, text: str, labels: list[str]) -> dict[str, float]:
-        """The probability of each of your own labels for a text, by the chat model."""
-        return await self._scores(text, labels)
 
     async def _classify(self, text: object, labels: object) -> list[Any]:
         started = time.perf_counter()
         with refusals_shown():
             if not isinstance(labels, str):
                 raise RequestRejected(f"labels: must be text, not {type(labels).__name__}")
-        names = [name.strip() for name in labels.split(",") if name.strip()]
-        scores = await self._scores(text, names)
+            names = [name.strip() for name in labels.split(",") if name.strip()]
+            scores = await self._api.label_scores(text, names)
         return [scores, f'<div class="note">{(time.perf_counter() - started) * 1e3:.0f} ms</div>']
-
-    async def _scores(self, text: object, labels: object) -> dict[str, float]:
-        with refusals_shown():
-            zero_shot = self._backend.get().zero_shot
-            if zero_shot is None:
-                raise ModelUnavailable(f"the chat model {self._backend.name} can't judge labels")
-            return await asyncio.to_thread(zero_shot.classify, text, labels)

@@ -2,6 +2,10 @@
 
 import gradio as gr
 
+from hfjax_app.api.chat import ChatApi
+from hfjax_app.api.endpoints import Endpoints
+from hfjax_app.api.images import ImagesApi
+from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backends
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.files import MadeFiles
@@ -33,14 +37,15 @@ def build_studio(backends: Backends) -> gr.Blocks:
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(PICTURES_KEPT_S, PICTURES_KEPT_S)) as page:
         files = MadeFiles()
         page.temp_file_sets.append(files)
+        endpoints = Endpoints(backends)
         gr.HTML(_HEADER, elem_id="header")
         status = StatusLine(backends)
         with gr.Tab("Chat", id="chat"):
-            chat = ChatTab(backends.chat, backends.settings.context)
+            chat = ChatTab(backends.chat, endpoints.of(ChatApi), backends.settings.context)
         with gr.Tab("Sentiment", id="sentiment"):
-            sentiment = SentimentTab(backends.sentiment, backends.chat, files)
+            sentiment = SentimentTab(backends.sentiment, backends.chat, endpoints.of(SentimentApi), files)
         with gr.Tab("Images", id="images"):
-            images = ImagesTab(backends.images, files)
+            images = ImagesTab(backends.images, endpoints.of(ImagesApi), files)
         status.watch(page, [chat.gate, sentiment.gate, images.gate])
         chat.keep(page)
         images.keep(page)

@@ -2,6 +2,7 @@
 
 import gradio as gr
 
+from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.many_texts import ManyTexts
@@ -16,15 +17,16 @@ class SentimentTab:
     Args:
         backend: the classifier.
         chat: judges labels of the visitor's own.
+        api: asks both.
         files: those that are made for visitors.
     """
 
-    def __init__(self, backend: Backend, chat: Backend, files: MadeFiles):
+    def __init__(self, backend: Backend, chat: Backend, api: SentimentApi, files: MadeFiles):
         self.gate = Gate(backend)
         with self.gate.panel, gr.Tabs():
             with gr.Tab("One text", id="one-text"):
-                OneText(backend)
+                OneText(backend, api)
             with gr.Tab("Many texts", id="many-texts"):
                 ManyTexts(backend, files)
             with gr.Tab("Your own labels", id="own-labels"):
-                OwnLabels(chat)
+                OwnLabels(chat, api)

@@ -5,7 +5,6 @@ import base64
 import io
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,7 +86,7 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
 
     async def use() -> list[list[Any]]:
         with gr.Blocks():
-            tab = ImagesTab(backend(generator), MadeFiles())
+            tab = ImagesTab(backend(generator), ImagesApi(backend(generator)), MadeFiles())
         generator.threads.clear()
         source = {"background": sent, "layers": [sent]}
         options = ("", 2, 1.0, "DDIM", "8 x 8")
@@ -115,10 +114,9 @@ def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> N
 
     async def use() -> list[list[Any]]:
         generator.threads.clear()
-        with ThreadPoolExecutor(2) as threads:
-            api = ImagesApi(backend(generator), threads, threads)
-            drawn = await everything(api.generate("a", image=url, mask=url))
-            return [drawn, await everything(api.replay(url))]
+        api = ImagesApi(backend(generator))
+        drawn = await everything(api.generate("a", image=url, mask=url))
+        return [drawn, await everything(api.replay(url))]
 
     drawn, replayed = asyncio.run(use())
     assert "MainThread" not in generator.threads

@@ -5,12 +5,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import gradio as gr
-
+from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.backends.loaders import SentimentLoader
 from hfjax_app.sentiment import Explanation
-from hfjax_app.studio.one_text import OneText
 from tests.conftest import quickly_compiled
 from tests.sentiment.conftest import save
 
@@ -23,14 +21,13 @@ def test_an_explanation_takes_no_thread_that_everybody_shares(tmp_path: Path) ->
         backend.warm_up()
 
     async def explained() -> Explanation:
-        with gr.Blocks():
-            tab = OneText(backend)
+        api = SentimentApi(backend, backend)
         loop, release = asyncio.get_running_loop(), threading.Event()
         loop.set_default_executor(ThreadPoolExecutor(1))
         busy = asyncio.create_task(asyncio.to_thread(release.wait))
         await asyncio.sleep(0)
         try:
-            return await asyncio.wait_for(tab._explanation("w1 w2", None), timeout=60)
+            return await asyncio.wait_for(api.explanation("w1 w2", None), timeout=60)
         finally:
             release.set()
             await busy

@@ -1,0 +1,73 @@
+"""The API's chat: a conversation in, a streamed answer out. The chat tab asks through the same object."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any
+
+import gradio as gr
+
+from hfjax_app.api.gradio_errors import streamed
+from hfjax_app.backends import Backend, Backends
+from hfjax_app.chat import Reply, SamplingParams
+
+CONCURRENCY = 64  # answers and waiting lines of all visitors; who comes later is shown nothing until then
+# Of every event that asks the chat model for an answer.
+EVENT = {"concurrency_id": "chat", "concurrency_limit": CONCURRENCY}
+
+
+class ChatApi:
+    """Answers conversations.
+
+    Args:
+        backend: the chat backend.
+        context: tokens that the engine's slots hold, the most that an answer may have.
+    """
+
+    def __init__(self, backend: Backend, context: int):
+        self._backend = backend
+        self.max_tokens = min(SamplingParams().max_tokens, context)
+
+    @streamed
+    async def chat(
+        self,
+        messages: list[dict[str, str]],
+        system_prompt: str = "",
+        max_tokens: int | None = None,
+        temperature: float = 0.7,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        stop: list[str] | None = None,
+    ) -> dict[str, Any]:
+        """Answer a conversation: messages are {"role": "user" or "assistant", "content": text}, the last one the
+        user's. Streams the answer so far with its speed; the last one has a finish_reason. The answer ends before
+        the first of the strings in `stop`. `max_tokens` null: as the tab has it."""
+        most = self.max_tokens if max_tokens is None else max_tokens
+        options = (most, temperature, top_p, top_k, seed, min_p, repetition_penalty)
+        replies = self.replies(messages, system_prompt, *options, stop=() if stop is None else stop)
+        async with aclosing(replies):
+            async for reply in replies:
+                yield asdict(reply)
+
+    def replies(self, messages: Any, system_prompt: Any, *options: Any, stop: Any = ()) -> AsyncGenerator[Reply, None]:
+        """The answer as it grows. All values may be anything that a client has sent.
+
+        Args:
+            options: max tokens, temperature, top-p, top-k, seed, min-p and repetition penalty.
+
+        Raises:
+            RequestRejected: of the parameters at once, of the messages with the first reply.
+            ModelUnavailable: the backend is not ready.
+        """
+        names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")
+        params = SamplingParams(**dict(zip(names, options, strict=True)))
+        return self._backend.get().reply(messages, params, system_prompt=system_prompt, stop=stop)
+
+
+def register(backends: Backends) -> ChatApi:
+    api = ChatApi(backends.chat, backends.settings.context)
+    gr.api(api.chat, api_name="chat", **EVENT)
+    return api

@@ -1,0 +1,94 @@
+"""The API's classification: a text's sentiment, the words that decided, and labels of the client's own.
+
+The sentiment tab asks through the same object.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import gradio as gr
+
+from hfjax_app.api.gradio_errors import refusals_shown
+from hfjax_app.backends import Backend, Backends
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.sentiment import Explanation, Verdict
+
+CONCURRENCY = 32  # texts of so many visitors share device calls
+ZERO_SHOT_CONCURRENCY = 4
+# Explanations at once. They have threads of their own: a long text takes seconds, which lists would wait for in the
+# threads that everybody shares.
+EXPLAINED_AT_ONCE = 2
+# Of every event that asks the classifier about one text, and of every one that asks the chat model for a label.
+EVENT = {"concurrency_id": "sentiment", "concurrency_limit": CONCURRENCY}
+ZERO_SHOT_EVENT = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_CONCURRENCY}
+
+
+class SentimentApi:
+    """Classifies texts.
+
+    Args:
+        backend: the classifier.
+        chat: the chat backend, which chooses among labels of the client's own.
+    """
+
+    def __init__(self, backend: Backend, chat: Backend):
+        self._backend, self._chat = backend, chat
+        self._explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
+
+    async def classify(self, text: str) -> dict[str, float]:
+        """The probability of each sentiment for a text."""
+        with refusals_shown():
+            return (await self.predict(text)).scores
+
+    async def explain(self, text: str, label: str | None = None) -> dict[str, Any]:
+        """What each word contributed to a label's logit (null: the likeliest label's), as {"label", "words": [[word,
+        contribution or null], ...], "logit", "baseline": the logit of a text of padding}."""
+        with refusals_shown():
+            found = await self.explanation(text, label)
+            words = [list(piece) for piece in found.pieces]
+            return {"label": found.label, "words": words, "logit": found.logit, "baseline": found.baseline}
+
+    async def zero_shot(self, text: str, labels: list[str]) -> dict[str, float]:
+        """The probability of each of your own labels for a text, by the chat model."""
+        with refusals_shown():
+            return await self.label_scores(text, labels)
+
+    async def predict(self, text: object) -> Verdict:
+        """The classifier's prediction for anything that a client has sent.
+
+        Raises:
+            RequestRejected: it is no text, blank or too long, or too many are waiting.
+            ModelUnavailable: the backend is not ready.
+        """
+        return await asyncio.wrap_future(self._backend.get().submit(text))
+
+    async def explanation(self, text: object, label: object) -> Explanation:
+        """What each word contributed to a label's logit; None: the likeliest label's.
+
+        Raises:
+            RequestRejected: as `predict`, or there is no such label.
+            ModelUnavailable: the backend is not ready.
+        """
+        explain = self._backend.get().explain
+        return await asyncio.get_running_loop().run_in_executor(self._explainers, explain, text, label)
+
+    async def label_scores(self, text: object, labels: object) -> dict[str, float]:
+        """The probability of each label, by the chat model.
+
+        Raises:
+            RequestRejected: text or labels are none, or too long or too many.
+            ModelUnavailable: the backend is not ready, or can't score labels.
+        """
+        zero_shot = self._chat.get().zero_shot
+        if zero_shot is None:
+            raise ModelUnavailable(f"the chat model {self._chat.name} can't judge labels")
+        return await asyncio.to_thread(zero_shot.classify, text, labels)
+
+
+def register(backends: Backends) -> SentimentApi:
+    api = SentimentApi(backends.sentiment, backends.chat)
+    gr.api(api.classify, api_name="classify", **EVENT)
+    gr.api(api.explain, api_name="explain", **EVENT)
+    gr.api(api.zero_shot, api_name="zero_shot", **ZERO_SHOT_EVENT)
+    return api

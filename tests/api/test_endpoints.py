@@ -1,0 +1,49 @@
+"""The API finds its endpoints by itself. Without a model: nothing is asked here."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import gradio as gr
+import pytest
+
+import hfjax_app.api
+from hfjax_app.api.chat import ChatApi
+from hfjax_app.api.endpoints import Endpoints
+from hfjax_app.api.images import ImagesApi
+from hfjax_app.api.sentiment import SentimentApi
+from hfjax_app.backends import Backends
+from hfjax_app.settings import Settings
+
+ALL = {"chat", "classify", "explain", "zero_shot", "generate", "replay"}
+
+
+def registered() -> tuple[Endpoints, set[str]]:
+    """The endpoints of models that are never started, and their names."""
+
+    async def build() -> tuple[Endpoints, set[str]]:  # Gradio asks for the event loop, and would leave one open
+        with gr.Blocks() as blocks:
+            endpoints = Endpoints(Backends(Settings()))
+        return endpoints, {str(function.api_name) for function in blocks.fns.values()}
+
+    return asyncio.run(build())
+
+
+def test_every_module_is_found() -> None:
+    """The tabs ask the very objects that answer the endpoints."""
+    endpoints, names = registered()
+    assert names == ALL
+    for kind in (ChatApi, ImagesApi, SentimentApi):
+        assert isinstance(endpoints.of(kind), kind)
+
+
+def test_one_file_is_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "greeting.py").write_text(
+        "import gradio as gr\n\n\n"
+        "async def greet(name: str) -> str:\n    return f'Hello {name}'\n\n\n"
+        "def register(backends):\n    gr.api(greet, api_name='greet')\n"
+    )
+    monkeypatch.setattr(hfjax_app.api, "__path__", [*hfjax_app.api.__path__, str(tmp_path)])
+    _, names = registered()
+    del sys.modules["hfjax_app.api.greeting"]
+    assert names == {*ALL, "greet"}
