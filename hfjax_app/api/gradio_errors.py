@@ -12,7 +12,7 @@ from hfjax_app.errors import HfjaxError
 
 
 @contextmanager
-def refusals_shown() -> Iterator[None]:
+def errors_shown() -> Iterator[None]:
     """Turn an HfjaxError of the block into a gr.Error with its message.
 
     Messages quote what the visitor sent and Gradio shows them as HTML, so they are escaped.
@@ -31,7 +31,7 @@ def streamed(function: Callable[..., AsyncGenerator[Any, None]]) -> Callable[...
 
     @functools.wraps(function)
     async def event(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        with refusals_shown():
+        with errors_shown():
             async with aclosing(function(*args, **kwargs)) as moments:
                 async for moment in moments:
                     yield moment

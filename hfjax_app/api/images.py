@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import gradio as gr
 
 from hfjax_app.api.gradio_errors import streamed
-from hfjax_app.api.iterate_in_thread import stepped
+from hfjax_app.api.iterate_in_thread import iterate_in_thread
 from hfjax_app.backends import Backend, Backends
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class ImagesApi:
         Raises:
             ModelUnavailable: the server ends.
         """
-        async with aclosing(stepped(steps, self._threads)) as running:
+        async with aclosing(iterate_in_thread(steps, self._threads)) as running:
             async for step in running:
                 self._backend.get()
                 yield step

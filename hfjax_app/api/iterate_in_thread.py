@@ -1,4 +1,4 @@
-"""A blocking iterator's steps, one by one, from an event loop."""
+"""Iterate over a blocking iterator from an event loop, each step in a thread."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 
-async def stepped(steps: Iterator[Any], executor: Executor | None = None) -> AsyncGenerator[Any, None]:
+async def iterate_in_thread(steps: Iterator[Any], executor: Executor | None = None) -> AsyncGenerator[Any, None]:
     """Run each step in a thread, and close the iterator whatever happens.
 
     A thread can't be interrupted: when this generator is closed or cancelled in the middle of a step, the iterator is

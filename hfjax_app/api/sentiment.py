@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.api.gradio_errors import refusals_shown
+from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.sentiment import Explanation, Verdict
@@ -38,20 +38,20 @@ class SentimentApi:
 
     async def classify(self, text: str) -> dict[str, float]:
         """The probability of each sentiment for a text."""
-        with refusals_shown():
+        with errors_shown():
             return (await self.predict(text)).scores
 
     async def explain(self, text: str, label: str | None = None) -> dict[str, Any]:
         """What each word contributed to a label's logit (null: the likeliest label's), as {"label", "words": [[word,
         contribution or null], ...], "logit", "baseline": the logit of a text of padding}."""
-        with refusals_shown():
+        with errors_shown():
             found = await self.explanation(text, label)
             words = [list(piece) for piece in found.pieces]
             return {"label": found.label, "words": words, "logit": found.logit, "baseline": found.baseline}
 
     async def zero_shot(self, text: str, labels: list[str]) -> dict[str, float]:
         """The probability of each of your own labels for a text, by the chat model."""
-        with refusals_shown():
+        with errors_shown():
             return await self.label_scores(text, labels)
 
     async def predict(self, text: object) -> Verdict:

@@ -11,7 +11,7 @@ from typing import Any
 import gradio as gr
 
 from hfjax_app.api.chat import EVENT, ChatApi
-from hfjax_app.api.gradio_errors import refusals_shown, streamed
+from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import RequestRejected
@@ -148,13 +148,13 @@ class ChatTab:
         return self._answer(messages, typed, options)
 
     def _undo(self, history: object) -> list[Any]:
-        with refusals_shown():
+        with errors_shown():
             messages = read(history)
             asked = _last_question(messages, len(messages) - 1)
             return [_shown(messages[:asked]), _idle(value=messages[asked].text)]
 
     def _stopped(self, history: object) -> list[Any]:
-        with refusals_shown():
+        with errors_shown():
             messages = read(history)
             if messages and messages[-1].role == "assistant":
                 messages[-1] = stopped(messages[-1])

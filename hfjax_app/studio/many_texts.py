@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 import pandas as pd
 
-from hfjax_app.api.gradio_errors import refusals_shown, streamed
+from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.errors import RequestRejected
 from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNJUDGED, Results, Row, judged
@@ -139,7 +139,7 @@ class ManyTexts:
         """The columns of a file as soon as it is there, so that a mistake is told before anything runs."""
         if file is None:
             return [gr.Checkbox(visible=False), gr.Dropdown(visible=False), ""]
-        with refusals_shown():
+        with errors_shown():
             source = await asyncio.to_thread(self._opened, file, has_header)
         has_columns = source.kind != ".txt"
         picker = gr.Dropdown(list(source.columns), value=source.likely, visible=has_columns)
@@ -190,7 +190,7 @@ class ManyTexts:
         return gr.Button(interactive=False)
 
     async def _filter(self, run: Run | None, label: object) -> list[Any]:
-        with refusals_shown():
+        with errors_shown():
             if run is None:
                 raise RequestRejected("these results are gone: classify the texts again")
             wanted = None if label == ALL else label

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.api.gradio_errors import refusals_shown
+from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.api.sentiment import EVENT, SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.sentiment import Explanation, Verdict
@@ -61,7 +61,7 @@ class OneText:
         label.select(self._why_label, [text], outputs, **shared)
 
     async def _classify(self, text: object) -> list[Any]:
-        with refusals_shown():
+        with errors_shown():
             started = time.perf_counter()
             verdict = await self._api.predict(text)
             note = self._facts(verdict, started)
@@ -74,7 +74,7 @@ class OneText:
         return await self._explained(text, event.value)
 
     async def _explained(self, text: object, label: object) -> list[Any]:
-        with refusals_shown():
+        with errors_shown():
             verdict = await self._api.predict(text)
             started = time.perf_counter()
             found = await self._api.explanation(text, label)

@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.api.gradio_errors import refusals_shown
+from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.api.sentiment import ZERO_SHOT_EVENT, SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
@@ -57,7 +57,7 @@ class OwnLabels:
 
     async def _classify(self, text: object, labels: object) -> list[Any]:
         started = time.perf_counter()
-        with refusals_shown():
+        with errors_shown():
             if not isinstance(labels, str):
                 raise RequestRejected(f"labels: must be text, not {type(labels).__name__}")
             names = [name.strip() for name in labels.split(",") if name.strip()]

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 
 import pytest
 
-from hfjax_app.api.iterate_in_thread import stepped
+from hfjax_app.api.iterate_in_thread import iterate_in_thread
 from hfjax_app.errors import ModelUnavailable
 
 
@@ -34,7 +34,7 @@ def test_cancelled_in_the_middle_of_a_step_ends_with_that_step() -> None:
 
     async def cancel_in_a_step() -> None:
         async def draw() -> None:
-            async with aclosing(stepped(steps)) as moments:
+            async with aclosing(iterate_in_thread(steps)) as moments:
                 async for _ in moments:
                     pass
 
@@ -57,7 +57,7 @@ def test_a_step_that_fails_closes_and_says_why() -> None:
         raise ModelUnavailable("not a number")
 
     async def draw() -> list[int]:
-        return [step async for step in stepped(steps())]
+        return [step async for step in iterate_in_thread(steps())]
 
     with pytest.raises(ModelUnavailable, match="not a number"):
         asyncio.run(draw())
