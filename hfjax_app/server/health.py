@@ -1,0 +1,40 @@
+"""/health: whether all models serve, and what each is doing. For load balancers, and for people who watch a start."""
+
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import JSONResponse
+
+from hfjax_app.backends import Backends
+
+
+def add_health(app: FastAPI, backends: Backends) -> None:
+    """Serve /health: status 200 when every backend is ready, 503 before, and when one has failed."""
+
+    @app.api_route("/health", methods=["GET", "HEAD"])
+    def health() -> JSONResponse:
+        state = _health(backends)
+        return JSONResponse(state, status_code=200 if state["status"] == "ready" else 503)
+
+
+def _health(backends: Backends) -> dict[str, Any]:
+    states = [backend.state for backend in backends.all]
+    chat = backends.chat
+    return {
+        "status": "failed" if "failed" in states else "ready" if set(states) == {"ready"} else "warming up",
+        "device": backends.device(),
+        "backends": {
+            backend.kind: {
+                "model": backend.name,
+                "state": backend.state,
+                "programs": len(backend.reports),
+                "progress": backend.progress,
+                "error": backend.error,
+            }
+            for backend in backends.all
+        },
+        "chat_engine": asdict(chat.get().engine.stats()) if chat.state == "ready" else None,
+        "compilations": backends.compiler.compilations,
+        "from_cache": backends.compiler.from_cache,
+    }
