@@ -10,7 +10,7 @@ from hfjax_app.backends import Backends
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
-from hfjax_app.studio.payloads import guard
+from hfjax_app.studio.request_hardening import harden
 from hfjax_app.studio.sentiment_tab import SentimentTab
 from hfjax_app.studio.status import StatusLine
 
@@ -53,5 +53,5 @@ def build_studio(backends: Backends) -> gr.Blocks:
     page.queue(api_open=False)  # closed: nobody runs past the queue and its limits
     page._queue.sleep_when_free = QUEUE_LOOK_S
     page.state_session_capacity = SESSIONS
-    guard(page)
+    harden(page)
     return page

@@ -1,7 +1,7 @@
-"""What Gradio does with what requests bring: less than by itself, where that would serve strangers.
+"""Request hardening: Gradio does less with what requests bring than by itself, where that would serve strangers.
 
 Files are taken only from where uploads go, nothing is fetched from elsewhere, nothing is kept for links to a page's
-values (which this studio has none of), and a tab whose line is full refuses for itself.
+values (which this studio has none of), and each kind of event has a waiting line of its own, which can be full alone.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ from gradio.state_holder import SessionState
 LINE_LIMIT = 128  # events that wait for one tab's turn
 
 
-def guard(page: gr.Blocks) -> None:
+def harden(page: gr.Blocks) -> None:
     """Apply all of it; the first three to every page of this process. Call it when all events have been added."""
     processing_utils.async_ssrf_protected_download = _refuse  # whole into memory, whatever its size
     SessionState._update_value_in_config = _forget  # the last inputs of a thousand sessions, 16 MB each
     # Gradio asks whether a file may be taken only on pages that were launched; ours is mounted.
     page.has_launched = True
-    page._queue.__class__ = _LineForEach
+    page._queue.__class__ = _LineForEachKind
 
 
 async def _refuse(url: str, cache_dir: str) -> str:
@@ -31,7 +31,7 @@ def _forget(state: SessionState, key: int, value: Any) -> None:
     """In the place of what keeps a component's value for links to a page."""
 
 
-class _LineForEach(Queue):
+class _LineForEachKind(Queue):
     """Refuses an event when those of its own kind (`concurrency_id`) are too many, and not when others are."""
 
     async def push(self, body: Any, request: Any, username: str | None) -> Any:

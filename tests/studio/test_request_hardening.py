@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from hfjax_app.studio.payloads import LINE_LIMIT, guard
+from hfjax_app.studio.request_hardening import LINE_LIMIT, harden
 
 from .conftest import ROOT, Studio, free_port, http
 
@@ -82,7 +82,7 @@ def test_what_was_sent_is_not_kept(studio: Studio) -> None:
 
 @pytest.fixture
 def held() -> Iterator[tuple[str, threading.Event]]:
-    """A page with two guarded endpoints, the first of which waits for the event."""
+    """A page with two hardened endpoints, the first of which waits for the event."""
     go, server = threading.Event(), []
 
     async def slow() -> str:
@@ -100,7 +100,7 @@ def held() -> Iterator[tuple[str, threading.Event]]:
             for function in (slow, quick):
                 gr.api(function, api_name=function.__name__, concurrency_id=function.__name__)
         page.queue(api_open=False)
-        guard(page)
+        harden(page)
         app = gr.mount_gradio_app(FastAPI(), page, path="/", ssr_mode=False)
         server.append(uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning")))
         await server[0].serve()
