@@ -12,12 +12,12 @@ import gradio as gr
 
 from hfjax_app.api.chat import EVENT, ChatApi
 from hfjax_app.api.gradio_errors import errors_shown, streamed
-from hfjax_app.backends import Backend
 from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import RequestRejected
+from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.session_storage import keep
-from hfjax_app.studio.status import Gate
+from hfjax_app.studio.tab import Shared, Tab
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, stopped
 from hfjax_app.studio.updates import afterwards
 
@@ -34,21 +34,18 @@ EXAMPLES = [
 ]
 
 
-class ChatTab:
-    """Builds the tab's components and events in the surrounding gr.Blocks.
+class ChatTab(Tab):
+    """Conversations with the chat model."""
 
-    Args:
-        backend: the chat backend.
-        api: answers.
-        context: tokens that the engine's slots hold, the upper end of max tokens.
-    """
+    title, id = "Chat", "chat"
 
-    def __init__(self, backend: Backend, api: ChatApi, context: int):
-        self._api = api
+    def __init__(self, shared: Shared):
+        self._api = api = shared.endpoints.of(ChatApi)
+        backend, context = shared.backends.chat, shared.backends.settings.context
         self._answering = 0  # pages; only touched on the event loop
-        self.gate = Gate(backend)
+        self.loading = LoadingPanel(backend)
         name = backend.name
-        with self.gate.panel:
+        with self.loading.panel:
             self._chatbot = gr.Chatbot(
                 label="Conversation",
                 show_label=False,

@@ -15,13 +15,12 @@ from PIL import Image
 
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.images import CONCURRENCY, EVENT, ImagesApi
-from hfjax_app.backends import Backend
-from hfjax_app.studio.files import MadeFiles
+from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.picture_input import PictureInput, size_of
 from hfjax_app.studio.recipe_panel import RecipePanel
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.session_storage import keep
-from hfjax_app.studio.status import Gate
+from hfjax_app.studio.tab import Shared, Tab
 from hfjax_app.studio.updates import afterwards
 
 GALLERY_LIMIT = 24
@@ -38,13 +37,16 @@ EXAMPLES = [
 ]
 
 
-class ImagesTab:
-    """Builds the tab's components and events in the surrounding gr.Blocks."""
+class ImagesTab(Tab):
+    """Pictures from the text-to-image pipeline."""
 
-    def __init__(self, backend: Backend, api: ImagesApi, files: MadeFiles):
-        self._backend, self._api, self._files = backend, api, files
-        self.gate = Gate(backend)
-        with self.gate.panel, gr.Row(equal_height=False):
+    title, id = "Images", "images"
+
+    def __init__(self, shared: Shared):
+        self._backend, self._files = shared.backends.images, shared.files
+        self._api = shared.endpoints.of(ImagesApi)
+        self.loading = LoadingPanel(self._backend)
+        with self.loading.panel, gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 self._build_controls()
             with gr.Column(scale=2):
@@ -59,7 +61,7 @@ class ImagesTab:
                     elem_classes="sharp",
                 )
                 self._progress_line = gr.HTML(note("The picture forms here, step by step."), elem_id="image-progress")
-        with self.gate.panel:
+        with self.loading.panel:
             gr.Examples(EXAMPLES, self._prompt, label="Prompts", elem_id="image-examples", api_visibility="private")
             self._build_files()
             self._gallery = gr.Gallery(
@@ -77,7 +79,7 @@ class ImagesTab:
             )
         self._made = gr.State([], time_to_live=SESSION_S)
         self._listen()
-        self.gate.fill([self._steps, self._guidance, self._scheduler, self._size], self._defaults)
+        self.loading.fill([self._steps, self._guidance, self._scheduler, self._size], self._defaults)
 
     def keep(self, page: gr.Blocks) -> None:
         """The gallery outlives a reload of the page."""

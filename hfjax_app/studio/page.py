@@ -1,11 +1,8 @@
-"""The page: header, status line and the three tabs."""
+"""The page: header, status line and the tabs."""
 
 import gradio as gr
 
-from hfjax_app.api.chat import ChatApi
 from hfjax_app.api.endpoints import Endpoints
-from hfjax_app.api.images import ImagesApi
-from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backends
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.files import MadeFiles
@@ -13,8 +10,10 @@ from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.request_hardening import harden
 from hfjax_app.studio.sentiment_tab import SentimentTab
 from hfjax_app.studio.status import StatusLine
+from hfjax_app.studio.tab import Shared, Tab
 
 TITLE = "hfjax studio"
+TABS: tuple[type[Tab], ...] = (ChatTab, SentimentTab, ImagesTab)  # in their order on the page
 EVENTS_AT_ONCE = 160  # more than chats, pictures and lists that may wait together, so that none keeps out the others
 SESSIONS = (
     1_000  # pages and API calls whose values Gradio keeps; it makes 200 kB for each call and forgets it only here
@@ -37,18 +36,16 @@ def build_studio(backends: Backends) -> gr.Blocks:
     with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(PICTURES_KEPT_S, PICTURES_KEPT_S)) as page:
         files = MadeFiles()
         page.temp_file_sets.append(files)
-        endpoints = Endpoints(backends)
+        shared = Shared(backends=backends, endpoints=Endpoints(backends), files=files)
         gr.HTML(_HEADER, elem_id="header")
         status = StatusLine(backends)
-        with gr.Tab("Chat", id="chat"):
-            chat = ChatTab(backends.chat, endpoints.of(ChatApi), backends.settings.context)
-        with gr.Tab("Sentiment", id="sentiment"):
-            sentiment = SentimentTab(backends.sentiment, backends.chat, endpoints.of(SentimentApi), files)
-        with gr.Tab("Images", id="images"):
-            images = ImagesTab(backends.images, endpoints.of(ImagesApi), files)
-        status.watch(page, [chat.gate, sentiment.gate, images.gate])
-        chat.keep(page)
-        images.keep(page)
+        tabs = []
+        for kind in TABS:
+            with gr.Tab(kind.title, id=kind.id):
+                tabs.append(kind(shared))
+        status.watch(page, [tab.loading for tab in tabs])
+        for tab in tabs:
+            tab.keep(page)
     page.max_threads = EVENTS_AT_ONCE
     page.queue(api_open=False)  # closed: nobody runs past the queue and its limits
     page._queue.sleep_when_free = QUEUE_LOOK_S

@@ -20,6 +20,7 @@ from hfjax_app.images.recipe import Recipe, to_png
 from hfjax_app.images.steps import ImageStep, Picture
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
+from hfjax_app.studio.tab import Shared
 
 RECIPE = Recipe(
     prompt="a", negative_prompt="", steps=1, guidance_scale=1.0, seed=2**63, width=8, height=8, scheduler="DDIM"
@@ -86,7 +87,9 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
 
     async def use() -> list[list[Any]]:
         with gr.Blocks():
-            tab = ImagesTab(backend(generator), ImagesApi(backend(generator)), MadeFiles())
+            images = backend(generator)
+            endpoints = SimpleNamespace(of=lambda kind: kind(images))
+            tab = ImagesTab(Shared(backends=SimpleNamespace(images=images), endpoints=endpoints, files=MadeFiles()))
         generator.threads.clear()
         source = {"background": sent, "layers": [sent]}
         options = ("", 2, 1.0, "DDIM", "8 x 8")
