@@ -79,10 +79,10 @@ def serve(arguments: argparse.Namespace) -> None:
 def chat(arguments: argparse.Namespace) -> None:
     settings = load_settings(chat_model=arguments.model, context=arguments.context)
     from hfjax_app.chat import SamplingParams
-    from hfjax_app.chat.text.chat_template import MAX_CHARACTERS
+    from hfjax_app.limits import CHAT_MAX_CHARACTERS
     from hfjax_app.validation import checked_text
 
-    checked_text(arguments.text, "message", MAX_CHARACTERS)
+    checked_text(arguments.text, "message", CHAT_MAX_CHARACTERS)
     options = _given(arguments, "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
     defaults = {"max_tokens": min(SamplingParams().max_tokens, settings.context)}
     params = SamplingParams(**{**defaults, **options})

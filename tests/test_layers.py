@@ -21,6 +21,7 @@ LEAVES = {
     "lazy_import": set(),
     "console": {"errors"},
     "embedded": set(),
+    "limits": set(),
     "validation": {"errors"},
     "settings": {"errors"},
 }
@@ -31,7 +32,7 @@ ALLOWED = {
     "api": {*LEAVES, "backends", *BACKENDS, "runtime"},
     "backends": {*LEAVES, "planning", *BACKENDS, "runtime"},
     "planning": {"errors", "embedded", *BACKENDS, "runtime"},
-    **{backend: {"errors", "validation", "lazy_import", "runtime", "__version__"} for backend in BACKENDS},
+    **{backend: {"errors", "limits", "validation", "lazy_import", "runtime", "__version__"} for backend in BACKENDS},
     "runtime": {"errors"},
 }
 # Third parties and the packages that may import them.

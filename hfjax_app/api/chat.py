@@ -10,10 +10,10 @@ import gradio as gr
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.chat import Reply, SamplingParams
+from hfjax_app.limits import CHAT_AT_ONCE
 
-CONCURRENCY = 64  # answers and waiting lines of all visitors; who comes later is shown nothing until then
 # Of every event that asks the chat model for an answer.
-EVENT = {"concurrency_id": "chat", "concurrency_limit": CONCURRENCY}
+EVENT = {"concurrency_id": "chat", "concurrency_limit": CHAT_AT_ONCE}
 
 
 class ChatApi:

@@ -12,12 +12,12 @@ import gradio as gr
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.iterate_in_thread import iterate_in_thread
 from hfjax_app.backends import Backend, Backends
+from hfjax_app.limits import IMAGES_AT_ONCE
 
 T = TypeVar("T")
 
-CONCURRENCY = 32  # requests that are taken at the same time; the backend serves a few, the others wait in its line
 # Of every event that draws.
-EVENT = {"concurrency_id": "images", "concurrency_limit": CONCURRENCY}
+EVENT = {"concurrency_id": "images", "concurrency_limit": IMAGES_AT_ONCE}
 
 
 class ImagesApi:
@@ -29,7 +29,7 @@ class ImagesApi:
 
     def __init__(self, backend: Backend):
         self._backend = backend
-        self._threads = ThreadPoolExecutor(CONCURRENCY, "images")  # those who wait in line must not hold up the chat
+        self._threads = ThreadPoolExecutor(IMAGES_AT_ONCE, "images")  # those who wait in line must not hold up the chat
         self._reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
 
     @streamed

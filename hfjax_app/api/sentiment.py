@@ -12,16 +12,12 @@ import gradio as gr
 from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.limits import EXPLAINED_AT_ONCE, SENTIMENT_AT_ONCE, ZERO_SHOT_AT_ONCE
 from hfjax_app.sentiment import Explanation, Verdict
 
-CONCURRENCY = 32  # texts of so many visitors share device calls
-ZERO_SHOT_CONCURRENCY = 4
-# Explanations at once. They have threads of their own: a long text takes seconds, which lists would wait for in the
-# threads that everybody shares.
-EXPLAINED_AT_ONCE = 2
 # Of every event that asks the classifier about one text, and of every one that asks the chat model for a label.
-EVENT = {"concurrency_id": "sentiment", "concurrency_limit": CONCURRENCY}
-ZERO_SHOT_EVENT = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_CONCURRENCY}
+EVENT = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
+ZERO_SHOT_EVENT = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_AT_ONCE}
 
 
 class SentimentApi:

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.text.chat_template import MAX_CHARACTERS, ChatFormat, checked_messages
+from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
 from hfjax_app.chat.text.detokenizer import Detokenizer
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.limits import CHAT_MAX_CHARACTERS
 from hfjax_app.validation import checked_text
 
 HEARTBEAT_S = 0.5
@@ -86,7 +87,7 @@ class ChatAssistant:
     ) -> tuple[list[int], int]:
         """The prompt, and how many of the oldest messages it leaves out."""
         turns = checked_messages(messages)
-        checked_text(system_prompt, "system prompt", MAX_CHARACTERS, may_be_blank=True)
+        checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         room = min(params.max_tokens, self.engine.context // 4)
         return self._format.fit(turns, system_prompt, self.engine.context - room)
 

@@ -14,11 +14,9 @@ from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.model.label_scores import LABEL_TOKENS, MAX_LABELS, LabelScores
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.limits import ZERO_SHOT_MAX_CHARACTERS, ZERO_SHOT_MAX_LABEL_CHARACTERS
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.validation import checked_text
-
-MAX_CHARACTERS = 10_000
-MAX_LABEL_CHARACTERS = 60
 
 Labels = tuple[str, ...]
 
@@ -56,13 +54,14 @@ class ZeroShot:
 
         Args:
             text: what to classify.
-            labels: 2 to MAX_LABELS different names, of at most MAX_LABEL_CHARACTERS and LABEL_TOKENS tokens each.
+            labels: 2 to MAX_LABELS different names, each of at most ZERO_SHOT_MAX_LABEL_CHARACTERS and LABEL_TOKENS
+                tokens.
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed.
             ModelUnavailable: the model's scores are no numbers.
         """
-        checked_text(text, "text", MAX_CHARACTERS)
+        checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS)
         names = self._checked(labels)
         with self._turn:
             scores = self._scores(text, names) - self._of_no_text(names)
@@ -73,7 +72,7 @@ class ZeroShot:
 
     def log_probabilities(self, text: str, labels: list[str]) -> list[float]:
         """Each label's sum of log-probabilities, not calibrated; `text` may be empty. Raises: as `classify`."""
-        checked_text(text, "text", MAX_CHARACTERS, may_be_blank=True)
+        checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS, may_be_blank=True)
         with self._turn:
             return self._scores(text, self._checked(labels)).tolist()
 
@@ -91,7 +90,7 @@ class ZeroShot:
             raise RequestRejected(f"labels: must be a list of texts, not {type(labels).__name__}")
         if not 2 <= len(labels) <= MAX_LABELS:
             raise RequestRejected(f"{len(labels)} labels: must be 2 to {MAX_LABELS}")
-        names = tuple(checked_text(label, "label", MAX_LABEL_CHARACTERS).strip() for label in labels)
+        names = tuple(checked_text(label, "label", ZERO_SHOT_MAX_LABEL_CHARACTERS).strip() for label in labels)
         for at, name in enumerate(names):
             if name.casefold() in (other.casefold() for other in names[:at]):
                 raise RequestRejected(f"label {name!r} is there twice")

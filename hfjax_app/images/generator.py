@@ -40,14 +40,13 @@ from hfjax_app.images.request import (
 )
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
+from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.fair_lock import Turns
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
 
-# Requests that take turns; the others wait in line. More would only make every one of them slower.
-SERVED_TOGETHER = 4
 _LOOK_UP_S = 0.5
 
 
@@ -102,7 +101,7 @@ class ImageGenerator:
         )
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = Turns()
-        self._line = Line(SERVED_TOGETHER)
+        self._line = Line(IMAGES_SERVED_TOGETHER)
         self._compiler = threading.Lock()  # held while another size compiles
         self._colours: np.ndarray | None = None
         own = self._programs.sized(self.size)

@@ -6,10 +6,10 @@ import re
 import numpy as np
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.request import LARGEST
+from hfjax_app.limits import IMAGE_MAX_SIDE
 
 # No picture has more latents than pixels.
-MAX_CHARACTERS = len(f"{LARGEST}x{LARGEST}:") + 4 * -(-LARGEST * LARGEST // 24)
+MASK_CHARACTERS = len(f"{IMAGE_MAX_SIDE}x{IMAGE_MAX_SIDE}:") + 4 * -(-IMAGE_MAX_SIDE * IMAGE_MAX_SIDE // 24)
 _FORM = re.compile(r"([0-9]{1,4})x([0-9]{1,4}):([A-Za-z0-9+/]+={0,2})")
 
 

@@ -23,9 +23,9 @@ from hfjax_app.images.checkpoint import denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.images.prompt_conditioning import PromptReader, Told
-from hfjax_app.images.request import LARGEST
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
+from hfjax_app.limits import IMAGE_MAX_SIDE, IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.mesh import pair_mesh, replicated
@@ -36,7 +36,6 @@ from hfjax_app.runtime.transforms import calls_at_once
 
 SIZE_STEP = 8
 MOST_PIXELS = 4  # times those of the checkpoint's own size
-MOST_SIZES = 8  # that visitors asked for and that stay warm
 _NEUTRAL = "a"
 
 
@@ -147,9 +146,9 @@ class DiffusionPrograms:
         for name, value in given.items():
             if value is None:
                 continue
-            if type(value) is not int or not least <= value <= LARGEST or value % SIZE_STEP:
+            if type(value) is not int or not least <= value <= IMAGE_MAX_SIDE or value % SIZE_STEP:
                 raise RequestRejected(
-                    f"{name} = {value!r}: must be a multiple of {SIZE_STEP} from {least} to {LARGEST}"
+                    f"{name} = {value!r}: must be a multiple of {SIZE_STEP} from {least} to {IMAGE_MAX_SIDE}"
                 )
             own[name] = value
         wide, tall = own.values()
@@ -169,7 +168,7 @@ class DiffusionPrograms:
 
         Args:
             size: (width, height), checked.
-            keep: for good; of the others the MOST_SIZES that were asked for last are kept.
+            keep: for good; of the others the IMAGE_WARM_SIZES that were asked for last are kept.
         """
         if found := self._sized.get(size):
             self._asked_at[size] = time.monotonic()
@@ -181,7 +180,7 @@ class DiffusionPrograms:
                 if keep:
                     self._kept.add(size)
                 passing = sorted(self._sized.keys() - self._kept, key=self._asked_at.__getitem__)
-                for other in passing[:-MOST_SIZES]:
+                for other in passing[:-IMAGE_WARM_SIZES]:
                     self._sized.pop(other)
             return self._sized[size]
 

@@ -18,13 +18,12 @@ from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app import __version__
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.mask import MAX_CHARACTERS, from_text
+from hfjax_app.images.mask import MASK_CHARACTERS, from_text
 from hfjax_app.images.uploads import read_picture
+from hfjax_app.limits import RECIPE_MAX_CHARACTERS, RECIPE_MAX_NAME_CHARACTERS
 
 _JSON, _TEXT = "hfjax", "parameters"
 _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
-_MAX_TEXT = 20_000  # besides the mask
-_MAX_NAME = 300
 _SHA256 = re.compile("[0-9a-f]{64}")
 # The web UI's names of schedulers, where they differ from ours.
 _WEB_UI = {"Euler a": "Euler ancestral"}
@@ -136,10 +135,10 @@ def read_png(data: object) -> tuple[Image.Image, Recipe]:
     """
     picture = read_picture(data, "picture")
     found = picture.info.get(_JSON)
-    if isinstance(found, str) and len(found) <= _MAX_TEXT + MAX_CHARACTERS:
+    if isinstance(found, str) and len(found) <= RECIPE_MAX_CHARACTERS + MASK_CHARACTERS:
         return picture, _with_names_to_show(_from_json(found))
     text = picture.info.get(_TEXT)
-    if isinstance(text, str) and len(text) <= _MAX_TEXT:
+    if isinstance(text, str) and len(text) <= RECIPE_MAX_CHARACTERS:
         return picture, _with_names_to_show(_from_text(text))
     raise RequestRejected("the picture has no settings inside: only PNG files that came from here or a web UI have")
 
@@ -163,7 +162,7 @@ def _with_names_to_show(recipe: Recipe) -> Recipe:
     versions = recipe.versions or {}
     named = {"model": recipe.model, "revision": recipe.revision, "scheduler": recipe.scheduler}
     for name, value in (*named.items(), *(("versions", part) for pair in versions.items() for part in pair)):
-        if value is not None and not (value.isprintable() and len(value) <= _MAX_NAME):
+        if value is not None and not (value.isprintable() and len(value) <= RECIPE_MAX_NAME_CHARACTERS):
             raise RequestRejected(f"the picture's settings are forged or damaged: {name} = {value[:40]!a}")
     return recipe
 
@@ -184,7 +183,7 @@ def _from_json(text: str) -> Recipe:
     versions = values["versions"]
     if versions is not None and not all(isinstance(part, str) for pair in versions.items() for part in pair):
         raise RequestRejected("the picture's settings are forged or damaged: versions must be text")
-    if len(text) - len(values["mask"] or "") > _MAX_TEXT:
+    if len(text) - len(values["mask"] or "") > RECIPE_MAX_CHARACTERS:
         raise RequestRejected(f"the picture's settings are forged or damaged: they are {len(text):,} characters long")
     recipe = Recipe(**values)
     recipe.latent_mask()

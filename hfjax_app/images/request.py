@@ -7,15 +7,14 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import IMAGE_MAX_CHARACTERS
 from hfjax_app.validation import checked_text
 
-MAX_CHARACTERS = 1_000
 MAX_STEPS = 100
 MAX_GUIDANCE = 20.0
 SEEDS = 2**64
 MAX_SEED = SEEDS - 1
 MAX_IMAGES = 4
-LARGEST = 2048  # pixels a side
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,8 +81,8 @@ def checked_prompts(prompt: object, negative_prompt: object) -> tuple[str, str]:
     Raises:
         RequestRejected: see `checked_text`.
     """
-    prompt = checked_text(prompt, "prompt", MAX_CHARACTERS)
-    return prompt, checked_text(negative_prompt, "negative prompt", MAX_CHARACTERS, may_be_blank=True)
+    prompt = checked_text(prompt, "prompt", IMAGE_MAX_CHARACTERS)
+    return prompt, checked_text(negative_prompt, "negative prompt", IMAGE_MAX_CHARACTERS, may_be_blank=True)
 
 
 def checked_seeds(seed: object, images: object) -> tuple[int, ...]:

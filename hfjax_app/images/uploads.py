@@ -8,9 +8,8 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import PICTURE_MAX_BYTES, PICTURE_MAX_PIXELS
 
-MAX_BYTES = 10 << 20
-MAX_PIXELS = 40_000_000  # what today's cameras make
 FORMATS = ("PNG", "JPEG", "WEBP")
 
 
@@ -22,8 +21,8 @@ def read_file(path: Path, what: str) -> bytes:
     """
     try:
         size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise RequestRejected(f"{what} of {size / (1 << 20):.1f} MB: at most {MAX_BYTES >> 20} MB")
+        if size > PICTURE_MAX_BYTES:
+            raise RequestRejected(f"{what} of {size / (1 << 20):.1f} MB: at most {PICTURE_MAX_BYTES >> 20} MB")
         return path.read_bytes()
     except OSError as error:
         raise RequestRejected(f"{what} can't be read: {error.strerror or error}") from None
@@ -37,8 +36,8 @@ def from_data_url(text: object, what: str) -> bytes:
     """
     if not isinstance(text, str):
         raise RequestRejected(f"{what}: must be a data URL, not {type(text).__name__}")
-    if len(text) > MAX_BYTES * 3 // 2:
-        raise RequestRejected(f"{what} of {len(text) / (1 << 20):.1f} MB of text: at most {MAX_BYTES >> 20} MB")
+    if len(text) > PICTURE_MAX_BYTES * 3 // 2:
+        raise RequestRejected(f"{what} of {len(text) / (1 << 20):.1f} MB of text: at most {PICTURE_MAX_BYTES >> 20} MB")
     try:
         return base64.b64decode(text.rpartition("base64,")[2], validate=True)
     except ValueError:
@@ -59,11 +58,11 @@ def read_picture(data: object, what: str) -> Image.Image:
     """
     if not isinstance(data, bytes):
         raise RequestRejected(f"{what}: must be a picture file, not {type(data).__name__}")
-    if len(data) > MAX_BYTES:
-        raise RequestRejected(f"{what} of {len(data) / (1 << 20):.1f} MB: at most {MAX_BYTES >> 20} MB")
+    if len(data) > PICTURE_MAX_BYTES:
+        raise RequestRejected(f"{what} of {len(data) / (1 << 20):.1f} MB: at most {PICTURE_MAX_BYTES >> 20} MB")
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
-        if picture.width * picture.height <= MAX_PIXELS:
+        if picture.width * picture.height <= PICTURE_MAX_PIXELS:
             picture.load()
             turned = ImageOps.exif_transpose(picture)
             turned.info = picture.info | {"frames": getattr(picture, "n_frames", 1)}
@@ -73,7 +72,7 @@ def read_picture(data: object, what: str) -> Image.Image:
     except Exception as error:  # Pillow's decoders raise whatever a damaged file leads to
         reason = "it is damaged" if data[:4] in (b"\x89PNG", b"RIFF") or data[:2] == b"\xff\xd8" else "it is none"
         raise RequestRejected(f"{what} can't be read as a PNG, JPEG or WebP picture: {reason}") from error
-    raise RequestRejected(f"{what} has too many pixels: at most {MAX_PIXELS // 10**6} million")
+    raise RequestRejected(f"{what} has too many pixels: at most {PICTURE_MAX_PIXELS // 10**6} million")
 
 
 def _in_8_bits(picture: Image.Image) -> Image.Image:

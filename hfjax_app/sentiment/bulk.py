@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import IO
 
 from hfjax_app.errors import HfjaxError, RequestRejected
+from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
 from hfjax_app.sentiment.classifier import SentimentClassifier
 from hfjax_app.sentiment.prediction import Verdict
-from hfjax_app.sentiment.request import MAX_CHARACTERS
 from hfjax_app.sentiment.table import Cell
 from hfjax_app.validation import checked_text
 
@@ -113,7 +113,7 @@ def _piece(cells: Iterator[tuple[int, Cell]]) -> Iterator[tuple[int, Cell]]:
     characters = 0
     for number, cell in islice(cells, _PIECE_ROWS):
         yield number, cell
-        characters += min(len(cell.text), MAX_CHARACTERS)
+        characters += min(len(cell.text), SENTIMENT_MAX_CHARACTERS)
         if characters >= _PIECE_CHARACTERS:
             return
 
@@ -121,7 +121,7 @@ def _piece(cells: Iterator[tuple[int, Cell]]) -> Iterator[tuple[int, Cell]]:
 def _judged(classifier: SentimentClassifier, piece: list[tuple[int, Cell]]) -> list[Row]:
     notes = [cell.note or _fault(cell.text) for _, cell in piece]
     good = [at for at, (_, cell) in enumerate(piece) if not _fault(cell.text)]
-    texts = [piece[at][1].text[:MAX_CHARACTERS] for at in good]
+    texts = [piece[at][1].text[:SENTIMENT_MAX_CHARACTERS] for at in good]
     verdicts: dict[int, Verdict] = {}
     for at, text, verdict in zip(good, texts, classifier.judge(texts), strict=True):
         shortened = len(text) < len(piece[at][1].text)
@@ -133,7 +133,7 @@ def _judged(classifier: SentimentClassifier, piece: list[tuple[int, Cell]]) -> l
         if verdict.cut:
             notes[at] = _joined(notes[at], f"first {classifier.token_limit} tokens used")
         elif shortened:
-            notes[at] = _joined(notes[at], f"first {MAX_CHARACTERS:,} characters used")
+            notes[at] = _joined(notes[at], f"first {SENTIMENT_MAX_CHARACTERS:,} characters used")
     return [
         Row(number=number, text=_whole(cell.text), verdict=verdicts.get(at), note=notes[at])
         for at, (number, cell) in enumerate(piece)
@@ -145,7 +145,7 @@ def _fault(text: str) -> str:
     if not text.strip():
         return "empty"
     try:
-        checked_text(text[:MAX_CHARACTERS], "text", MAX_CHARACTERS)
+        checked_text(text[:SENTIMENT_MAX_CHARACTERS], "text", SENTIMENT_MAX_CHARACTERS)
     except RequestRejected as error:
         return str(error)
     return ""

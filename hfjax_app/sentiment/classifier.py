@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import load
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
@@ -29,7 +30,7 @@ from hfjax_app.sentiment.micro_batch import MicroBatcher
 from hfjax_app.sentiment.prediction import Verdict
 from hfjax_app.sentiment.priority_semaphore import Turns
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
-from hfjax_app.sentiment.request import MAX_CHARACTERS, checked_texts
+from hfjax_app.sentiment.request import checked_texts
 from hfjax_app.validation import checked_text
 
 _Batch = tuple[list[int], int, int]  # which texts, the rows of their program, its length
@@ -109,14 +110,14 @@ class SentimentClassifier:
         Raises:
             RequestRejected: as `classify`.
         """
-        return self._encoder.count(checked_text(text, "text", MAX_CHARACTERS))
+        return self._encoder.count(checked_text(text, "text", SENTIMENT_MAX_CHARACTERS))
 
     def classify(self, texts: list[str]) -> list[dict[str, float]]:
         """The probability of each label for each text, labels in the checkpoint's order.
 
         Args:
-            texts: at most MAX_TEXTS, of at most MAX_CHARACTERS characters each. A text of more than `token_limit`
-                tokens is judged by its beginning.
+            texts: at most SENTIMENT_MAX_TEXTS, of at most SENTIMENT_MAX_CHARACTERS characters each. A text of more than
+                `token_limit` tokens is judged by its beginning.
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed for any of the texts.
@@ -135,7 +136,7 @@ class SentimentClassifier:
             RequestRejected: not a text, blank, too long, or too many are waiting.
             EngineStopped: `stop` was called.
         """
-        return self._batcher.submit(checked_text(text, "text", MAX_CHARACTERS))
+        return self._batcher.submit(checked_text(text, "text", SENTIMENT_MAX_CHARACTERS))
 
     def explain(self, text: str, label: str | None = None) -> Explanation:
         """How much each word moved the model towards a label, or away from it.
@@ -148,7 +149,7 @@ class SentimentClassifier:
             RequestRejected: as `classify`, or there is no such label.
             ModelUnavailable: the classifier was made without `explains`.
         """
-        checked_text(text, "text", MAX_CHARACTERS)
+        checked_text(text, "text", SENTIMENT_MAX_CHARACTERS)
         if label is not None and label not in self.labels:
             raise RequestRejected(f"label {label!r}: must be one of {', '.join(self.labels)}")
         if self._explainer is None:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.limits import SENTIMENT_QUEUE
 from hfjax_app.sentiment.prediction import Verdict
 
 WINDOW_S = 0.002
 LIMIT = 64  # texts of one call
-WAITING = 1024
 
 _Request = tuple[str, "Future[Verdict]"]
 
@@ -27,7 +27,7 @@ class MicroBatcher:
     def __init__(self, judge: Callable[[list[str]], list[Verdict | Exception]], *, window_s: float = WINDOW_S):
         self._judge = judge
         self._window_s = window_s
-        self._inbox: queue.Queue[_Request | None] = queue.Queue(WAITING)
+        self._inbox: queue.Queue[_Request | None] = queue.Queue(SENTIMENT_QUEUE)
         self._lock = threading.Lock()  # nothing is put behind the end
         self._open = True
         self._thread = threading.Thread(target=self._run, name="sentiment", daemon=True)
@@ -47,7 +47,9 @@ class MicroBatcher:
             try:
                 self._inbox.put_nowait((text, future))
             except queue.Full:
-                raise RequestRejected(f"the classifier is busy: {WAITING:,} texts are waiting; try again") from None
+                raise RequestRejected(
+                    f"the classifier is busy: {SENTIMENT_QUEUE:,} texts are waiting; try again"
+                ) from None
         return future
 
     def stop(self) -> None:

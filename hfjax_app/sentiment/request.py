@@ -1,10 +1,8 @@
 """Texts that a classifier takes, checked before anything is computed."""
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, SENTIMENT_MAX_TEXTS
 from hfjax_app.validation import checked_text
-
-MAX_CHARACTERS = 10_000
-MAX_TEXTS = 256
 
 
 def checked_texts(texts: object) -> list[str]:
@@ -15,8 +13,8 @@ def checked_texts(texts: object) -> list[str]:
     """
     if not isinstance(texts, list):
         raise RequestRejected(f"texts: must be a list of texts, not {type(texts).__name__}")
-    if len(texts) > MAX_TEXTS:
-        raise RequestRejected(f"{len(texts):,} texts: at most {MAX_TEXTS} a call")
+    if len(texts) > SENTIMENT_MAX_TEXTS:
+        raise RequestRejected(f"{len(texts):,} texts: at most {SENTIMENT_MAX_TEXTS} a call")
     for number, text in enumerate(texts, 1):
-        checked_text(text, "text" if len(texts) == 1 else f"text {number}", MAX_CHARACTERS)
+        checked_text(text, "text" if len(texts) == 1 else f"text {number}", SENTIMENT_MAX_CHARACTERS)
     return texts

@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import IO
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import (
+    TABLE_MAX_BYTES,
+    TABLE_MAX_COLUMNS,
+    TABLE_MAX_KEY_CHARACTERS,
+    TABLE_MAX_NAME_CHARACTERS,
+    TABLE_MAX_ROWS,
+)
 
-MAX_BYTES = 10 << 20
-MAX_ROWS = 100_000
-MAX_COLUMNS = 256
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 
 _DELIMITERS = ",;\t|"
@@ -34,7 +38,6 @@ _ARCHIVES = {
     b"7z\xbc\xaf": "a 7z archive",
 }
 _LINES = "line"
-_NAME_CHARACTERS, _KEY_CHARACTERS = 80, 1_000
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and half a surrogate pair
 
 
@@ -100,14 +103,14 @@ def pasted(text: object) -> Table:
     """The lines of a text box, an empty line being an empty row.
 
     Raises:
-        RequestRejected: no text at all, or more of it than MAX_BYTES or MAX_ROWS.
+        RequestRejected: no text at all, or more of it than TABLE_MAX_BYTES or TABLE_MAX_ROWS.
     """
     if not isinstance(text, str):
         raise RequestRejected(f"texts: must be lines of text, not {type(text).__name__}")
     if not text.strip():
         raise RequestRejected("no texts: paste some lines or choose a file first")
-    if len(text) > MAX_BYTES:
-        raise RequestRejected(f"{len(text):,} characters: at most {MAX_BYTES:,}")
+    if len(text) > TABLE_MAX_BYTES:
+        raise RequestRejected(f"{len(text):,} characters: at most {TABLE_MAX_BYTES:,}")
     rows = _counted(_lines(_opened(text, "")))
     return Table(name="pasted lines", kind=".txt", columns=(_LINES,), likely=_LINES, rows=rows, _source=text)
 
@@ -130,8 +133,8 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
         raise RequestRejected(f"{name!r}: the name must end in one of {', '.join(SUFFIXES)}")
     kind = ".jsonl" if kind == ".ndjson" else kind
     size = path.stat().st_size
-    if size > MAX_BYTES:
-        raise RequestRejected(f"{name!r} has {size:,} bytes: at most {MAX_BYTES:,}")
+    if size > TABLE_MAX_BYTES:
+        raise RequestRejected(f"{name!r} has {size:,} bytes: at most {TABLE_MAX_BYTES:,}")
     encoding = _encoding(path, name)
     shared = {"name": name, "kind": kind, "_source": path, "_encoding": encoding}
     with _opened(path, encoding) as file:
@@ -160,8 +163,8 @@ def _csv_table(file: IO[str], has_header: bool, quoting: int, shared: dict) -> T
     first = next((row for row in records), None)
     if not first:
         raise RequestRejected(f"{name!r}: the first row is empty; it should hold the columns' names or a text")
-    if len(first) > MAX_COLUMNS:
-        raise RequestRejected(f"{name!r} has {len(first):,} columns: at most {MAX_COLUMNS}")
+    if len(first) > TABLE_MAX_COLUMNS:
+        raise RequestRejected(f"{name!r} has {len(first):,} columns: at most {TABLE_MAX_COLUMNS}")
     columns = _unique(first if has_header else [""] * len(first))
     sample = [] if has_header else [first]
 
@@ -187,7 +190,7 @@ def _json_table(file: IO[str], shared: dict) -> Table:
                 value = _parsed(line)
                 fields = {_LINES: value} if isinstance(value, str) else value if isinstance(value, dict) else {}
                 for key, text in fields.items():
-                    if not key.strip() or len(key) > _KEY_CHARACTERS or _UNSHOWN.search(key):
+                    if not key.strip() or len(key) > TABLE_MAX_KEY_CHARACTERS or _UNSHOWN.search(key):
                         continue
                     lengths[key] = lengths.get(key, 0) + (len(text) if isinstance(text, str) else 0)
             yield line
@@ -197,8 +200,8 @@ def _json_table(file: IO[str], shared: dict) -> Table:
         raise RequestRejected(
             f'{shared["name"]!r}: its first {_SAMPLE} lines hold no JSON objects like {{"text": "..."}}'
         )
-    if len(lengths) > MAX_COLUMNS:
-        raise RequestRejected(f"{shared['name']!r} has {len(lengths):,} fields: at most {MAX_COLUMNS}")
+    if len(lengths) > TABLE_MAX_COLUMNS:
+        raise RequestRejected(f"{shared['name']!r} has {len(lengths):,} fields: at most {TABLE_MAX_COLUMNS}")
     columns = tuple(lengths)
     return Table(columns=columns, likely=_likely(columns, list(lengths.values())), rows=rows, **shared)
 
@@ -211,7 +214,7 @@ def _likely(columns: tuple[str, ...], lengths: list[int]) -> str:
 
 def _unique(names: list[str]) -> tuple[str, ...]:
     """Names for the columns: their own, and numbers where those are missing or repeat."""
-    names = [" ".join(name.split())[:_NAME_CHARACTERS] for name in names]
+    names = [" ".join(name.split())[:TABLE_MAX_NAME_CHARACTERS] for name in names]
     columns: list[str] = []
     for number, name in enumerate(names, 1):
         if not name or name in columns:
@@ -288,8 +291,8 @@ def _counted(rows: Iterator[object]) -> int:
     count = 0
     for _ in rows:
         count += 1
-        if count > MAX_ROWS:
-            raise RequestRejected(f"more than {MAX_ROWS:,} rows: split the file")
+        if count > TABLE_MAX_ROWS:
+            raise RequestRejected(f"more than {TABLE_MAX_ROWS:,} rows: split the file")
     return count
 
 

@@ -5,21 +5,19 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from hfjax_app.backends import Backends
+from hfjax_app.limits import HTTP_MAX_BODY, HTTP_MAX_UPLOAD
 from hfjax_app.server.health import add_health
 from hfjax_app.server.middleware import BodyLimit, ContentPolicy
 from hfjax_app.studio.page import build_studio
 from hfjax_app.studio.scripts import run_first
 from hfjax_app.studio.theme import CSS, HEAD, theme
 
-MAX_BODY = 16 << 20  # bytes of one request: a picture of the largest size as text, and a little more
-MAX_UPLOAD = "10mb"  # of a file; the backends look closer
-
 
 def studio_app(backends: Backends) -> FastAPI:
     """The studio as an ASGI app with its page at / and the state of the backends at /health."""
     run_first()
     app = FastAPI(openapi_url=None)
-    app.add_middleware(BodyLimit, limit=MAX_BODY)
+    app.add_middleware(BodyLimit, limit=HTTP_MAX_BODY)
     app.add_middleware(ContentPolicy)
 
     @app.get("/gradio_api/deep_link")
@@ -36,7 +34,7 @@ def studio_app(backends: Backends) -> FastAPI:
         css_paths=[CSS],
         head=HEAD,
         show_error=False,
-        max_file_size=MAX_UPLOAD,
+        max_file_size=HTTP_MAX_UPLOAD,
         footer_links=["api", "settings"],
         run_history=False,
         ssr_mode=False,

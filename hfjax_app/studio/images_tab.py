@@ -14,7 +14,8 @@ from gradio.processing_utils import save_bytes_to_cache, save_pil_to_cache
 from PIL import Image
 
 from hfjax_app.api.gradio_errors import streamed
-from hfjax_app.api.images import CONCURRENCY, EVENT, ImagesApi
+from hfjax_app.api.images import EVENT, ImagesApi
+from hfjax_app.limits import GALLERY_PICTURES, IMAGES_AT_ONCE
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.picture_input import PictureInput, size_of
 from hfjax_app.studio.recipe_panel import RecipePanel
@@ -23,7 +24,6 @@ from hfjax_app.studio.session_storage import keep
 from hfjax_app.studio.tab import Shared, Tab
 from hfjax_app.studio.updates import afterwards
 
-GALLERY_LIMIT = 24
 SESSION_S = 4 * 3600
 REDRAW_S = 0.1  # at least, from one preview on a page to the next
 RANDOM_SEEDS = 2**32  # short enough to read
@@ -142,7 +142,7 @@ class ImagesTab(Tab):
             *(self._seed, self._is_random, self._source.editor, self._strength),
         ]
         self._recipe.reuse.click(
-            self._reuse, self._recipe.file, [*settings, self._progress_line], **shared, concurrency_limit=CONCURRENCY
+            self._reuse, self._recipe.file, [*settings, self._progress_line], **shared, concurrency_limit=IMAGES_AT_ONCE
         )
         at_once = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
         # who types or pastes one wants that; `input` hears of keys only, `change` also of seeds that were drawn
@@ -168,7 +168,7 @@ class ImagesTab(Tab):
     def _restored(self, kept: object) -> list[Any]:
         """The gallery of before a reload, as far as its pictures are still there and were made here."""
         made = []
-        for entry in kept[:GALLERY_LIMIT] if isinstance(kept, list) else []:
+        for entry in kept[:GALLERY_PICTURES] if isinstance(kept, list) else []:
             match entry:
                 case [str(file), str(caption)] if file in self._files and Path(file).exists():
                     made.append((file, caption))
@@ -217,7 +217,7 @@ class ImagesTab(Tab):
                     yield [picture, line, same, same, same, same, *_busy()]
                     continue
                 captions = [f"{prompt} · seed {picture.seed}" for picture in last.pictures]
-                made = [*zip(files, captions, strict=True), *made][:GALLERY_LIMIT]
+                made = [*zip(files, captions, strict=True), *made][:GALLERY_PICTURES]
                 sizes = gr.Dropdown(_sizes(generator))  # another size has become one of them
                 gallery = gr.Gallery(made, visible=True)
                 yield [picture, line, str(last.pictures[0].seed), sizes, gallery, made, *_busy()]

@@ -15,13 +15,12 @@ import pandas as pd
 from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import LISTS_AT_ONCE, LISTS_WAITING
 from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNJUDGED, Results, Row, judged
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.updates import afterwards
 
-AT_ONCE = 2  # lists; single texts go before them
-CONCURRENCY = 16  # of lists that are judged or wait in line
 HEARTBEAT_S = 0.5  # a closed page is noticed when it is told its place
 ROWS_SHOWN = 500
 SHOWN_CHARACTERS = 300
@@ -128,7 +127,7 @@ class ManyTexts:
             [lines, file, has_header, column],
             outputs,
             concurrency_id="sentiment-many",
-            concurrency_limit=CONCURRENCY,
+            concurrency_limit=LISTS_WAITING,
             **at_once,
         )
         afterwards(work, [button, cancel], _idle())
@@ -160,7 +159,7 @@ class ManyTexts:
             buttons = gr.Button(interactive=False), gr.Button(interactive=True)
             # Not `visible`: Gradio's charts log errors when they are taken out and put back within a moment.
             yield [run, _note("Starting …"), gr.Column(elem_classes="gone"), *same[:6], *buttons]
-            while (place := self._line.index(run) + 1 - AT_ONCE) > 0 and not run.cancelled:
+            while (place := self._line.index(run) + 1 - LISTS_AT_ONCE) > 0 and not run.cancelled:
                 yield [gr.skip(), _note(f"Place {place} in line"), *same]
                 await asyncio.sleep(HEARTBEAT_S)
             started = time.perf_counter()

@@ -4,6 +4,7 @@ import gradio as gr
 
 from hfjax_app.api.endpoints import Endpoints
 from hfjax_app.backends import Backends
+from hfjax_app.limits import EVENTS_AT_ONCE, SESSIONS
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
@@ -14,10 +15,6 @@ from hfjax_app.studio.tab import Shared, Tab
 
 TITLE = "hfjax studio"
 TABS: tuple[type[Tab], ...] = (ChatTab, SentimentTab, ImagesTab)  # in their order on the page
-EVENTS_AT_ONCE = 160  # more than chats, pictures and lists that may wait together, so that none keeps out the others
-SESSIONS = (
-    1_000  # pages and API calls whose values Gradio keeps; it makes 200 kB for each call and forgets it only here
-)
 PICTURES_KEPT_S = 24 * 3600
 QUEUE_LOOK_S = 0.01  # how often Gradio's queue looks for work: by itself every millisecond, a fourteenth of a core
 

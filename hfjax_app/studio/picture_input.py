@@ -10,10 +10,8 @@ from gradio.components.base import server
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import PICTURE_ID_CHARACTERS, PICTURES_SENT, PICTURES_SENT_BYTES
 
-MAX_SENT = 256  # pictures that pages' editors have sent and not asked for; each stroke of a brush sends another
-MAX_SENT_BYTES = 256 << 20
-_MAX_ID = 40  # characters; the page's have about eleven
 _KINDS = ("background", "layer", "composite")
 
 
@@ -27,7 +25,7 @@ class SentPictures:
         most_bytes: and so much.
     """
 
-    def __init__(self, most: int = MAX_SENT, most_bytes: int = MAX_SENT_BYTES):
+    def __init__(self, most: int = PICTURES_SENT, most_bytes: int = PICTURES_SENT_BYTES):
         self._most, self._most_bytes = most, most_bytes
         self._sent: dict[str, dict[str, bytes]] = {}
         self._forgotten: deque[str] = deque(maxlen=4 * most)
@@ -41,7 +39,7 @@ class SentPictures:
         if not isinstance(data, dict) or not files:
             return
         number, kind = data.get("id"), data.get("type")
-        if not isinstance(number, str) or len(number) > _MAX_ID or kind not in _KINDS:
+        if not isinstance(number, str) or len(number) > PICTURE_ID_CHARACTERS or kind not in _KINDS:
             return
         if kind == "layer" and data.get("index") not in (0, "0"):
             return

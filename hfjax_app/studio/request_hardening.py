@@ -11,7 +11,7 @@ from gradio import processing_utils
 from gradio.queueing import Queue
 from gradio.state_holder import SessionState
 
-LINE_LIMIT = 128  # events that wait for one tab's turn
+from hfjax_app.limits import EVENTS_WAITING
 
 
 def harden(page: gr.Blocks) -> None:
@@ -37,6 +37,6 @@ class _LineForEachKind(Queue):
     async def push(self, body: Any, request: Any, username: str | None) -> Any:
         if body.fn_index in self.blocks.fns:
             line = self.event_queue_per_concurrency_id.get(self.blocks.fns[body.fn_index].concurrency_id)
-            if line is not None and len(line.queue) >= LINE_LIMIT:
-                return False, f"Too many wait already: {LINE_LIMIT}. Try again later.", "queue_full"
+            if line is not None and len(line.queue) >= EVENTS_WAITING:
+                return False, f"Too many wait already: {EVENTS_WAITING}. Try again later.", "queue_full"
         return await super().push(body, request, username)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import CHAT_MAX_NOTE_CHARACTERS
 
 # An answer that is still growing says so, so that one that never went on can be told from one that has ended.
 _GROWING, _ENDED = '<small class="note growing">', '<small class="note">'
 _TAG = re.compile(r"<[^<>]*>")
-_MAX_NOTE = 1_000  # characters; ours have some hundred
 # What begins a tag where Gradio's Markdown shows a question, outside of code. A character that is not seen makes text
 # of it; clipboard.js takes it away again.
 _TAG_BEGINS = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)|<(?=[a-zA-Z/!?])", re.DOTALL)
@@ -60,7 +60,7 @@ def _message(message: object) -> Message:
         case {"role": "user" | "assistant" as role, "content": str(text)}:
             return Message(role=role, text=as_typed(text))
         case {"role": "user" | "assistant" as role, "content": [{"text": str(text)}, *notes]}:
-            under = str(notes[0].get("text", ""))[:_MAX_NOTE] if _is_part(notes) else ""
+            under = str(notes[0].get("text", ""))[:CHAT_MAX_NOTE_CHARACTERS] if _is_part(notes) else ""
             return Message(role=role, text=as_typed(text), note=under)
     raise RequestRejected("each message needs a role of user or assistant and a text")
 

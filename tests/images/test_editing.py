@@ -13,8 +13,9 @@ from PIL import Image, ImageDraw
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
-from hfjax_app.images.pipeline import MOST_SIZES, DiffusionPrograms, SizedPrograms
+from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.schedule import GivenNoise
+from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime.programs import Programs
 
 from .pipelines import stable_diffusion_3
@@ -208,7 +209,7 @@ def test_sizes_that_are_asked_for_again_stay_warm(make_pipeline: Callable, monke
     programs = DiffusionPrograms(make_pipeline())
     made = programs.sized(programs.size)
     monkeypatch.setattr("hfjax_app.images.pipeline.SizedPrograms", lambda *args, **options: made)
-    sizes = [(40 + 8 * i, 32) for i in range(MOST_SIZES + 1)]
+    sizes = [(40 + 8 * i, 32) for i in range(IMAGE_WARM_SIZES + 1)]
     for size in sizes:
         programs.sized(size)
         programs.sized(sizes[0])

@@ -25,8 +25,8 @@ from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
-from hfjax_app.images.generator import SERVED_TOGETHER
 from hfjax_app.images.schedule import GivenNoise
+from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 
 NOISE = np.random.default_rng(7).standard_normal((1, 4, 16, 16)).astype(np.float32)
 
@@ -432,7 +432,9 @@ def test_a_bad_folder_says_why(
 def test_who_waits_for_another_size_takes_no_place_from_those_who_can_draw(generator: ImageGenerator) -> None:
     """Four who asked for new sizes kept everybody else in the line until the last of them was compiled. No other test
     may have asked for these sizes."""
-    waiting = [generator.generate("a", width=32 + 8 * i, height=64, steps=1) for i in range(1, SERVED_TOGETHER + 1)]
+    waiting = [
+        generator.generate("a", width=32 + 8 * i, height=64, steps=1) for i in range(1, IMAGES_SERVED_TOGETHER + 1)
+    ]
     assert all("compiles about" in next(each).reason for each in waiting)
     assert isinstance(next(generator.generate("a", steps=1)), ImageStep)
     for each in waiting:

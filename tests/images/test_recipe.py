@@ -18,7 +18,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, Verdict, replay
 from hfjax_app.images.mask import from_text, to_text
 from hfjax_app.images.recipe import Recipe, digest, read_png, to_png
-from hfjax_app.images.request import LARGEST
+from hfjax_app.limits import IMAGE_MAX_SIDE
 
 RECIPE = Recipe(
     prompt="a red dot, twice\non two lines",
@@ -292,7 +292,7 @@ def test_masks_that_do_not_fit_their_picture_are_refused(generator: ImageGenerat
         replayed(np.ones((16, 16), bool), image=None)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 16), (LARGEST, LARGEST)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 16), (IMAGE_MAX_SIDE, IMAGE_MAX_SIDE)], ids=str)
 def test_masks_survive_their_file(shape: tuple[int, int]) -> None:
     """Of any size that a picture can have, beside the longest prompts."""
     mask = np.random.default_rng(0).random(shape) < 0.5

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.uploads import MAX_BYTES, from_data_url, read_file, read_picture
+from hfjax_app.images.uploads import from_data_url, read_file, read_picture
+from hfjax_app.limits import PICTURE_MAX_BYTES
 
 
 def encoded(kind: str = "PNG", **options: object) -> bytes:
@@ -62,7 +63,7 @@ def test_a_photograph_is_turned_as_it_was_held() -> None:
         (bomb(20_000, 20_000), "too many pixels: at most 40 million"),
         (bomb(12_000, 9_000), "too many pixels"),
         (bomb(8_000, 6_000), "too many pixels: at most 40 million"),
-        (b"\x89PNG" + b"x" * MAX_BYTES, "10.0 MB: at most 10 MB"),
+        (b"\x89PNG" + b"x" * PICTURE_MAX_BYTES, "10.0 MB: at most 10 MB"),
         (None, "must be a picture file, not NoneType"),
         ("/etc/passwd", "must be a picture file, not str"),
     ],
@@ -77,7 +78,7 @@ def test_what_is_no_picture_is_refused(data: object, message: str) -> None:
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
     large = tmp_path / "large.png"
     with large.open("wb") as file:
-        file.truncate(MAX_BYTES + 1)
+        file.truncate(PICTURE_MAX_BYTES + 1)
     with pytest.raises(RequestRejected, match="at most 10 MB"):
         read_file(large, "picture")
     with pytest.raises(RequestRejected, match="can't be read: No such file"):

@@ -7,8 +7,9 @@ from concurrent.futures import wait
 import pytest
 
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
+from hfjax_app.limits import SENTIMENT_QUEUE
 from hfjax_app.sentiment import SentimentClassifier, Verdict
-from hfjax_app.sentiment.micro_batch import WAITING, MicroBatcher
+from hfjax_app.sentiment.micro_batch import MicroBatcher
 from hfjax_app.sentiment.priority_semaphore import Turns
 
 
@@ -96,7 +97,7 @@ def test_a_full_line_refuses() -> None:
     held = batcher.submit("a")
     while not held.running():
         time.sleep(0.001)
-    for _ in range(WAITING):
+    for _ in range(SENTIMENT_QUEUE):
         batcher.submit("a")
     with pytest.raises(RequestRejected, match="1,024 texts are waiting"):
         batcher.submit("a")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import TABLE_MAX_BYTES, TABLE_MAX_ROWS
 from hfjax_app.sentiment import table
 from hfjax_app.sentiment.table import Cell, opened, pasted
 
@@ -172,7 +173,7 @@ def test_ten_million_rows_are_refused_before_they_are_read(tmp_path: Path, monke
     monkeypatch.setattr(table, "_lines", lambda file: (seen.append(1) or line for line in lines(file)))
     with pytest.raises(RequestRejected, match="more than 100,000 rows"):
         opened(write(tmp_path, "a.txt", b"\n" * 10_000_000))
-    assert len(seen) == table.MAX_ROWS + 1
+    assert len(seen) == TABLE_MAX_ROWS + 1
     with pytest.raises(RequestRejected, match="more than 100,000 rows"):
         pasted("x\n" * 1_000_000)
 
@@ -182,7 +183,7 @@ def test_pastes_that_are_refused(text: object, says: str) -> None:
     with pytest.raises(RequestRejected, match=says):
         pasted(text)
     with pytest.raises(RequestRejected, match="at most 10,485,760"):
-        pasted("x" * (table.MAX_BYTES + 1))
+        pasted("x" * (TABLE_MAX_BYTES + 1))
 
 
 def test_a_column_that_does_not_exist() -> None:

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
-from hfjax_app.server.app import MAX_BODY
+from hfjax_app.limits import HTTP_MAX_BODY
 
 from .conftest import Studio, http, running
 
@@ -268,7 +268,7 @@ def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callab
     noise = np.random.default_rng(0).integers(0, 256, (1950, 2600, 3), np.uint8)
     photo = tmp_path / "photo.jpg"
     Image.fromarray(noise).save(photo, quality=50)
-    assert noise.nbytes > MAX_BODY * 3 / 4, "as text"
+    assert noise.nbytes > HTTP_MAX_BODY * 3 / 4, "as text"
     page = visit(studio, tab="Images")
     set_number(page, "steps", "2")
     editor = open_editor(page)

@@ -27,7 +27,7 @@ from playwright.sync_api import Page, expect
 from hfjax_app.backends import Backends
 from hfjax_app.images import ImageGenerator, ImageStep
 from hfjax_app.images.denoiser import Denoiser
-from hfjax_app.images.generator import SERVED_TOGETHER
+from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.server.app import studio_app
 from hfjax_app.settings import Settings
 from tests.images.pipelines import stable_diffusion
@@ -156,7 +156,7 @@ def alone(generator: ImageGenerator, seed: int) -> bytes:
 
 def wait_for_places(generator: ImageGenerator) -> None:
     """As many are served together as ever: whoever ended has left, or this waits until it has."""
-    served = [generator.generate("red dot", steps=2, seed=100 + i) for i in range(SERVED_TOGETHER)]
+    served = [generator.generate("red dot", steps=2, seed=100 + i) for i in range(IMAGES_SERVED_TOGETHER)]
     for moments in served:
         assert any(isinstance(moment, ImageStep) for moment in moments)
         moments.close()

@@ -17,7 +17,8 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from hfjax_app.studio.request_hardening import LINE_LIMIT, harden
+from hfjax_app.limits import EVENTS_WAITING
+from hfjax_app.studio.request_hardening import harden
 
 from .conftest import ROOT, Studio, free_port, http
 
@@ -121,8 +122,8 @@ def test_a_full_line_is_its_own(held: tuple[str, threading.Event]) -> None:
     """Who floods one endpoint and fetches no answer closed all tabs: Gradio counts everybody's events together."""
     url, _ = held
     with httpx.Client(timeout=30) as client:
-        answers = [client.post(f"{url}/slow", json={"data": []}) for _ in range(LINE_LIMIT + 3)]
-        assert [answer.status_code for answer in answers[:LINE_LIMIT]] == [200] * LINE_LIMIT
+        answers = [client.post(f"{url}/slow", json={"data": []}) for _ in range(EVENTS_WAITING + 3)]
+        assert [answer.status_code for answer in answers[:EVENTS_WAITING]] == [200] * EVENTS_WAITING
         assert answers[-1].status_code == 503
         assert "Too many wait already" in answers[-1].text
         event = client.post(f"{url}/quick", json={"data": []}).json()["event_id"]

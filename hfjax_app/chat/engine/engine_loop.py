@@ -22,8 +22,8 @@ from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING, Drafts, Mad
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs, handed_out
 from hfjax_app.errors import EngineStopped, RequestRejected, kind_and_line
+from hfjax_app.limits import CHAT_QUEUE
 
-QUEUE_LIMIT = 256
 MAX_FAILURES = 3  # in a row, with nothing that went well in between: then the engine gives up
 
 _Kind = tuple[int, bool]  # of a decode call: for how many slots, and whether it drafts
@@ -114,8 +114,8 @@ class Worker:
         with self._changed:
             if not self.alive:
                 raise EngineStopped(f"the chat engine is not running: {self.why}") from self._cause
-            if len(self.scheduler.waiting) >= QUEUE_LIMIT:
-                raise RequestRejected(f"the chat engine is busy: {QUEUE_LIMIT} requests are waiting; try again later")
+            if len(self.scheduler.waiting) >= CHAT_QUEUE:
+                raise RequestRejected(f"the chat engine is busy: {CHAT_QUEUE} requests are waiting; try again later")
             self.scheduler.submit(request)
             self._requests += 1
             self._changed.notify()

@@ -15,14 +15,16 @@ from typing import Any
 from jinja2 import TemplateError
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import (
+    CHAT_MAX_ANSWER_CHARACTERS,
+    CHAT_MAX_CHARACTERS,
+    CHAT_MAX_CONVERSATION_CHARACTERS,
+    CHAT_MAX_MESSAGES,
+)
 from hfjax_app.validation import checked_text
 
 Message = dict[str, str]
 
-MAX_CHARACTERS = 20_000
-MAX_ANSWER_CHARACTERS = 400_000  # an answer comes back with the next question; a long context makes long ones
-MAX_CONVERSATION_CHARACTERS = 4_000_000
-MAX_MESSAGES = 1_000
 _ROLES = ("user", "assistant")
 _CHARACTERS_A_TOKEN = 100  # more than any text has in the mean, so that a template may leave out most of it
 _CUT = 1_000  # characters: shorter texts are tokenized as a whole
@@ -38,8 +40,8 @@ def checked_messages(messages: object) -> list[Message]:
     """
     if not isinstance(messages, list) or not messages:
         raise RequestRejected("the conversation must be a list of messages, and not empty")
-    if len(messages) > MAX_MESSAGES:
-        raise RequestRejected(f"conversation of {len(messages):,} messages: at most {MAX_MESSAGES:,}")
+    if len(messages) > CHAT_MAX_MESSAGES:
+        raise RequestRejected(f"conversation of {len(messages):,} messages: at most {CHAT_MAX_MESSAGES:,}")
     turns: list[tuple[str, list[str]]] = []
     total = in_a_row = 0  # characters
     for message in messages:
@@ -47,11 +49,11 @@ def checked_messages(messages: object) -> list[Message]:
             raise RequestRejected(f"each message needs a role of {' or '.join(_ROLES)} and a content")
         role = message["role"]
         answer = role == "assistant"
-        limit = MAX_ANSWER_CHARACTERS if answer else MAX_CHARACTERS
+        limit = CHAT_MAX_ANSWER_CHARACTERS if answer else CHAT_MAX_CHARACTERS
         content = checked_text(message.get("content"), "message", limit, may_be_blank=answer)
         total += len(content)
-        if total > MAX_CONVERSATION_CHARACTERS:
-            raise RequestRejected(f"conversation of more than {MAX_CONVERSATION_CHARACTERS:,} characters")
+        if total > CHAT_MAX_CONVERSATION_CHARACTERS:
+            raise RequestRejected(f"conversation of more than {CHAT_MAX_CONVERSATION_CHARACTERS:,} characters")
         if turns and turns[-1][0] == role:
             turns[-1][1].append(content)
             in_a_row += len(content)

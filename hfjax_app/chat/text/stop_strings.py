@@ -3,11 +3,8 @@
 from collections.abc import Sequence
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import CHAT_MAX_STOP_CHARACTERS, CHAT_MAX_STOPS
 from hfjax_app.validation import checked_text
-
-MAX_STOPS = 8
-
-MAX_STOP_CHARACTERS = 100
 
 
 def checked_stop(stop: object) -> tuple[str, ...]:
@@ -18,9 +15,9 @@ def checked_stop(stop: object) -> tuple[str, ...]:
     """
     if not isinstance(stop, list | tuple):
         raise RequestRejected(f"stop: must be a list of strings, not {type(stop).__name__}")
-    if len(stop) > MAX_STOPS:
-        raise RequestRejected(f"stop of {len(stop):,} strings: at most {MAX_STOPS}")
-    texts = tuple(checked_text(text, "stop string", MAX_STOP_CHARACTERS, may_be_blank=True) for text in stop)
+    if len(stop) > CHAT_MAX_STOPS:
+        raise RequestRejected(f"stop of {len(stop):,} strings: at most {CHAT_MAX_STOPS}")
+    texts = tuple(checked_text(text, "stop string", CHAT_MAX_STOP_CHARACTERS, may_be_blank=True) for text in stop)
     if "" in texts:
         raise RequestRejected("stop: an empty string would end every answer at once")
     return texts

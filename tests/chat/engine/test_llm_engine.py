@@ -14,9 +14,9 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.engine_loop import QUEUE_LIMIT
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.limits import CHAT_QUEUE
 from hfjax_app.runtime.module import weights_of
 
 GREEDY = SamplingParams(max_tokens=40, temperature=0.0)
@@ -74,7 +74,7 @@ def test_heads_that_share_a_row_of_the_cache_change_no_token(
 def test_more_prompts_than_the_line_has_room_for(engine_of: Callable[[str], ChatEngine]) -> None:
     """They were all put in line at once: the 261st was refused, and all the others' work lost."""
     engine, short = engine_of("llama"), SamplingParams(max_tokens=2, temperature=0.0)
-    lengths = [1 + n % 7 for n in range(QUEUE_LIMIT + 20)]
+    lengths = [1 + n % 7 for n in range(CHAT_QUEUE + 20)]
     few = dict(zip(range(1, 8), engine.generate([prompt_of(n) for n in range(1, 8)], short), strict=True))
     assert engine.generate([prompt_of(n) for n in lengths], short) == [few[n] for n in lengths]
     assert idle(engine, within=2)
@@ -184,7 +184,7 @@ def test_the_line_is_full_at_its_limit_and_who_leaves_it_costs_nothing(engine_of
     def fill(progress: Progress) -> None:
         if tickets:
             return
-        for _ in range(QUEUE_LIMIT - 1):
+        for _ in range(CHAT_QUEUE - 1):
             tickets.append(engine.submit(prompt_of(5), short, lambda progress: heard.append(progress.finish_reason)))
         tickets.append(engine.submit(prompt_of(5), short, stayed))
         try:
@@ -197,7 +197,7 @@ def test_the_line_is_full_at_its_limit_and_who_leaves_it_costs_nothing(engine_of
     engine.submit(prompt_of(5), SamplingParams(max_tokens=20, temperature=0.0), fill)
     assert ended.wait(timeout=60)
     assert refused == ["the chat engine is busy: 256 requests are waiting; try again later"]
-    assert heard == ["cancelled"] * (QUEUE_LIMIT - 1) + ["length"]
+    assert heard == ["cancelled"] * (CHAT_QUEUE - 1) + ["length"]
     assert engine.stats().prefill_calls - before.prefill_calls == 2
     assert idle(engine, within=2)
 
