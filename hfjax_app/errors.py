@@ -1,5 +1,10 @@
 """The errors that reach a user. Each message is one line, names the value and the limit, and says what to do."""
 
+import re
+
+# Of a path that begins at the root, or at home, all but the last part. No address: there is a colon or a letter before.
+_FOLDERS = re.compile(r"(?<![\w.:/~])~?/(?:[^/\s'\"]+/)*(?=[^/\s'\"])")
+
 
 class HfjaxError(Exception):
     """Base of every error that this app raises on purpose."""
@@ -26,6 +31,11 @@ def first_line(error: BaseException) -> str:
             break
         said = f"{said} {line}"
     return said
+
+
+def without_folders(message: str) -> str:
+    """A message for people who use the app and don't run it: of each path on this machine its last part alone."""
+    return _FOLDERS.sub("", message)
 
 
 def kind_and_line(error: BaseException) -> str:

@@ -8,19 +8,21 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.errors import HfjaxError
+from hfjax_app.errors import HfjaxError, RequestRejected, without_folders
 
 
 @contextmanager
 def errors_shown() -> Iterator[None]:
     """Turn an HfjaxError of the block into a gr.Error with its message.
 
-    Messages quote what the visitor sent and Gradio shows them as HTML, so they are escaped.
+    Messages quote what the visitor sent and Gradio shows them as HTML, so they are escaped. What a library said, in a
+    message about a model, may name folders of this machine, and is shown without them.
     """
     try:
         yield
     except HfjaxError as error:
-        raise gr.Error(html.escape(str(error), quote=False), title="That did not work", print_exception=False) from None
+        message = str(error) if isinstance(error, RequestRejected) else without_folders(str(error))
+        raise gr.Error(html.escape(message, quote=False), title="That did not work", print_exception=False) from None
 
 
 def streamed(function: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncIterator[Any]]:

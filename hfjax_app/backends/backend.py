@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from hfjax_app.embedded import resolve
-from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.errors import HfjaxError, ModelUnavailable, without_folders
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.programs import ProgramReport
 
@@ -136,7 +136,7 @@ class Backend(Generic[T]):
         """Be one that can't be used, and say why, in words that visitors may read: no folder of this machine."""
         for path in (resolve(self.model), self.model):
             reason = reason.replace(path, self.name)
-        self.error, self._state = reason, "failed"
+        self.error, self._state = without_folders(reason), "failed"
 
     def _reported(self, report: ProgramReport) -> None:
         """A program is ready: of the warm-up, or one more of a model that serves, such as another picture size's."""

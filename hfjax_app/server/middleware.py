@@ -19,7 +19,9 @@ class BodyLimit:
             return
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > self._limit:
-            await self._refuse(scope, receive, send)
+            given = f"{int(declared):,} bytes" if declared.isdigit() else "unknown length"
+            says = f"request of {given}: at most {self._limit:,} bytes; send a smaller file or picture"
+            await JSONResponse({"detail": says}, status_code=413)(scope, receive, send)
             return
         taken = 0
 
@@ -32,10 +34,6 @@ class BodyLimit:
             return message
 
         await self._app(scope, counted, send)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = JSONResponse({"detail": f"a request may have at most {self._limit:,} bytes"}, status_code=413)
-        await response(scope, receive, send)
 
 
 class ContentPolicy:

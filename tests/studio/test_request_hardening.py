@@ -42,7 +42,9 @@ def asked(studio: Studio, event: str, *data: Any) -> dict[str, Any]:
     raise AssertionError("the stream ended before the event")
 
 
-@pytest.mark.parametrize("path", ["/proc/self/environ", "/etc/passwd", str(ROOT / "README.md"), "/dev/zero"])
+@pytest.mark.parametrize(
+    "path", ["/proc/self/environ", "/etc/passwd", str(ROOT / "README.md"), "README.md", "/dev/zero"]
+)
 def test_only_uploaded_files_are_read(studio: Studio, path: str) -> None:
     """Gradio looks where a file lies only on pages that were launched, and the studio's is mounted."""
     kept = Path(studio.visitors)
@@ -54,6 +56,7 @@ def test_only_uploaded_files_are_read(studio: Studio, path: str) -> None:
     ):
         ended = asked(studio, event, *data)
         assert not ended["success"], (event, ended)
+        assert str(ROOT) not in str(ended["output"]).replace(path, ""), "no folder of the server"
     assert {each for each in {*kept.rglob("*")} - before if each.is_file()} == set()
 
 

@@ -171,4 +171,7 @@ def test_a_tab_whose_model_failed_says_why_and_stays_closed(
     assert page.locator("#classify:visible, #generate:visible").count() == 0
     response = http.get(f"{slow_studio.url}/health")
     assert (response.status_code, response.json()["status"]) == (503, "failed")
-    assert response.json()["backends"][tab.lower()]["error"]
+    failed = response.json()["backends"][tab.lower()]
+    assert failed["model"] == model
+    assert model in failed["error"]
+    assert "missing0" not in response.text + page.content(), "a model folder is shown by its name"

@@ -1,0 +1,26 @@
+"""What people who use the app, and don't run it, read of its errors."""
+
+import pytest
+
+from hfjax_app.errors import without_folders
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("model '/home/ada/models/tiny' has no weights", "model 'tiny' has no weights"),
+        ("downloads go to /root/.cache/huggingface/hub: make room there", "downloads go to hub: make room there"),
+        ("[Errno 13] Permission denied: '/srv/tiny/config.json'", "[Errno 13] Permission denied: 'config.json'"),
+        ("~/models/tiny is a file, path=/data/tiny (/data)", "tiny is a file, path=tiny (data)"),
+        (
+            "accept its licence on https://huggingface.co/owner/name",
+            "accept its licence on https://huggingface.co/owner/name",
+        ),
+        (
+            "a hub id looks like owner/name, and/or 1/2 of 4.5 / 6",
+            "a hub id looks like owner/name, and/or 1/2 of 4.5 / 6",
+        ),
+    ],
+)
+def test_no_message_names_a_folder(said: str, shown: str) -> None:
+    assert without_folders(said) == shown
