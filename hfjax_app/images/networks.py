@@ -17,7 +17,7 @@ from hfjax_app.runtime.transforms import image_transforms
 
 
 def adapted_weights(
-    programs: Programs, module: torch.nn.Module, dtype: Any, files: Checkpoint | None, *, spends_memory: bool = False
+    programs: Programs, module: torch.nn.Module, dtype: Any, files: Checkpoint | None
 ) -> tuple[Weights | Shapes, torch.nn.Module]:
     """A network's weights as the programs' devices hold them, or their shapes, and the network that takes them.
 
@@ -26,9 +26,8 @@ def adapted_weights(
         module: a denoiser or an autoencoder; it is read, never changed.
         dtype: JAX's, of its floating-point parameters.
         files: of the weights; None: they are the module's own.
-        spends_memory: whether a few times an image's memory may go into speed.
     """
-    transforms = image_transforms(module, programs.mesh, _torch_dtype(dtype), spends_memory=spends_memory)
+    transforms = image_transforms(module, programs.mesh, _torch_dtype(dtype))
     weights = weights_for(programs, module, transforms, checkpoint=files)
     adapted = without_weights(module)
     transforms.adapt(adapted)

@@ -85,9 +85,7 @@ class DiffusionPrograms:
         self.dtype = jnp.dtype(dtype)
         overflows = self.dtype == jnp.float16 and pipeline.vae.config.force_upcast
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
-        weights, adapted = adapted_weights(
-            self._programs, module, self.dtype, checkpoint and checkpoint.part(denoiser), spends_memory=True
-        )
+        weights, adapted = adapted_weights(self._programs, module, self.dtype, checkpoint and checkpoint.part(denoiser))
         self.network = Network(adapted, weights, self.dtype, self.reader, self._programs.mesh)
         self.calls = Calls("image-call", calls_at_once(self._programs.mesh))
         vae_weights, self.vae = adapted_weights(

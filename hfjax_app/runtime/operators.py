@@ -15,7 +15,6 @@ from torchax import interop
 from torchax.ops import jaten, ops_registry  # noqa: F401  (importing jaten fills the registry)
 from torchax.tensor import Environment, Tensor
 
-from hfjax_app.runtime.cpu import winograd
 from hfjax_app.runtime.cpu.linear import linear
 
 _upstream_convolution = ops_registry.all_aten_ops[torch.ops.aten.convolution].func
@@ -65,27 +64,22 @@ def _nearest(new: int, old: int, factor: float | None) -> jax.Array:
 def convolution(
     image: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Sequence[int], *rest: Any
 ) -> jax.Array:
-    """Upstream's, but for kernels that `cpu/conv_layout.py` keeps transformed: those have three axes and not four.
-
-    Upstream mixes the groups of a transposed convolution up, so that these are convolved one by one.
+    """Upstream's, but that the groups of a transposed convolution, which it mixes up, are convolved one by one.
 
     Args:
         image: [batch, inputs, height, width], or what else torch convolves.
-        weight: [outputs, inputs, height, width], or [16, inputs, outputs].
+        weight: [outputs, inputs, height, width].
         bias: [outputs] or None.
-        stride: 1 where the kernel is transformed.
-        rest: padding (1 there), dilation, transposed, output padding, groups.
+        stride: of each axis.
+        rest: padding, dilation, transposed, output padding, groups.
     """
-    if not image.ndim == weight.ndim + 1 == 4:
-        *others, transposed, more, groups = rest
-        if not transposed or groups == 1:
-            return _upstream_convolution(image, weight, bias, stride, *rest)
-        parts = zip(jnp.split(image, groups, axis=1), jnp.split(weight, groups), strict=True)
-        alone = [_upstream_convolution(*part, None, stride, *others, transposed, more, 1) for part in parts]
-        out = jnp.concatenate(alone, axis=1)
-        return out if bias is None else out + bias.reshape(-1, *[1] * (out.ndim - 2))
-    out = winograd.convolution(image, weight)
-    return out if bias is None else out + bias[:, None, None]
+    *others, transposed, more, groups = rest
+    if not transposed or groups == 1:
+        return _upstream_convolution(image, weight, bias, stride, *rest)
+    parts = zip(jnp.split(image, groups, axis=1), jnp.split(weight, groups), strict=True)
+    alone = [_upstream_convolution(*part, None, stride, *others, transposed, more, 1) for part in parts]
+    out = jnp.concatenate(alone, axis=1)
+    return out if bias is None else out + bias.reshape(-1, *[1] * (out.ndim - 2))
 
 
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:

@@ -42,19 +42,16 @@ def chat_transforms(
     return Transforms(*(transform for transform in chosen if transform is not None))
 
 
-def image_transforms(
-    module: torch.nn.Module, mesh: Mesh | None, dtype: torch.dtype | None, *, spends_memory: bool = False
-) -> Transforms:
+def image_transforms(module: torch.nn.Module, mesh: Mesh | None, dtype: torch.dtype | None) -> Transforms:
     """What is done to one network of a text-to-image pipeline, in order.
 
     Args:
         module: as it is before any of it.
         mesh: the devices that it runs on; None: the default device.
         dtype: of its floating-point parameters; None: as they are.
-        spends_memory: whether a few times an image's memory may go into speed.
     """
     chosen = [
-        ConvLayout(module, winograd=spends_memory and dtype == torch.float32) if platform_of(mesh) == "cpu" else None,
+        ConvLayout(module) if platform_of(mesh) == "cpu" else None,
         Cast(module, dtype),
     ]
     return Transforms(*(transform for transform in chosen if transform is not None))

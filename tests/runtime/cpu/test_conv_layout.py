@@ -33,27 +33,3 @@ def test_no_kernel_is_rearranged_in_a_program(in_order: bool) -> None:
     np.testing.assert_allclose(np.asarray(program(weights, image)), want, atol=1e-5)
     moved = re.findall(r"f32\[3,3,(?:3,24|24,40)\]\S* (?:transpose|copy)\(", program.as_text())
     assert (not moved) == in_order
-
-
-@pytest.mark.parametrize("size", [(8, 6), (7, 5)])
-def test_many_channels_are_convolved_in_winograds_way(size: tuple[int, int]) -> None:
-    """Only plain 3x3 layers: 16 products of matrices, and no convolution is left of them."""
-    torch.manual_seed(0)
-    network = torch.nn.Sequential(
-        torch.nn.Conv2d(256, 288, 3, padding=1),
-        torch.nn.Conv2d(288, 256, 3, padding=1, bias=False),
-        torch.nn.Conv2d(256, 256, 3, padding=1, stride=2),
-        torch.nn.Conv2d(256, 4, 3, padding=1),
-    )
-    plain, transforms = Transforms(ConvLayout(network)), Transforms(ConvLayout(network, winograd=True))
-    assert [held(network, plain)[f"{i}.weight"].ndim for i in range(4)] == [4, 4, 4, 4]
-    weights = held(network, transforms)
-    assert [weights[f"{i}.weight"].ndim for i in range(4)] == [3, 3, 4, 4]
-    assert weights["0.weight"].shape == shapes(network, transforms)["0.weight"].shape == (16, 256, 288)
-    image = np.random.default_rng(0).standard_normal((2, 256, *size)).astype(np.float32)
-    adapted = without_weights(network)
-    transforms.adapt(adapted)
-    program = jax.jit(pure_function(adapted)).lower(weights, image)
-    assert program.as_text().count("stablehlo.convolution") == 2
-    want = network(torch.from_numpy(image)).detach().numpy()
-    np.testing.assert_allclose(np.asarray(program.compile()(weights, image)), want, atol=1e-5)
