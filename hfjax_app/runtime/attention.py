@@ -62,7 +62,7 @@ def grouped_query_attention(
     many = rows >= cpu_attention.MANY_ROWS and mask.dtype == bool
     if many and queries > 1:
         in_blocks = partial(cpu_attention.in_blocks, form, partial(_dots, queries), *arguments, origin)
-        out = jax.lax.platform_dependent(cpu=in_blocks, default=partial(attend, *arguments))
+        out: jax.Array = jax.lax.platform_dependent(cpu=in_blocks, default=partial(attend, *arguments))
     elif many and batch == 1:
         out = jax.lax.platform_dependent(*arguments, cpu=cpu_attention.half_where_enough(attend), default=attend)
     else:
@@ -74,7 +74,8 @@ def grouped_query_attention(
 def _dots(queries: int, query: jax.Array, key: jax.Array) -> jax.Array:
     """Products of grouped queries and keys, of as many tokens as `queries`."""
     on_cpu = cpu_attention.keys_first if queries == 1 else products
-    return jax.lax.platform_dependent(query, key, cpu=on_cpu, default=products)
+    scores: jax.Array = jax.lax.platform_dependent(query, key, cpu=on_cpu, default=products)
+    return scores
 
 
 def packed_attention(
@@ -97,15 +98,20 @@ def unpacked(rows: torch.Tensor, per_row: int) -> torch.Tensor:
     if per_row == 1:
         return rows
     heads = head_packing.unpacked(rows, per_row)
-    heads.packed = rows
+    heads.packed = rows  # type: ignore[attr-defined]
     return heads
 
 
 def first_rows(cache: torch.Tensor, slot: torch.Tensor, rows: int) -> torch.Tensor:
     """A slot's first rows as keys or values for one sequence, [1, kv_heads, rows, dim], cut from all slots' `cache`
     [slots, kv_heads, ..., dim]; with a note of their origin, which our attention may read instead."""
-    part = interop.call_jax(lambda cache, slot: jax.lax.dynamic_index_in_dim(cache, slot)[:, :, :rows], cache, slot)
-    part.origin = cache, slot
+
+    def cut(cache: jax.Array, slot: jax.Array) -> jax.Array:
+        whole: jax.Array = jax.lax.dynamic_index_in_dim(cache, slot)
+        return whole[:, :, :rows]
+
+    part: torch.Tensor = interop.call_jax(cut, cache, slot)
+    part.origin = cache, slot  # type: ignore[attr-defined]
     return part
 
 
@@ -147,7 +153,9 @@ def _attention_forward(
 def _mask(*args: Any, **options: Any) -> torch.Tensor:
     """bool [batch, 1, queries, rows]: transformers' mask function at the cache's positions, never left out."""
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "use_vmap": False}
-    return sdpa_mask(*args, **options | skips)
+    mask = sdpa_mask(*args, **options | skips)
+    assert mask is not None
+    return mask
 
 
 def register() -> str:

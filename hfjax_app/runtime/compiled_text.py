@@ -69,6 +69,7 @@ def _only_moves(line: _Instruction, computations: dict[str, list[_Instruction]])
 def _computations(text: str) -> dict[str, list[_Instruction]]:
     """Each computation's instructions, but for those whose result is a tuple."""
     found: dict[str, list[_Instruction]] = {}
+    current: list[_Instruction] = []
     brought_back: set[str] = set()
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):

@@ -10,10 +10,8 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.checkpoints.safetensors_reader import Placement, on_one_device, read
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.model_transform import LazyTensor, Transforms
-from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Programs
-
-Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
 def shapes(

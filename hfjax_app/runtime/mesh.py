@@ -8,12 +8,15 @@ needed; nothing here can change a result.
 
 import os
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+if TYPE_CHECKING:  # it takes a second to import, and the page is served before any model needs it
+    from transformers import PreTrainedModel
 
 AXIS = "model"
 PAIR = 2  # devices that share the two rows of a guidance pair
@@ -38,7 +41,8 @@ def mesh_of(devices: Any) -> Mesh:
 
 def platform_of(mesh: Mesh | None) -> str:
     """ "cpu", "gpu" or "tpu": of a mesh's devices, or where there is none of this process's."""
-    return (jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]).platform
+    platform: str = (jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]).platform
+    return platform
 
 
 def is_one_cpu(mesh: Mesh | None) -> bool:
@@ -82,7 +86,7 @@ class TensorParallel:
         model: a transformers model; its weights may be on the meta device.
     """
 
-    def __init__(self, mesh: Mesh, model: torch.nn.Module):
+    def __init__(self, mesh: Mesh, model: "PreTrainedModel"):
         self.mesh = mesh
         text = model.config.get_text_config(decoder=True) if hasattr(model.config, "get_text_config") else model.config
         self._plan: dict[str, str] = getattr(text, "base_model_tp_plan", None) or {}

@@ -16,6 +16,7 @@ from torchax.ops import mappings
 from hfjax_app.runtime import operators, set_order
 
 Weights = dict[str, jax.Array]
+Shapes = dict[str, jax.ShapeDtypeStruct]  # of weights that are not here: enough to compile for them
 
 
 class _Call(torch.nn.Module):
@@ -41,7 +42,7 @@ def weights_of(module: torch.nn.Module, dtype: Any = None) -> Weights:
         module: any torch module with its weights on the CPU.
         dtype: where given, floating-point parameters (not buffers) are cast to it.
     """
-    named = dict(module.named_parameters())
+    named: dict[str, torch.Tensor] = dict(module.named_parameters())
     if dtype is not None:
         torch_dtype = mappings.j2t_dtype(jax.numpy.dtype(dtype))
         named = {name: p.to(torch_dtype) if p.is_floating_point() else p for name, p in named.items()}

@@ -17,7 +17,7 @@ from torchax.tensor import Environment, Tensor
 
 from hfjax_app.runtime.cpu.linear import linear
 
-_upstream_convolution = ops_registry.all_aten_ops[torch.ops.aten.convolution].func
+_upstream_convolution: Callable[..., jax.Array] = ops_registry.all_aten_ops[torch.ops.aten.convolution].func
 _MASKED = -1e30  # finite: a query that may look nowhere averages everything instead of becoming NaN
 _MOST_SCORES = 1 << 20  # numbers that are still in a CPU's cache when the softmax comes back to them
 
@@ -43,7 +43,8 @@ def upsample_nearest2d(
     batch, channels, height, width = image.shape
     factors = scales_h if isinstance(scales_h, Sequence) else (scales_h, scales_w)
     if output_size is None:
-        output_size = int(height * factors[0]), int(width * factors[1])
+        assert isinstance(scales_h, Sequence)
+        output_size = int(height * scales_h[0]), int(width * scales_h[1])
     new_height, new_width = (int(size) for size in output_size)
     if new_height % height == 0 and new_width % width == 0:
         tall, wide = new_height // height, new_width // width
@@ -208,7 +209,8 @@ def scaled_dot_product_attention(
     if shared or attn_mask is not None or math.prod(query.shape[:-1]) * key.shape[-2] <= _MOST_SCORES:
         return together(query, key, value)
     one_by_one = functools.partial(_each_head, together)
-    return jax.lax.platform_dependent(query, key, value, cpu=one_by_one, default=together)
+    out: jax.Array = jax.lax.platform_dependent(query, key, value, cpu=one_by_one, default=together)
+    return out
 
 
 def _each_head(attention: Callable[..., jax.Array], query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -251,7 +253,8 @@ def grouped_mm(
     """
     assert bias is None
     assert out_dtype is None
-    return _ragged_dot(rows, matrices, jnp.diff(offsets, prepend=0).astype(jnp.int32)).astype(rows.dtype)
+    product: jax.Array = _ragged_dot(rows, matrices, jnp.diff(offsets, prepend=0).astype(jnp.int32))
+    return product.astype(rows.dtype)
 
 
 @jax.custom_batching.custom_vmap

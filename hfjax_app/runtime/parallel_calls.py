@@ -4,7 +4,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, TypeVar
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class Calls:
@@ -20,7 +23,7 @@ class Calls:
         self._others = ThreadPoolExecutor(max(1, at_once - 1), name)  # the caller's thread makes the first call
         self._here = threading.local()
 
-    def together(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    def together(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
         """`call` of each item (one or more), at the same time; returns or raises when all of them have ended.
 
         Inside of a call that has others beside it, one after another: nothing is idle then.
@@ -35,14 +38,15 @@ class Calls:
             wait(waiting)
         return [result, *(future.result() for future in waiting)]
 
-    def each(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    def each(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
         """`call` of each item (one or more), begun in this order; whoever has ended one begins the next.
 
         Where one raises, no more are begun, and this raises it.
         """
-        waiting, results = deque(enumerate(items)), [None] * len(items)
+        waiting = deque(enumerate(items))
+        results: list[Any] = [None] * len(items)
 
-        def work(_: Any) -> None:
+        def work(_: None) -> None:
             while True:
                 try:
                     number, item = waiting.popleft()
@@ -67,11 +71,11 @@ class Calls:
             helper.result()
         return results
 
-    def groups(self, items: Sequence[Any]) -> list[Sequence[Any]]:
+    def groups(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
         """The items in order, `at_once` of them at a time."""
         return [items[at : at + self.at_once] for at in range(0, len(items), self.at_once)]
 
-    def _beside_others(self, call: Callable[[Any], Any], item: Any) -> Any:
+    def _beside_others(self, call: Callable[[_Item], _Result], item: _Item) -> _Result:
         self._here.others = True
         try:
             return call(item)

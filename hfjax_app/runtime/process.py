@@ -108,7 +108,7 @@ def _folder_beside_others() -> Path | None:
     """
     import jax
 
-    shared = jax.config.jax_compilation_cache_dir
+    shared = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     if shared and "://" in shared:
         raise RequestRejected(
             f"JAX_COMPILATION_CACHE_DIR = {shared!r}: compiled programs are kept in a folder of this machine; "
@@ -137,7 +137,8 @@ def prepare(cache_folder: Path | None = None) -> None:
 
         if has_tpu() and not runs_on_cpu():
             hosts.join()
-        if not jax.config.jax_platforms and runs_on_cpu() and _has_libtpu_only():
+        chosen = jax.config.jax_platforms  # type: ignore[attr-defined]
+        if not chosen and runs_on_cpu() and _has_libtpu_only():
             jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
         if cache_folder is None and _use_cache_folder.cache_info().currsize:
             return  # an earlier call has chosen
@@ -148,7 +149,7 @@ def keep_compiled() -> None:
     """Seal what jax has written to its cache so far; otherwise done when the process ends, unless it is killed."""
     import jax
 
-    if folder := jax.config.jax_compilation_cache_dir:
+    if folder := jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
         compile_cache.seal(Path(folder))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +131,9 @@ def _cache_hits() -> Iterator[list[float]]:
     saved: list[float] = []
     thread = threading.get_ident()
 
-    def listen(event: str, duration: float, **_: Any) -> None:
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
         if event == "/jax/compilation_cache/compile_time_saved_sec" and threading.get_ident() == thread:
-            saved.append(duration)
+            saved.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
@@ -172,7 +173,8 @@ class Programs:
         Raises:
             Exception: at the end of the block, what the first one that could not be compiled raised.
         """
-        self._together = pending = []
+        pending: list[Future[jax.stages.Compiled]] = []
+        self._together = pending
         try:
             yield
             with tracing_lock.others_first():
@@ -214,9 +216,9 @@ class Programs:
             return function(*args)
 
         program.__name__ = name
-        options = {"donate_argnums": donate}
+        options: dict[str, Any] = {"donate_argnums": donate}
         if self.mesh is not None:
-            args = jax.tree.map(self._placed, args)
+            args = jax.tree.map(partial(_placed, self.mesh), args)
             options["out_shardings"] = shardings
         with warnings.catch_warnings():
             # torch code asks for int64 where jax has int32; positions and ids fit
@@ -236,17 +238,17 @@ class Programs:
         started = time.perf_counter()
         with _cache_hits() as hits:
             try:
-                compiled = lowered.compile(compiler_options=self._compiler_options)
+                compiled = lowered.compile(compiler_options=self._compiler_options)  # type: ignore[arg-type]
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
                 line = str(error).splitlines()[0].removeprefix("RESOURCE_EXHAUSTED: ")
                 advice = "" if self.planned else f"; {_SMALLER}"
                 raise ProgramTooLarge(f"the compiler refuses {name}: {line}{advice}") from error
-        if jax.config.jax_compilation_cache_dir and not hits:
-            compile_cache.seal(Path(jax.config.jax_compilation_cache_dir))
+        if (folder := jax.config.jax_compilation_cache_dir) and not hits:  # type: ignore[attr-defined]
+            compile_cache.seal(Path(folder))
         memory = compiled.memory_analysis()
-        text = compiled.as_text() if self.planned else ""
+        text = (compiled.as_text() or "") if self.planned else ""
         report = ProgramReport(
             name=name,
             seconds=traced + time.perf_counter() - started,
@@ -269,8 +271,9 @@ class Programs:
         # jax's switch for tests asks for less still, and an option would go before it
         return _CPU_OPTIONS if platform == "cpu" and not jax.config.read("jax_disable_most_optimizations") else None
 
-    def _placed(self, arg: Any) -> Any:
-        """An argument's shape with its place on the mesh: its own, or for what comes from the host, everywhere."""
-        if isinstance(getattr(arg, "sharding", None), jax.sharding.NamedSharding):
-            return arg
-        return jax.ShapeDtypeStruct(np.shape(arg), arg.dtype, sharding=replicated(self.mesh))
+
+def _placed(mesh: jax.sharding.Mesh, arg: Any) -> Any:
+    """An argument's shape with its place on the mesh: its own, or for what comes from the host, everywhere."""
+    if isinstance(getattr(arg, "sharding", None), jax.sharding.NamedSharding):
+        return arg
+    return jax.ShapeDtypeStruct(np.shape(arg), arg.dtype, sharding=replicated(mesh))

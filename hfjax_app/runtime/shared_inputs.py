@@ -16,7 +16,7 @@ def observed(model: torch.nn.Module) -> Iterator[list[Group]]:
     Layers of a group have the same parent, are called once, and share their weights with no other module.
     """
     owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    alone = {
+    alone: dict[torch.nn.Module, str] = {
         layer: name
         for name, layer in model.named_modules()
         if type(layer) is torch.nn.Linear and owners[id(layer.weight)] == 1

@@ -41,10 +41,10 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
     try:
         with init_empty_weights(include_buffers=False):
             dtype = dtype or config.dtype or torch.float32
-            model = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
+            model: PreTrainedModel = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
         for module in model.modules():
             if module._non_persistent_buffers_set:  # computed again, as from_pretrained does, and not in this dtype
-                module._is_hf_initialized = False
+                module._is_hf_initialized = False  # type: ignore[assignment]
         model.initialize_weights()
         dtype_policy.keep(model, dtype)
         model.tie_weights()  # emptying untied them
@@ -52,7 +52,8 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
             model.generation_config = GenerationConfig.from_pretrained(folder)
     except Exception as error:
         raise ModelUnavailable(explain(name, error, weights=False)) from error
-    return model.eval()
+    model.eval()
+    return model
 
 
 def saved_dtype(source: str | os.PathLike[str]) -> torch.dtype | None:
@@ -61,7 +62,8 @@ def saved_dtype(source: str | os.PathLike[str]) -> torch.dtype | None:
     Raises:
         ModelUnavailable: as `empty_model`.
     """
-    return _config(source)[0].dtype
+    dtype: torch.dtype | None = _config(source)[0].dtype
+    return dtype
 
 
 def _config(source: str | os.PathLike[str]) -> tuple[Any, Path]:

@@ -76,7 +76,7 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequen
         return Path(name)
     repository, _, revision = name.partition("@")
 
-    def download(patterns: Sequence[str]) -> Path:
+    def download(patterns: list[str]) -> Path:
         pin = revision or None
         return Path(snapshot_download(repository, revision=pin, allow_patterns=patterns, etag_timeout=10))
 

@@ -29,7 +29,8 @@ def keys_first(query: jax.Array, key: jax.Array) -> jax.Array:
     if are_few(group, most=4):
         return each_once(query.astype(jnp.float32), key, math.gcd(key.shape[2], 2) if group == 1 else 1)
     scores = products(key, jax.lax.optimization_barrier(query))
-    return jax.lax.optimization_barrier(scores).swapaxes(2, 3)
+    out: jax.Array = jax.lax.optimization_barrier(scores)
+    return out.swapaxes(2, 3)
 
 
 def half_where_enough(attend: Attend) -> Attend:
@@ -42,7 +43,8 @@ def half_where_enough(attend: Attend) -> Attend:
             return attend(query, key[:, :, :count], value[:, :, :count], mask[..., :count], sink)
 
         seen = jnp.any(mask[..., rows // 2 :])
-        return jax.lax.cond(seen, partial(first, rows), partial(first, rows // 2))
+        out: jax.Array = jax.lax.cond(seen, partial(first, rows), partial(first, rows // 2))
+        return out
 
     return _of_one_slot(alone, attend)
 

@@ -43,7 +43,7 @@ def product_of_digits(rows: jax.Array, weight: jax.Array) -> jax.Array:
         rest = (rest - digits[-1]) * _BASE
     columns = jnp.concatenate(digits).astype(jnp.int8)
     products = jax.lax.dot_general(weight, columns, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
-    out = jnp.float32(0)
+    out: jax.Array = jnp.float32(0)
     for of_digit in reversed(jnp.split(products.T.astype(jnp.float32), _DIGITS)):
         out = of_digit + out / _BASE
     return out * unit

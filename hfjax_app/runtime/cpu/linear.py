@@ -41,7 +41,8 @@ def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _by_platform(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    return _rows_together(rows, weight)
+    out: jax.Array = _rows_together(rows, weight)
+    return out
 
 
 @_by_platform.defjvp
@@ -55,7 +56,8 @@ def _by_platform_jvp(
 
 @jax.custom_batching.custom_vmap
 def _rows_together(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    return jax.lax.platform_dependent(rows, weight, cpu=_on_cpu, default=_plain)
+    out: jax.Array = jax.lax.platform_dependent(rows, weight, cpu=_on_cpu, default=_plain)
+    return out
 
 
 @_rows_together.def_vmap
@@ -130,7 +132,8 @@ def _weight_first(rows: jax.Array, weight: jax.Array) -> jax.Array:
     Barriers, because XLA would move the transpositions into the product and so swap its operands.
     """
     columns = jax.lax.optimization_barrier(rows.T)
-    return jax.lax.optimization_barrier(jnp.matmul(weight, columns)).T
+    out: jax.Array = jax.lax.optimization_barrier(jnp.matmul(weight, columns))
+    return out.T
 
 
 def _converting(rows: jax.Array, weight: jax.Array) -> jax.Array:
@@ -140,5 +143,6 @@ def _converting(rows: jax.Array, weight: jax.Array) -> jax.Array:
     """
     count = rows.shape[0]
     rows, weight = jax.lax.optimization_barrier((jnp.pad(rows, ((0, max(0, 2 - count)), (0, 0))), weight))
-    out = jnp.sum(weight.astype(rows.dtype)[:, None, :] * rows[None], axis=2)
-    return jax.lax.optimization_barrier(out).T[:count]
+    sums = jnp.sum(weight.astype(rows.dtype)[:, None, :] * rows[None], axis=2)
+    out: jax.Array = jax.lax.optimization_barrier(sums)
+    return out.T[:count]

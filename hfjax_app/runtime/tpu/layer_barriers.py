@@ -34,4 +34,5 @@ def _behind(_layer: torch.nn.Module, _inputs: tuple[Any, ...], output: Any) -> A
 
 
 def _barrier(hidden: torch.Tensor) -> torch.Tensor:
-    return interop.call_jax(jax.lax.optimization_barrier, hidden)
+    behind: torch.Tensor = interop.call_jax(jax.lax.optimization_barrier, hidden)
+    return behind
