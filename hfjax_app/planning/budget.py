@@ -5,6 +5,7 @@ margin. `plan` compiles and knows that too.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.planning.fit import Advice, Footprint, advise, fits, larger
@@ -13,7 +14,7 @@ from hfjax_app.planning.together import Planner, planner_of
 from hfjax_app.planning.topology import MARGIN, Chip, Topology
 
 
-def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options: object) -> dict[str, str]:
+def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options: Any) -> dict[str, str]:
     """Why models can't be served beside those before them, one line for each that can't.
 
     Models whose config can't be read, or that can't run, are left out: they fail for themselves when they are loaded.
@@ -25,7 +26,8 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
         memory: bytes that each device has for arrays.
         options: as `planner_of` takes them.
     """
-    here = Topology(name=f"{devices} devices", devices=devices, chip=Chip(hbm=memory, bandwidth=0.0))
+    chip = Chip(hbm=memory, bandwidth=0.0)
+    here = Topology(name=f"{devices} devices", devices=devices, chip=chip)
     planners: dict[str, Planner] = {}
     needs: dict[str, int] = {}
     refused: dict[str, str] = {}
@@ -44,7 +46,7 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
         advice = _advice(planner if kind == "chat" else planners.get("chat"), here, need + sum(needs.values()))
         refused[kind] = (
             f"{kind} model {model!r} does not fit: it needs {need / GIB:.1f} GiB on a device that can take "
-            f"{here.usable / GIB:.1f} GiB (margin {MARGIN:.0%}){others}; would fit: {advice}"
+            f"{chip.usable / GIB:.1f} GiB (margin {MARGIN:.0%}){others}; would fit: {advice}"
         )
     return refused
 

@@ -70,7 +70,7 @@ class Floor:
         return self.slots * self.per_user
 
 
-def fits(peak: int, topology: Topology) -> bool:
+def fits(peak: float, topology: Topology) -> bool:
     """Whether so many bytes on the fullest chip are no more than it can take."""
     return topology.usable is None or peak <= topology.usable
 
@@ -103,7 +103,7 @@ def advise(
         held = (need.weights + need.slot.cache(slots, context)) * padding
         return held + max(footprint.others, copied + more) + beside
 
-    fewer, shorter = largest_fitting(slots, context, lambda *size: peak(need, *size) <= topology.usable)
+    fewer, shorter = largest_fitting(slots, context, lambda *size: fits(peak(need, *size), topology))
     return Advice(
         slots=fewer,
         context=shorter,
@@ -120,10 +120,16 @@ def larger(topology: Topology, peak: Callable[[int], float]) -> str | None:
     """
     for name in NAMES:
         other = parse(name)
-        each, here = other.chip.hbm, _OWN_ACCOUNT * topology.chip.hbm
+        each, here = _memory(other), _OWN_ACCOUNT * _memory(topology)
         if (each > here or other.devices * each > topology.devices * here) and fits(peak(other.devices), other):
             return name
     return None
+
+
+def _memory(topology: Topology) -> int:
+    """Bytes of each chip."""
+    assert topology.chip is not None  # everything fits a CPU
+    return topology.chip.hbm
 
 
 def decode_floor(weights_read: int, cache: int, slots: int, topology: Topology) -> Floor | None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hfjax_app.chat.plan import ChatPlan
 from hfjax_app.planning.fit import Advice, Floor
 from hfjax_app.planning.topology import MARGIN, Topology
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
@@ -54,12 +55,17 @@ class Report:
         return tuple(planned.reason for planned in self.models if planned.reason is not None)
 
     @property
+    def plans(self) -> tuple[ModelPlan, ...]:
+        """Of the models that have one; where none is refused, of all."""
+        return tuple(planned.plan for planned in self.models if planned.plan is not None)
+
+    @property
     def peak(self) -> int | None:
         """Bytes on the first chip, which holds a part of every model; None where something can't run.
 
         Models run in turns, but what each has dispatched holds its temporary memory: the largest of each counts.
         """
-        return None if self.refusals else sum(planned.plan.peak for planned in self.models)
+        return None if self.refusals else sum(plan.peak for plan in self.plans)
 
     @property
     def fits(self) -> bool | None:
@@ -101,7 +107,7 @@ def as_json(report: Report) -> dict[str, Any]:
 def as_text(report: Report) -> str:
     lines = [line for planned in report.models for line in _preflight(planned)]
     if report.peak is not None:
-        lines += ["", *_table(report), "", *_verdict(report)]
+        lines += ["", *_table(report), "", *_verdict(report, report.peak)]
     return "\n".join(lines)
 
 
@@ -124,27 +130,25 @@ def _preflight(planned: Planned) -> Iterator[str]:
 
 def _table(report: Report) -> Iterator[str]:
     yield f"{'on each device':34}{'arguments':>12}{'temporary':>12}{'in place':>12}{'compiled':>12}"
-    for planned in report.models:
-        for program in planned.plan.programs:
+    for plan in report.plans:
+        for program in plan.programs:
             sizes = f"{_size(program.arguments):>12}{_size(program.temporary):>12}{_size(program.in_place):>12}"
             yield f"{program.name:34}{sizes}{program.seconds:>10.1f} s"
-        if planned.plan.too_large is not None:
-            yield planned.plan.too_large
+        if plan.too_large is not None:
+            yield plan.too_large
 
 
-def _verdict(report: Report) -> Iterator[str]:
-    for planned in report.models:
-        plan, cache = planned.plan, ""
-        if planned.kind == "chat":
-            cache = f", KV cache {_size(plan.need.cache)}"
+def _verdict(report: Report, peak: int) -> Iterator[str]:
+    for planned, plan in zip(report.models, report.plans, strict=True):
+        cache = f", KV cache {_size(plan.need.cache)}" if isinstance(plan, ChatPlan) else ""
         yield f"{planned.kind}: weights {_size(plan.weights)}{cache}, with padding and temporaries {_size(plan.peak)}"
     topology, floor = report.topology, report.floor
     if len(report.models) > 1:
         where = "" if topology.devices == 1 else " on the first device, which holds the most"
-        yield f"together: {_size(report.peak)}{where}"
+        yield f"together: {_size(peak)}{where}"
     if topology.chip is not None:
         yield (
-            f"{topology.name}: {_size(topology.chip.hbm)} HBM a chip, {_size(topology.usable)} usable (margin "
+            f"{topology.name}: {_size(topology.chip.hbm)} HBM a chip, {_size(topology.chip.usable)} usable (margin "
             f"{MARGIN:.0%}): " + ("fits" if report.advice is None else f"does not fit; would fit: {report.advice}")
         )
     if floor is not None:

@@ -11,6 +11,7 @@ from hfjax_app.planning.fit import Advice, Footprint, advise, decode_floor, fits
 from hfjax_app.planning.report import Planned, Report
 from hfjax_app.planning.topology import Topology, devices
 from hfjax_app.runtime.checkpoints.hub import is_gated
+from hfjax_app.runtime.model_plan import ModelPlan
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.sentiment.plan import SentimentPlanner
 
@@ -61,7 +62,7 @@ def plan_together(
         RequestRejected: a value that no model of this kind takes.
     """
     planners: dict[str, Planner] = {}
-    plans: dict[str, Any] = {}
+    plans: dict[str, ModelPlan] = {}
     reasons: dict[str, str] = {}
     usual = "float32" if topology.chip is None else "bfloat16"
     for kind, model in models.items():
@@ -94,10 +95,10 @@ def plan_together(
     if not reasons:
         refused = any(plan.too_large for plan in plans.values())
         if refused or not fits(sum(plan.peak for plan in plans.values()), topology):
-            advice = _advice(planners.get("chat"), plans, topology)
-        if "chat" in plans:
-            need = plans["chat"].need
-            floor = decode_floor(need.read, need.cache, planners["chat"].slots, topology)
+            advice = _advice(planners, plans, topology)
+        chat, plan = planners.get("chat"), plans.get("chat")
+        if isinstance(chat, ChatPlanner) and isinstance(plan, ChatPlan):
+            floor = decode_floor(plan.need.read, plan.need.cache, chat.slots, topology)
     return Report(topology=topology, models=planned, advice=advice, floor=floor)
 
 
@@ -114,17 +115,18 @@ def _reason(error: Exception) -> str:
     return kind_and_line(error)
 
 
-def _advice(planner: ChatPlanner | None, plans: Mapping[str, Any], topology: Topology) -> Advice:
+def _advice(planners: Mapping[str, Planner], plans: Mapping[str, ModelPlan], topology: Topology) -> Advice:
     others = [plan for kind, plan in plans.items() if kind != "chat"]
     beside = sum(plan.peak for plan in others)
     if any(plan.too_large for plan in others):
         # The figures are without the refused program. It lies on one chip, so more chips of this size don't help.
+        assert topology.usable is not None  # everything fits a CPU
         beside = max(beside, topology.usable + 1)
-    if planner is None:
+    chat, plan = planners.get("chat"), plans.get("chat")
+    if not isinstance(chat, ChatPlanner) or not isinstance(plan, ChatPlan):
         return Advice(slots=0, context=0, topology=larger(topology, lambda devices: beside))
 
-    footprint = footprint_of(plans["chat"])
-    return advise(footprint, topology, planner.slots, planner.context, planner.need, beside=beside)
+    return advise(footprint_of(plan), topology, chat.slots, chat.context, chat.need, beside=beside)
 
 
 def footprint_of(plan: ChatPlan) -> Footprint:

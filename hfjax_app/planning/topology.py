@@ -19,6 +19,11 @@ class Chip:
     hbm: int  # bytes
     bandwidth: float  # bytes per second of HBM
 
+    @property
+    def usable(self) -> int:
+        """Bytes that arrays and temporaries may take: the HBM less the margin."""
+        return int(self.hbm * (1 - MARGIN))
+
 
 LIBTPU = "0.0.42.1"  # of the version that our jax pins
 CHIPS = {"v5e": Chip(hbm=16 << 30, bandwidth=819e9), "v6e": Chip(hbm=32 << 30, bandwidth=1640e9)}
@@ -40,7 +45,7 @@ _NO_TPU = {
 class Topology:
     """Some chips that work as one: "v5e:2x2", or "cpu:N" for simulated devices.
 
-    `usable` is bytes per chip that arrays and temporaries may take: the HBM less the margin; None for a CPU.
+    `usable` is the chip's; None for a CPU.
     """
 
     name: str
@@ -49,7 +54,7 @@ class Topology:
 
     @property
     def usable(self) -> int | None:
-        return None if self.chip is None else int(self.chip.hbm * (1 - MARGIN))
+        return None if self.chip is None else self.chip.usable
 
 
 def parse(name: str) -> Topology:
