@@ -123,11 +123,12 @@ class SentimentClassifier:
             RequestRejected: the value and the limit; nothing was computed for any of the texts.
             ModelUnavailable: the model's scores of a text are no numbers.
         """
-        verdicts = self.judge(checked_texts(texts), urgent=len(texts) == 1)
-        for verdict in verdicts:
+        scores = []
+        for verdict in self.judge(checked_texts(texts), urgent=len(texts) == 1):
             if isinstance(verdict, Exception):
                 raise verdict
-        return [verdict.scores for verdict in verdicts]
+            scores.append(verdict.scores)
+        return scores
 
     def submit(self, text: str) -> "Future[Verdict]":
         """One text of one user; texts that come within a few milliseconds share a device call, and fail alone.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from transformers import PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable
 
@@ -41,7 +42,7 @@ class Lengths:
         lengths: in ascending order; the last one is the limit.
     """
 
-    def __init__(self, model: torch.nn.Module, most: int = LENGTHS[-1]):
+    def __init__(self, model: PreTrainedModel, most: int = LENGTHS[-1]):
         self.token_limit = min(most, _positions(model), LENGTHS[-1])
         self.lengths = [length for length in LENGTHS if length < self.token_limit] + [self.token_limit]
 
@@ -64,7 +65,7 @@ class Encoder(Lengths):
         ModelUnavailable: the tokenizer can't pad, or is not of the fast kind.
     """
 
-    def __init__(self, tokenizer: Any, model: torch.nn.Module):
+    def __init__(self, tokenizer: Any, model: PreTrainedModel):
         if tokenizer.pad_token_id is None:
             raise ModelUnavailable(f"{type(tokenizer).__name__} has no padding token, and texts are padded here")
         if not tokenizer.is_fast:
@@ -108,12 +109,12 @@ class Encoder(Lengths):
         return ids, mask
 
 
-def _positions(model: torch.nn.Module) -> int:
+def _positions(model: PreTrainedModel) -> int:
     """How many tokens the model has positions for. RoBERTa and its kin count positions from behind the padding's.
 
     Where the config names none, or -1 as XLNet's does, as many as are ever read.
     """
-    positions = getattr(model.config, "max_position_embeddings", None) or 0
+    positions: int = getattr(model.config, "max_position_embeddings", None) or 0
     if positions <= 0:
         return LENGTHS[-1]
     for module in model.modules():

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.sentiment.encoding import Encoder, Lengths
@@ -67,14 +67,20 @@ class Explainer:
     Args:
         model: the torch classifier.
         encoder: of its texts; for planned programs their lengths are enough.
-        weights: its weights on the device.
+        weights: its weights on the device, or for planned programs their shapes.
         turns: of the device.
         calls: both parts of a divided stretch, side by side.
         programs: where to compile.
     """
 
     def __init__(
-        self, model: Any, encoder: Encoder | Lengths, weights: Weights, turns: Turns, calls: Calls, programs: Programs
+        self,
+        model: Any,
+        encoder: Encoder | Lengths,
+        weights: Weights | Shapes,
+        turns: Turns,
+        calls: Calls,
+        programs: Programs,
     ):
         self._encoder, self._weights, self._turns, self._calls = encoder, weights, turns, calls
         self._labels = model.config.num_labels
@@ -103,6 +109,7 @@ class Explainer:
             target: the label's index.
             label: its name.
         """
+        assert isinstance(self._encoder, Encoder)  # planned programs explain nothing
         traced = self._encoder.trace(text)
         length = next(length for length in self._programs if length >= len(traced.ids))
         [ids], [mask] = self._encoder.padded([traced.ids], 1, length)
@@ -147,7 +154,7 @@ class _Stretch:
 
     @property
     def error(self) -> float:
-        return abs(self.shares.sum() - (self.logits[-1] - self.logits[0]))
+        return float(abs(self.shares.sum() - (self.logits[-1] - self.logits[0])))
 
     @property
     def middle(self) -> float:
@@ -177,12 +184,13 @@ def _path_function(model: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
         model: Any, ids: torch.Tensor, baseline: torch.Tensor, mask: torch.Tensor, gates: torch.Tensor
     ) -> torch.Tensor:
         def mixed(module: torch.nn.Module, _: Any, embedded: torch.Tensor) -> torch.Tensor:
-            start = module.forward(baseline)
+            start: torch.Tensor = module.forward(baseline)
             return start + gates[None, :, None] * (embedded - start)
 
         hook = model.get_input_embeddings().register_forward_hook(mixed)
         try:
-            return model(input_ids=ids, attention_mask=mask).logits[0].float()
+            logits: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits
+            return logits[0].float()
         finally:
             hook.remove()
 
@@ -198,7 +206,8 @@ def _path_function(model: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
         wanted: jax.Array,
     ) -> tuple[jax.Array, jax.Array]:
         def logit(gates: jax.Array) -> jax.Array:
-            return (function(weights, ids[None], baseline[None], mask[None], gates) * wanted).sum()
+            logits: jax.Array = function(weights, ids[None], baseline[None], mask[None], gates)
+            return (logits * wanted).sum()
 
         def at(point: jax.Array) -> tuple[jax.Array, jax.Array]:
             return jax.value_and_grad(logit)(jnp.full(ids.shape, point))
@@ -214,7 +223,7 @@ def _quadrature(points: int, start: float, stop: float) -> tuple[np.ndarray, np.
     nodes, weights = np.polynomial.legendre.leggauss(points - 2)
     half = (stop - start) / 2
     inner = start + half * (nodes + 1)
-    return np.float32([start, *inner, stop]), np.float32([0, *(half * weights), 0])
+    return np.array([start, *inner, stop], np.float32), np.array([0, *(half * weights), 0], np.float32)
 
 
 def _integrate(along: Callable[[Sequence[tuple[float, float]]], list[_Stretch]]) -> list[_Stretch]:

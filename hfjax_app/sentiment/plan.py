@@ -44,6 +44,7 @@ class SentimentPlanner:
     def __init__(self, source: str | os.PathLike[str]):
         self._model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
         checked_labels(self._model)
+        self._encoder: Encoder | Lengths
         try:
             self._encoder = Encoder(load(AutoTokenizer.from_pretrained, source), self._model)
         except NoTokenizer:

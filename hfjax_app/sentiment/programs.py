@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.sentiment.encoding import Encoder, Lengths
@@ -67,7 +67,7 @@ class ClassifierPrograms:
         self,
         model: Any,
         encoder: Encoder | Lengths,
-        weights: Weights,
+        weights: Weights | Shapes,
         programs: Programs,
         turns: Turns,
         calls: Calls,
@@ -78,8 +78,8 @@ class ClassifierPrograms:
         _, multi_label = checked_labels(model)
 
         def probabilities(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            logits = model(input_ids=ids, attention_mask=mask).logits.float()
-            return logits.sigmoid() if multi_label else logits.softmax(-1)
+            logits: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits
+            return logits.float().sigmoid() if multi_label else logits.float().softmax(-1)
 
         function = pure_function(model, probabilities)
         tokens = CPU_TOKENS if on_cpu else DEVICE_TOKENS

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal, TypedDict
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import (
@@ -38,6 +38,7 @@ _ARCHIVES = {
     b"7z\xbc\xaf": "a 7z archive",
 }
 _LINES = "line"
+_Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and half a surrogate pair
 
 
@@ -69,7 +70,7 @@ class Table:
     _source: Path | str
     _encoding: str = "utf-8"
     _delimiter: str = ","
-    _quoting: int = csv.QUOTE_MINIMAL
+    _quoting: _Quoting = csv.QUOTE_MINIMAL
     _has_header: bool = True
 
     def cells(self, column: str) -> Iterator[Cell]:
@@ -97,6 +98,15 @@ class Table:
                 at, wide = self.columns.index(column), len(self.columns)
                 for row in rows:
                     yield _csv_cell(row, at, wide)
+
+
+class _Shared(TypedDict):
+    """What a file's table has of any kind."""
+
+    name: str
+    kind: str
+    _source: Path
+    _encoding: str
 
 
 def pasted(text: object) -> Table:
@@ -136,7 +146,7 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
     if size > TABLE_MAX_BYTES:
         raise RequestRejected(f"{name!r} has {size:,} bytes: at most {TABLE_MAX_BYTES:,}")
     encoding = _encoding(path, name)
-    shared = {"name": name, "kind": kind, "_source": path, "_encoding": encoding}
+    shared: _Shared = {"name": name, "kind": kind, "_source": path, "_encoding": encoding}
     with _opened(path, encoding) as file:
         if kind == ".txt":
             return Table(columns=(_LINES,), likely=_LINES, rows=_filled(_counted(_lines(file)), name), **shared)
@@ -155,7 +165,7 @@ class _Misquoted(RequestRejected):
     """A row of several lines whose quotes don't match."""
 
 
-def _csv_table(file: IO[str], has_header: bool, quoting: int, shared: dict) -> Table:
+def _csv_table(file: IO[str], has_header: bool, quoting: _Quoting, shared: _Shared) -> Table:
     name = shared["name"]
     delimiter = "\t" if shared["kind"] == ".tsv" else _delimiter(file.readline())
     file.seek(0)
@@ -177,11 +187,18 @@ def _csv_table(file: IO[str], has_header: bool, quoting: int, shared: dict) -> T
 
     rows = _filled(_counted(sampled()), name)
     lengths = [sum(len(row[at]) for row in sample if at < len(row)) for at in range(len(columns))]
-    options = {"_delimiter": delimiter, "_quoting": quoting, "_has_header": has_header}
-    return Table(columns=columns, likely=_likely(columns, lengths), rows=rows, **shared, **options)
+    return Table(
+        columns=columns,
+        likely=_likely(columns, lengths),
+        rows=rows,
+        _delimiter=delimiter,
+        _quoting=quoting,
+        _has_header=has_header,
+        **shared,
+    )
 
 
-def _json_table(file: IO[str], shared: dict) -> Table:
+def _json_table(file: IO[str], shared: _Shared) -> Table:
     lengths: dict[str, int] = {}
 
     def sampled() -> Iterator[str]:
@@ -258,18 +275,23 @@ def _parsed(line: str) -> object:
         return None
 
 
-def _records(file: IO[str], delimiter: str, quoting: int) -> Iterator[list[str]]:
+def _records(file: IO[str], delimiter: str, quoting: _Quoting) -> Iterator[list[str]]:
     """The rows. One of several lines must be well quoted: an open quote would silently swallow the rows behind it."""
     lines: list[str] = []  # of the row that is being read
-    options = {"delimiter": delimiter, "quoting": quoting}
-    reader = csv.reader((lines.append(line) or line for line in file), **options)
+
+    def read() -> Iterator[str]:
+        for line in file:
+            lines.append(line)
+            yield line
+
+    reader = csv.reader(read(), delimiter=delimiter, quoting=quoting)
     while True:
         lines.clear()
         begins = reader.line_num + 1
         try:
             row = next(reader, None)
             if len(lines) > 1:
-                next(csv.reader(lines, strict=True, **options))
+                next(csv.reader(lines, strict=True, delimiter=delimiter, quoting=quoting))
         except csv.Error as error:
             limit = csv.field_size_limit()
             if "limit" in str(error):
@@ -319,7 +341,7 @@ def _encoding(path: Path, name: str) -> str:
                         f"{name!r} holds a NUL character at {at + piece.index(chr(0)):,}: no text file"
                     )
                 at += len(piece)
-        except UnicodeError as error:
+        except UnicodeDecodeError as error:
             what = encoding.removesuffix("-sig").upper()
             raise RequestRejected(
                 f"{name!r} is not {what} ({error.reason} after character {at:,}): save it as UTF-8"
