@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 
 class Line:
@@ -37,8 +38,11 @@ class Line:
         while place > 0:
             yield place
             with self._moved:
-                self._moved.wait_for(lambda before=place: self._place(ticket) != before, seconds)
+                self._moved.wait_for(partial(self._has_left, ticket, place), seconds)
                 place = self._place(ticket)
+
+    def _has_left(self, ticket: object, place: int) -> bool:
+        return self._place(ticket) != place
 
     def _place(self, ticket: object) -> int:
         return self._line.index(ticket) - self._room + 1

@@ -8,13 +8,14 @@ import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import diffusers
 import torch
 import transformers
 from accelerate import init_empty_weights
-from diffusers import AutoencoderKL, AutoPipelineForText2Image, DiffusionPipeline
+from diffusers import AutoPipelineForText2Image
+from diffusers.models import AutoencoderKL
 from huggingface_hub import ModelCard, try_to_load_from_cache
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -24,6 +25,20 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint, check_vocabulary, expl
 STEPS = 20
 GUIDANCE_SCALE = 7.5
 _WITHOUT = {"safety_checker": None, "requires_safety_checker": False}
+
+
+class Pipeline(Protocol):
+    """What is used here of diffusers' text-to-image pipelines; their common base class doesn't declare it."""
+
+    scheduler: Any
+    vae: AutoencoderKL
+
+    @property
+    def components(self) -> dict[str, Any]: ...
+
+    def set_progress_bar_config(self, *, disable: bool) -> None: ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +54,7 @@ class Recommended:
     guidance_scale: float = GUIDANCE_SCALE
 
 
-def read_empty(source: str | os.PathLike[str]) -> DiffusionPipeline:
+def read_empty(source: str | os.PathLike[str]) -> Pipeline:
     """The checkpoint's torch pipeline without its weights, of the class that diffusers has for it.
 
     It is made from the configs and tokenizers alone. Its networks' parameters are on the CPU, because a pipeline asks
@@ -73,7 +88,7 @@ def read_empty(source: str | os.PathLike[str]) -> DiffusionPipeline:
     return _checked(pipeline, name)
 
 
-def fetch_weights(source: str | os.PathLike[str], pipeline: DiffusionPipeline) -> Checkpoint:
+def fetch_weights(source: str | os.PathLike[str], pipeline: Pipeline) -> Checkpoint:
     """The files with the weights of the networks that draw, each in its folder, downloaded as needed.
 
     Args:
@@ -98,9 +113,11 @@ def _network_class(component: Any) -> type[torch.nn.Module] | None:
     return kind if isinstance(kind, type) and issubclass(kind, torch.nn.Module) else None
 
 
-def _empty(kind: type[torch.nn.Module], folder: Path) -> torch.nn.Module:
+def _empty(kind: type[Any], folder: Path) -> torch.nn.Module:
+    network: torch.nn.Module
     with init_empty_weights(include_buffers=False):
         if issubclass(kind, PreTrainedModel):
+            assert kind.config_class is not None
             network = kind._from_config(kind.config_class.from_pretrained(folder), dtype=torch.float32)
         else:
             network = kind.from_config(kind.load_config(folder))
@@ -113,16 +130,18 @@ def _empty(kind: type[torch.nn.Module], folder: Path) -> torch.nn.Module:
                 zero = torch.zeros((), dtype=torch.float32).expand(parameter.shape)
                 zeros[id(parameter)] = torch.nn.Parameter(zero, requires_grad=False)
             setattr(module, name, zeros[id(parameter)])
-    return network.eval()
+    network.eval()
+    return network
 
 
-def _checked(pipeline: DiffusionPipeline, name: str) -> DiffusionPipeline:
+def _checked(pipeline: Pipeline, name: str) -> Pipeline:
     if not isinstance(getattr(pipeline, "vae", None), AutoencoderKL):
         raise ModelUnavailable(f"model {name!r}: its vae is not an AutoencoderKL")
     network = getattr(pipeline, denoiser_name(pipeline), None)
     if not isinstance(network, torch.nn.Module):
         raise ModelUnavailable(f"model {name!r}: it has no unet and no transformer")
-    channels, latent_channels = network.config.in_channels, pipeline.vae.config.latent_channels
+    config: Any = network.config
+    channels, latent_channels = config.in_channels, pipeline.vae.config["latent_channels"]
     if channels != latent_channels:
         raise ModelUnavailable(
             f"model {name!r}: its denoiser reads {channels} channels, and the latents have {latent_channels}: not a "
@@ -131,12 +150,12 @@ def _checked(pipeline: DiffusionPipeline, name: str) -> DiffusionPipeline:
     return pipeline
 
 
-def network_names(pipeline: DiffusionPipeline) -> list[str]:
+def network_names(pipeline: Pipeline) -> list[str]:
     """The names of the pipeline's components that draw."""
     return [*text_encoder_names(pipeline), denoiser_name(pipeline), "vae"]
 
 
-def text_encoder_names(pipeline: DiffusionPipeline) -> list[str]:
+def text_encoder_names(pipeline: Pipeline) -> list[str]:
     """The names of the pipeline's components that read the prompt."""
     return [
         name
@@ -145,7 +164,7 @@ def text_encoder_names(pipeline: DiffusionPipeline) -> list[str]:
     ]
 
 
-def denoiser_name(pipeline: DiffusionPipeline) -> str:
+def denoiser_name(pipeline: Pipeline) -> str:
     """The name of the pipeline's component that predicts the noise."""
     return "unet" if getattr(pipeline, "unet", None) is not None else "transformer"
 
@@ -187,7 +206,8 @@ def recommended(source: str | os.PathLike[str]) -> Recommended:
     parameters = inference.get("parameters") if isinstance(inference, dict) else None
     if not isinstance(parameters, dict):
         return Recommended()
-    steps, guidance = parameters.get("num_inference_steps"), parameters.get("guidance_scale")
+    steps: Any = parameters.get("num_inference_steps")
+    guidance: Any = parameters.get("guidance_scale")
     found: dict[str, Any] = {}
     if type(steps) is int and 1 <= steps <= 100:
         found["steps"] = steps

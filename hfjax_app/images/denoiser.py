@@ -14,10 +14,10 @@ import torch
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.prompt_conditioning import PromptReader, Told, shapes_of
 from hfjax_app.runtime.mesh import replicated, split
-from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.packed_arguments import PackedArguments
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.programs import Programs, argument_bytes
+from hfjax_app.runtime.programs import Program, Programs, argument_bytes
 from hfjax_app.runtime.transforms import packs_arguments
 
 _FOR_PREDICTION = ("timestep", "input_scale")
@@ -40,7 +40,7 @@ class Network:
     def __init__(
         self,
         module: torch.nn.Module,
-        weights: Weights,
+        weights: Weights | Shapes,
         dtype: Any,
         reader: PromptReader,
         mesh: jax.sharding.Mesh | None,
@@ -112,7 +112,7 @@ class Denoiser:
         calls: Calls,
     ):
         self._weights, self._rows, self._calls = network.weights, told.rows, calls
-        self._predict = None
+        self._predict: Program | None = None
         if not 1 < self._rows <= calls.at_once:
 
             def denoise(weights: Weights, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
@@ -132,8 +132,8 @@ class Denoiser:
             return _followed(state, jnp.concatenate(outputs), fixed, numbers)
 
         [row, *_] = self._by_row(told.arrays)
-        arguments = (network.weights, state["latents"], shapes_of(row), _for_prediction(numbers))
-        self._predict = programs.compile(f"{name}_row", predict_row, *arguments)
+        row_arguments = (network.weights, state["latents"], shapes_of(row), _for_prediction(numbers))
+        self._predict = programs.compile(f"{name}_row", predict_row, *row_arguments)
         outputs = [state["latents"]] * self._rows
         self._step = programs.compile(f"{name}_follow", follow, state, outputs, fixed, numbers, donate=(0,))
 
@@ -150,13 +150,16 @@ class Denoiser:
             fixed: what stays the same for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
             numbers: the schedule's, of this step.
         """
-        if self._predict is None:
-            return self._step(self._weights, state, arrays, fixed, numbers)
+        made: tuple[Any, jax.Array]
+        if (program := self._predict) is None:
+            made = self._step(self._weights, state, arrays, fixed, numbers)
+            return made
 
-        def predict(row: Any) -> jax.Array:  # nobody waits here: what one thread hands out, jax on CPU does in order
-            return self._predict(self._weights, state["latents"], row, _for_prediction(numbers))
+        def predict(row: Any) -> Any:  # nobody waits here: what one thread hands out, jax on CPU does in order
+            return program(self._weights, state["latents"], row, _for_prediction(numbers))
 
-        return self._step(state, self._calls.together(predict, arrays), fixed, numbers)
+        made = self._step(state, self._calls.together(predict, arrays), fixed, numbers)
+        return made
 
     @property
     def argument_bytes(self) -> int:
@@ -195,7 +198,9 @@ def _followed(state: Any, outputs: jax.Array, fixed: Any, numbers: Any) -> tuple
     # Products and sums, not dots: accelerators round the operands of a dot to bfloat16.
     def weighted(which: int) -> jax.Array:
         shape = (Ellipsis, which, None, None, None, None)
-        return (numbers["coefficients"][shape] * pairs).sum((0, 1)) + (numbers["extras"][shape] * extras).sum(0)
+        of_pairs: jax.Array = numbers["coefficients"][shape] * pairs
+        of_extras: jax.Array = numbers["extras"][shape] * extras
+        return of_pairs.sum((0, 1)) + of_extras.sum(0)
 
     following, clean, memory = (weighted(which) for which in range(3))
     noised = numbers["noising"][0] * fixed["image"] + numbers["noising"][1] * fixed["noise"]

@@ -12,18 +12,17 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import jax
 import numpy as np
-from diffusers import DiffusionPipeline
 from PIL import Image
 from torchax.ops import mappings
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
 from hfjax_app.images.admission_queue import Line
-from hfjax_app.images.checkpoint import Recommended, fetch_weights, read_empty, recommended, revision_of
+from hfjax_app.images.checkpoint import Pipeline, Recommended, fetch_weights, read_empty, recommended, revision_of
 from hfjax_app.images.denoising_state import Run
 from hfjax_app.images.mask import to_text
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
@@ -48,6 +47,9 @@ from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
 
 _LOOK_UP_S = 0.5
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class ImageGenerator:
@@ -80,7 +82,7 @@ class ImageGenerator:
 
     def __init__(
         self,
-        pipeline: DiffusionPipeline,
+        pipeline: Pipeline,
         *,
         checkpoint: Checkpoint | None = None,
         advice: Recommended | None = None,
@@ -110,8 +112,8 @@ class ImageGenerator:
         if max(self.size) > preview.MAX_DECODED:
             self._colours = preview.fit_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
         blank = Image.new("RGB", self.size)
-        for options in ({}, {"image": blank, "strength": 1.0}):
-            for _ in self.generate("warm-up", steps=1, seed=0, **options):
+        for image in (None, blank):
+            for _ in self.generate("warm-up", steps=1, seed=0, image=image, strength=1.0):
                 pass
 
     @classmethod
@@ -314,7 +316,7 @@ class ImageGenerator:
         for i in range(schedule.steps):
             advance = partial(Run.advance, programs=programs, told=told, schedule=schedule, step=i)
             expected = self._in_turns(advance, runs)
-            made = [(None, None)] * len(runs)
+            made: list[tuple[np.ndarray | None, np.ndarray | None]] = [(None, None)] * len(runs)
             if i == schedule.steps - 1:
                 made = self._in_turns(partial(self._finished, programs=programs), runs)
             pictures = tuple(
@@ -337,12 +339,12 @@ class ImageGenerator:
             raise ModelUnavailable("the image model made pixels that are no numbers (NaN); try another seed")
         return pixels, np.asarray(run.state["latents"])
 
-    def _in_turns(self, call: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    def _in_turns(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
         """`call` of each item, as many in a turn as are made at once.
 
         A turn ends when the device is done, so that never more than one group waits in its queue.
         """
-        results = []
+        results: list[_Result] = []
         for group in self._programs.calls.groups(items):
             with self._device:
                 results += self._programs.calls.together(call, group)
@@ -352,8 +354,8 @@ class ImageGenerator:
         self, pictures: Sequence[Picture], expected: list[jax.Array], programs: SizedPrograms
     ) -> list[Image.Image]:
         """The pictures, or before the last step what their predicted clean latents stand for."""
-        if pictures[0].image is not None:
-            return [picture.image for picture in pictures]
+        if made := [picture.image for picture in pictures if picture.image is not None]:
+            return made
         if self._colours is not None:
             return [preview.estimate(np.asarray(clean), self._colours, programs.size) for clean in expected]
         return [preview.to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]

@@ -20,7 +20,7 @@ def to_text(mask: np.ndarray) -> str:
         mask: bool [height, width], True where to draw.
     """
     tall, wide = mask.shape
-    return f"{wide}x{tall}:{base64.b64encode(np.packbits(mask)).decode()}"
+    return f"{wide}x{tall}:{base64.b64encode(np.packbits(mask).tobytes()).decode()}"
 
 
 def from_text(text: str) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The networks of a pipeline and what devices hold of them; the pipeline itself stays usable as it is."""
 
 import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import torch
@@ -9,16 +9,18 @@ from torchax.ops import mappings
 
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import Cast
-from hfjax_app.runtime.held_weights import Shapes, weights_for
+from hfjax_app.runtime.held_weights import weights_for
 from hfjax_app.runtime.model_transform import Transforms
-from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.transforms import image_transforms
 
+_Module = TypeVar("_Module", bound=torch.nn.Module)
+
 
 def adapted_weights(
-    programs: Programs, module: torch.nn.Module, dtype: Any, files: Checkpoint | None
-) -> tuple[Weights | Shapes, torch.nn.Module]:
+    programs: Programs, module: _Module, dtype: Any, files: Checkpoint | None
+) -> tuple[Weights | Shapes, _Module]:
     """A network's weights as the programs' devices hold them, or their shapes, and the network that takes them.
 
     Args:
@@ -41,7 +43,7 @@ def text_encoder_weights(
     return weights_for(programs, encoder, Transforms(Cast(encoder, _torch_dtype(dtype))), checkpoint=files)
 
 
-def same_tensors(module: torch.nn.Module) -> torch.nn.Module:
+def same_tensors(module: _Module) -> _Module:
     """The module once more, with the same tensors, so that those of one can be replaced and the other keeps its own."""
     other = copy.copy(module)
     other._parameters, other._buffers = dict(module._parameters), dict(module._buffers)
@@ -49,9 +51,10 @@ def same_tensors(module: torch.nn.Module) -> torch.nn.Module:
     return other
 
 
-def without_weights(module: torch.nn.Module) -> torch.nn.Module:
+def without_weights(module: _Module) -> _Module:
     """The module once more, with its parameters on the meta device, tied ones once; buffers are the same."""
-    other, parameters = same_tensors(module), {}
+    other = same_tensors(module)
+    parameters: dict[int, torch.nn.Parameter] = {}
     for part in other.modules():
         for name, parameter in part._parameters.items():
             if parameter is not None:
@@ -61,4 +64,5 @@ def without_weights(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def _torch_dtype(dtype: Any) -> torch.dtype:
-    return mappings.j2t_dtype(jnp.dtype(dtype))
+    torch_dtype: torch.dtype = mappings.j2t_dtype(jnp.dtype(dtype))
+    return torch_dtype

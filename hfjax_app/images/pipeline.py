@@ -16,10 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from diffusers import AutoencoderKL, DiffusionPipeline
+from diffusers.models import AutoencoderKL
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.checkpoint import denoiser_name
+from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.images.prompt_conditioning import PromptReader, Told
@@ -68,7 +68,7 @@ class DiffusionPrograms:
 
     def __init__(
         self,
-        pipeline: DiffusionPipeline,
+        pipeline: Pipeline,
         on_report: Callable[[ProgramReport], None] = lambda report: None,
         *,
         alone: bool = False,
@@ -83,7 +83,7 @@ class DiffusionPrograms:
         denoiser = denoiser_name(pipeline)
         module = getattr(pipeline, denoiser)
         self.dtype = jnp.dtype(dtype)
-        overflows = self.dtype == jnp.float16 and pipeline.vae.config.force_upcast
+        overflows = self.dtype == jnp.float16 and pipeline.vae.config["force_upcast"]
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
         weights, adapted = adapted_weights(self._programs, module, self.dtype, checkpoint and checkpoint.part(denoiser))
         self.network = Network(adapted, weights, self.dtype, self.reader, self._programs.mesh)
@@ -94,8 +94,8 @@ class DiffusionPrograms:
         decoding = ("decoder.", "post_quant_conv.")
         self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
         self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
-        self.channels = self.vae.config.latent_channels
-        self.scale = 2 ** (len(self.vae.config.block_out_channels) - 1)
+        self.channels: int = self.vae.config["latent_channels"]
+        self.scale: int = 2 ** (len(self.vae.config["block_out_channels"]) - 1)
         # pixels a side that are one piece for the denoiser: transformers read patches of latents
         self._patch = self.scale * (module.config.get("patch_size") or 1)
         sample = module.config.sample_size
@@ -130,7 +130,8 @@ class DiffusionPrograms:
     def argument_bytes(self) -> int:
         """Bytes that all networks hold on the device, by the compiler's figures, with a step's arguments."""
         sizes = [sized.argument_bytes for sized in self._sized.values()]
-        return self.reader.argument_bytes + sum(max(network) for network in zip(*sizes, strict=True))
+        largest: list[int] = [max(network) for network in zip(*sizes, strict=True)]
+        return self.reader.argument_bytes + sum(largest)
 
     def checked_size(self, width: object, height: object) -> tuple[int, int]:
         """(width, height); None stands for the checkpoint's own.
@@ -268,7 +269,10 @@ class SizedPrograms:
     def start(self, latents: np.ndarray) -> dict[str, jax.Array]:
         """A run's state on the device: latents (float32, `latent_shape`), history and memory."""
         history = np.zeros((self._parts.samplers.depth - 1, 2, *self.latent_shape), np.float32)
-        return self.put({"latents": latents, "memory": np.zeros_like(latents), "history": history})
+        state: dict[str, jax.Array] = self.put(
+            {"latents": latents, "memory": np.zeros_like(latents), "history": history}
+        )
+        return state
 
     def denoise(
         self, state: dict[str, jax.Array], told: Told, fixed: dict[str, Any], schedule: Schedule, step: int
@@ -298,7 +302,8 @@ class SizedPrograms:
 
     def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
         """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled from the encoder's spread with `noise`."""
-        return self._encode(self._parts.encoder_weights, pixels, noise)
+        latents: jax.Array = self._encode(self._parts.encoder_weights, pixels, noise)
+        return latents
 
     @property
     def argument_bytes(self) -> tuple[int, int, int]:
@@ -331,17 +336,17 @@ def _encode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
 
     def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
         picture = (pixels * 2 - 1).transpose(2, 0, 1)[None].astype(parts.vae_dtype)
-        encoded = encode(weights, picture)
+        encoded: list[jax.Array] = encode(weights, picture)
         mean, spread = (part.astype(jnp.float32) for part in encoded)
         return (mean + spread * noise - shift) * scale
 
     return encode_picture
 
 
-def _normalisation(vae: AutoencoderKL) -> tuple[Any, Any]:
+def _normalisation(vae: AutoencoderKL) -> tuple[np.ndarray | float, np.ndarray | float]:
     """(scale, shift): the denoiser's latents are (the autoencoder's - shift) * scale, by the pipelines' formulas."""
     config = vae.config
     if config.get("latents_mean") is None or config.get("latents_std") is None:
-        return config.scaling_factor, config.get("shift_factor") or 0.0
+        return config["scaling_factor"], config.get("shift_factor") or 0.0
     mean, std = (np.array(config[name], np.float32).reshape(1, -1, 1, 1) for name in ("latents_mean", "latents_std"))
-    return config.scaling_factor / std, mean
+    return config["scaling_factor"] / std, mean

@@ -34,7 +34,8 @@ def fit_colours(decode: Callable[[np.ndarray], np.ndarray], latent_shape: tuple[
     pixels = decode(latents)
     tall, wide = pixels.shape[0] // height, pixels.shape[1] // width
     colours = pixels.reshape(height, tall, width, wide, 3).mean((1, 3)).reshape(-1, 3)
-    return np.linalg.lstsq(_with_offset(latents), colours, rcond=None)[0].astype(np.float32)
+    affine: np.ndarray = np.linalg.lstsq(_with_offset(latents), colours, rcond=None)[0]
+    return affine.astype(np.float32)
 
 
 def estimate(latents: np.ndarray, colours: np.ndarray, size: tuple[int, int]) -> Image.Image:

@@ -17,11 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from diffusers import DiffusionPipeline
 from torch.utils import _pytree as torch_pytree
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.images.checkpoint import denoiser_name, text_encoder_names
+from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
@@ -63,7 +62,7 @@ class PromptReader:
 
     def __init__(
         self,
-        pipeline: DiffusionPipeline,
+        pipeline: Pipeline,
         programs: Programs,
         dtype: Any = jnp.float32,
         checkpoint: Checkpoint | None = None,
@@ -145,7 +144,8 @@ class PromptReader:
         arguments = torch_pytree.tree_unflatten(leaves, how)
         # some denoisers are told the time once, others once for each of the latents
         arguments["timestep"] = timestep.expand(len(latents)) if arguments["timestep"] else timestep
-        return network(latents, **arguments, return_dict=False)[0]
+        predicted: torch.Tensor = network(latents, **arguments, return_dict=False)[0]
+        return predicted
 
     def _check(self, rows: int, time: torch.Tensor) -> None:
         """Guidance is of a pair of rows in one call, and the time the scheduler's own; else pictures would be wrong."""

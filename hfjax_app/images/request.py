@@ -57,8 +57,7 @@ def whole_number(name: str, value: object, low: int, high: int) -> int:
     Raises:
         RequestRejected: it is not one, or out of range.
     """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not whole or not low <= value <= high:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not low <= value <= high:
         raise RequestRejected(f"{name} = {value!r}: must be a whole number from {low} to {high}")
     return int(value)
 
@@ -69,8 +68,7 @@ def real_number(name: str, value: object, low: float, high: float) -> float:
     Raises:
         RequestRejected: it is not a number, or out of range.
     """
-    real = isinstance(value, int | float | np.floating) and not isinstance(value, bool)
-    if not real or not low <= value <= high:
+    if not isinstance(value, int | float | np.floating) or isinstance(value, bool) or not low <= value <= high:
         raise RequestRejected(f"{name} = {value!r}: must be a number from {low:g} to {high:g}")
     return float(value)
 
@@ -131,15 +129,19 @@ def checked_picture(
     Raises:
         RequestRejected: not pictures, a mask alone, or see `checked_mask`.
     """
-    for name, picture in (("image", image), ("mask", mask)):
-        if picture is not None and not isinstance(picture, Image.Image):
-            raise RequestRejected(f"{name}: must be a picture, not {type(picture).__name__}")
-    if image is None:
-        if mask is not None:
+    picture, drawn = _picture_or_none("image", image), _picture_or_none("mask", mask)
+    if picture is None:
+        if drawn is not None:
             raise RequestRejected("mask: there is no picture to draw into; upload one")
         return None, None
-    pixels = np.asarray(_covering(image.convert("RGB"), size, Image.Resampling.LANCZOS), np.float32) / 255
-    return pixels, None if mask is None else checked_mask(mask, size, scale)
+    pixels = np.asarray(_covering(picture.convert("RGB"), size, Image.Resampling.LANCZOS), np.float32) / 255
+    return pixels, None if drawn is None else checked_mask(drawn, size, scale)
+
+
+def _picture_or_none(name: str, value: object) -> Image.Image | None:
+    if value is not None and not isinstance(value, Image.Image):
+        raise RequestRejected(f"{name}: must be a picture, not {type(value).__name__}")
+    return value
 
 
 def checked_mask(mask: Image.Image, size: tuple[int, int], scale: int) -> np.ndarray:

@@ -51,7 +51,7 @@ class Samplers:
     def __init__(self, scheduler: Any):
         kind = type(scheduler)
         self.default = _NAMES.get(kind, kind.__name__)
-        self.max_steps = scheduler.config.num_train_timesteps
+        self.max_steps: int = scheduler.config.num_train_timesteps
         self._schedulers = {self.default: scheduler}
         usual = min(_USUAL_STEPS, self.max_steps)
         try:

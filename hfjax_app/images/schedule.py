@@ -56,7 +56,7 @@ class Schedule:
     @property
     def depth(self) -> int:
         """Pairs of (sample, model output) that a step looks at, its own included."""
-        return self.coefficients.shape[1]
+        return int(self.coefficients.shape[1])
 
     def padded(self, depth: int) -> "Schedule":
         """The same schedule with zeros for older pairs, so that all schedules share a program.

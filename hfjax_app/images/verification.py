@@ -116,9 +116,12 @@ def _needed(name: str, given: Image.Image | None) -> RequestRejected:
 def _compared(
     steps: Generator[ImageStep | Waiting, None, None], original: Image.Image, recipe: Recipe, changes: tuple[str, ...]
 ) -> Generator[ImageStep | Waiting | Verdict, None, None]:
+    again = None
     for step in steps:
         yield step
-    again = step.pictures[0].image
+        if isinstance(step, ImageStep):
+            again = step.image
+    assert again is not None  # the last step has it
     more = [f"the colours {original.mode}, not RGB"] if original.mode != "RGB" else []
     more += [f"{frames} frames"] if (frames := original.info["frames"]) > 1 else []
     more += [name.replace("_", " ") for name in _SEEN_OTHERWISE if name in original.info]
