@@ -46,7 +46,8 @@ def logprobs_of(wanted: jax.Array, logits: jax.Array, token: jax.Array, top: int
         none = jnp.zeros((slots, top))
         return Logprobs(jnp.zeros(slots), none.astype(jnp.int32), none)
 
-    return jax.lax.cond(jnp.any(wanted), compute, nothing)
+    found: Logprobs = jax.lax.cond(jnp.any(wanted), compute, nothing)
+    return found
 
 
 def handed_out(logprobs: Logprobs, top: int) -> tuple[TokenLogprobs, ...]:

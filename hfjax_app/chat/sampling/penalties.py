@@ -6,21 +6,23 @@ request begins, a prompt of which only the end is prefilled counts in full, and 
 token id a step. The counts, [slots, vocabulary], live only while a program runs that needs them.
 """
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+Array = TypeVar("Array")  # jax's on the device, numpy's on the host
 
-class Penalties(NamedTuple):
+
+class Penalties(NamedTuple, Generic[Array]):
     """A request's logit bias and penalties. Leading axes [slots], or none for one slot."""
 
-    used: jax.Array  # bool; whether any of the rest does anything
-    repetition: jax.Array  # float32; 1 does nothing
-    presence: jax.Array  # float32
-    frequency: jax.Array  # float32
-    bias_tokens: jax.Array  # int32 [..., most]; ids out of range are padding
-    bias_values: jax.Array  # float32 [..., most]
+    used: Array  # bool; whether any of the rest does anything
+    repetition: Array  # float32; 1 does nothing
+    presence: Array  # float32
+    frequency: Array  # float32
+    bias_tokens: Array  # int32 [..., most]; ids out of range are padding
+    bias_values: Array  # float32 [..., most]
 
 
 class Occurrences(NamedTuple):
@@ -59,10 +61,11 @@ def occurrences(
             answer=answer.at[slot, jnp.where(in_answer, history, vocabulary)].add(1, mode="drop"),
         )
 
-    return jax.lax.cond(wanted, count, lambda: Occurrences(prompt, answer))
+    found: Occurrences = jax.lax.cond(wanted, count, lambda: Occurrences(prompt, answer))
+    return found
 
 
-def penalized(logits: jax.Array, penalties: Penalties, seen: Occurrences) -> jax.Array:
+def penalized(logits: jax.Array, penalties: Penalties[jax.Array], seen: Occurrences) -> jax.Array:
     """Logits after logit bias, repetition penalty, frequency penalty and presence penalty, in that order.
 
     The first two are transformers' SequenceBiasLogitsProcessor (of single tokens) and RepetitionPenaltyLogitsProcessor

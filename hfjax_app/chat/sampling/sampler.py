@@ -6,7 +6,7 @@ logprobs.py.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Generic, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,23 +14,24 @@ import numpy as np
 
 from hfjax_app.chat.sampling.gumbel import gumbel
 from hfjax_app.chat.sampling.params import MAX_BIASES, MIN_TEMPERATURE, SamplingParams
-from hfjax_app.chat.sampling.penalties import Occurrences, Penalties, penalized
+from hfjax_app.chat.sampling.penalties import Array, Occurrences, Penalties, penalized
 
 _NO_TOKEN = 2**31 - 1  # out of every vocabulary's range: adding a bias there does nothing
 
 
-class SamplerState(NamedTuple):
+class SamplerState(NamedTuple, Generic[Array]):
     """Sampling parameters on the device. Leading axes [slots], or none for one slot."""
 
-    key: jax.Array  # uint32 [..., 2], the seed
-    temperature: jax.Array  # float32; 0 is greedy
-    top_p: jax.Array  # float32
-    top_k: jax.Array  # int32; 0 is all
-    min_p: jax.Array  # float32
-    penalties: Penalties
-    logprobs: jax.Array  # bool; whether log-probabilities are wanted
+    key: Array  # uint32 [..., 2], the seed
+    temperature: Array  # float32; 0 is greedy
+    top_p: Array  # float32
+    top_k: Array  # int32; 0 is all
+    min_p: Array  # float32
+    penalties: Penalties[Array]
+    logprobs: Array  # bool; whether log-probabilities are wanted
 
-    def only(self, slots: jax.Array) -> "SamplerState":
+    # mypy rejects any annotation of `self` in a generic NamedTuple
+    def only(self: "SamplerState[jax.Array]", slots: jax.Array) -> "SamplerState[jax.Array]":  # type: ignore[misc]
         """The same, with what the other slots (bool [slots], False) ask for turned off, so that nobody pays for it."""
         return self._replace(
             temperature=jnp.where(slots, self.temperature, 0),
@@ -39,7 +40,7 @@ class SamplerState(NamedTuple):
         )
 
 
-def sampler_state(params: SamplingParams, seed: int) -> SamplerState:
+def sampler_state(params: SamplingParams, seed: int) -> SamplerState[np.ndarray | np.generic]:
     """One request's SamplerState, as numpy arrays without leading axes."""
     bias_tokens, bias_values = np.full(MAX_BIASES, _NO_TOKEN, np.int32), np.zeros(MAX_BIASES, np.float32)
     bias_tokens[: len(params.logit_bias)] = list(params.logit_bias)
@@ -48,7 +49,7 @@ def sampler_state(params: SamplingParams, seed: int) -> SamplerState:
     return SamplerState(
         key=np.array([seed >> 32, seed & 0xFFFFFFFF], np.uint32),
         temperature=np.float32(params.temperature if params.temperature >= MIN_TEMPERATURE else 0),
-        top_p=np.float32(max(params.top_p, np.finfo(np.float32).tiny)),  # 0 would keep no token at all
+        top_p=np.float32(max(params.top_p, float(np.finfo(np.float32).tiny))),  # 0 would keep no token at all
         top_k=np.int32(params.top_k),
         min_p=np.float32(params.min_p),
         penalties=Penalties(
@@ -66,7 +67,7 @@ def sampler_state(params: SamplingParams, seed: int) -> SamplerState:
 _FIELDS, _TREE = jax.tree.flatten(sampler_state(SamplingParams(), 0))
 
 
-def packed(state: SamplerState) -> np.ndarray:
+def packed(state: SamplerState[np.ndarray | np.generic]) -> np.ndarray:
     """A SamplerState of numpy arrays without leading axes as one array, uint32 [words].
 
     That is how a request's travels and how the slots' lie on the device: arrays of a few bytes each would be copied one
@@ -76,20 +77,19 @@ def packed(state: SamplerState) -> np.ndarray:
     return np.concatenate([np.atleast_1d(leaf).view(np.uint32) for leaf in leaves])
 
 
-def unpacked(words: jax.Array) -> SamplerState:
+def unpacked(words: jax.Array) -> SamplerState[jax.Array]:
     """`packed`, undone on the device: uint32 [..., words] -> leading axes [...]."""
     parts = jnp.split(words, np.cumsum([leaf.size for leaf in _FIELDS])[:-1], axis=-1)
     leaves = [part.reshape(*words.shape[:-1], *leaf.shape) for part, leaf in zip(parts, _FIELDS, strict=True)]
-    return jax.tree.unflatten(
-        _TREE,
-        [
-            part != 0 if leaf.dtype == bool else jax.lax.bitcast_convert_type(part, leaf.dtype)
-            for part, leaf in zip(leaves, _FIELDS, strict=True)
-        ],
-    )
+    fields = [
+        part != 0 if leaf.dtype == bool else jax.lax.bitcast_convert_type(part, leaf.dtype)
+        for part, leaf in zip(leaves, _FIELDS, strict=True)
+    ]
+    state: SamplerState[jax.Array] = jax.tree.unflatten(_TREE, fields)
+    return state
 
 
-def filtered_logits(logits: jax.Array, state: SamplerState) -> jax.Array:
+def filtered_logits(logits: jax.Array, state: SamplerState[jax.Array]) -> jax.Array:
     """Logits after temperature, top-k, top-p and min-p, in that order, as by transformers' logits processors.
 
     Tokens that tie with the last one kept are kept too. The cuts of top-k and top-p are found by bisection over the
@@ -131,7 +131,7 @@ def filtered_logits(logits: jax.Array, state: SamplerState) -> jax.Array:
     return jnp.where((bits >= least) & likely, scaled, -jnp.inf)
 
 
-def sample(logits: jax.Array, state: SamplerState, position: jax.Array, seen: Occurrences) -> jax.Array:
+def sample(logits: jax.Array, state: SamplerState[jax.Array], position: jax.Array, seen: Occurrences) -> jax.Array:
     """The next token of each slot: the most likely one at temperature 0, otherwise a draw by the Gumbel-max trick.
 
     Args:
@@ -159,7 +159,12 @@ def sample(logits: jax.Array, state: SamplerState, position: jax.Array, seen: Oc
 
 def _where_any(rows: jax.Array, change: Callable[[jax.Array], jax.Array], values: jax.Array) -> jax.Array:
     """`change(values)` in the rows (bool [slots]); not computed when there are none."""
-    return jax.lax.cond(jnp.any(rows), lambda: jnp.where(rows[:, None], change(values), values), lambda: values)
+
+    def changed() -> jax.Array:
+        return jnp.where(rows[:, None], change(values), values)
+
+    out: jax.Array = jax.lax.cond(jnp.any(rows), changed, lambda: values)
+    return out
 
 
 def likeliest(logits: jax.Array) -> jax.Array:

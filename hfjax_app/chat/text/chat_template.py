@@ -7,7 +7,7 @@ import re
 import secrets
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -160,8 +160,9 @@ class ChatFormat:
     def _render(self, messages: list[Message], system_prompt: str) -> str:
         if self._tokenizer.chat_template is None:
             texts = [system_prompt, *(message["content"] for message in messages)]
-            return (self._tokenizer.bos_token or "") + "\n".join(text for text in texts if text)
-        render = self._tokenizer.apply_chat_template
+            opening: str = self._tokenizer.bos_token or ""
+            return opening + "\n".join(text for text in texts if text)
+        render: Callable[..., str] = self._tokenizer.apply_chat_template
         options = {"tokenize": False, "add_generation_prompt": True}
         if not system_prompt.strip():
             return render(messages, **options)
@@ -182,7 +183,7 @@ def _branches(texts: Sequence[str]) -> str:
     """A regular expression for sorted texts, which decides character by character: some tokenizers have thousands of
     added tokens that begin alike, and trying each wherever one may begin takes a second for a long message."""
     groups = groupby(filter(None, texts), itemgetter(0))
-    branches = [re.escape(first) + _branches([text[1:] for text in group]) for first, group in groups]
+    branches: list[str] = [re.escape(first) + _branches([text[1:] for text in group]) for first, group in groups]
     if len(branches) == 1 and texts[0]:
         return branches[0]
     return f"(?:{'|'.join(branches)}){'' if texts[0] else '?'}" if branches else ""
