@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -63,11 +63,12 @@ class Settings(BaseSettings):
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """`image_sizes` as numbers: (width, height)."""
-        return [tuple(map(int, size.split("x"))) for size in self.image_sizes.split(",") if size]
+        sizes = (size.split("x") for size in self.image_sizes.split(",") if size)
+        return [(int(width), int(height)) for width, height in sizes]
 
 
-def load_settings(**flags: object) -> Settings:
-    """Settings from the environment and flags; flags that are None count as not given.
+def load_settings(**flags: Any) -> Settings:
+    """Settings from the environment and flags, whose values are checked here; those that are None are not given.
 
     Raises:
         RequestRejected: naming the option, its value and its limit; also for an HFJAX_* variable that does not exist.
