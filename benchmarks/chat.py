@@ -35,7 +35,7 @@ from benchmarks.contenders import SHAPES, Contender, Engine, LlamaCpp, PlainPort
 from benchmarks.hardware import MemoryFloor, describe, let_torch_compile  # noqa: E402
 from hfjax_app.chat import ChatEngine  # noqa: E402
 from hfjax_app.chat.engine.llm_engine import SPECULATION  # noqa: E402
-from hfjax_app.chat.memory import need_of  # noqa: E402
+from hfjax_app.chat.memory import estimate_memory  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
@@ -58,7 +58,7 @@ def engine_of(model: torch.nn.Module, name: str, *, speculation: str = "never", 
         copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
         AutoTokenizer.from_pretrained(resolve("chat-llama")).save_pretrained(folder)
         engine = ChatEngine.from_pretrained(folder, speculation=speculation, **options)
-    contender = Engine(name, engine, need_of(engine.runner, model).read)
+    contender = Engine(name, engine, estimate_memory(engine.runner, model).read)
     print(f"{name}: ready after {time.perf_counter() - started:.0f} s", flush=True)
     return contender
 
@@ -85,7 +85,7 @@ def contenders_of(arguments: argparse.Namespace, crowds: tuple[int, ...]) -> lis
     else:
         print("llama.cpp is not installed (make bench-peers), so it does not take part")
     kinds = OURS if not arguments.quick else {FLOAT32: OURS[FLOAT32]}
-    size = {"slots": users, "context": CONTEXT, "tiers": crowds}
+    size = {"slots": users, "context": CONTEXT, "buckets": crowds}
     return made + [engine_of(full, name, **size, **options) for name, options in kinds.items()]
 
 

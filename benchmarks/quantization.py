@@ -85,7 +85,7 @@ def main() -> None:
         found: dict[str, dict[str, float]] = {}
         for quantize in ("none", "int8"):
             engine = ChatEngine.from_pretrained(
-                resolve(architecture.name), slots=8, context=512, tiers=[], quantize=quantize, dtype="float32"
+                resolve(architecture.name), slots=8, context=512, buckets=[], quantize=quantize, dtype="float32"
             )
             talks = [talk.messages for talk in islice(conversations(SEED), arguments.conversations)]
             rows = encode(engine.tokenizer, architecture.chat_format, talks)

@@ -65,7 +65,7 @@ def measure(config: LlamaConfig, devices: int, slots: int, context: int) -> dict
     with torch.device("meta"):
         model = LlamaForCausalLM._from_config(config, dtype=torch.float32).eval()
     mesh = mesh_of(jax.devices()[:devices]) if devices > 1 else None
-    runner = ModelRunner(model, mesh=mesh, slots=slots, context=context, end_tokens=(), tiers=())
+    runner = ModelRunner(model, mesh=mesh, slots=slots, context=context, end_tokens=(), buckets=())
     programs = Programs(mesh=mesh)
     runner.plan(programs)
     name = f"chat_decode_{slots}x{context}"

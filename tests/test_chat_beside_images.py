@@ -29,7 +29,14 @@ def compiled_quickly(quick_compiler: None) -> None:
 
 @pytest.fixture(scope="module")
 def engine(compiled_quickly: None) -> Iterator[ChatEngine]:
-    options = {"slots": 2, "context": 256, "prefill_chunk": 16, "decode_chunk": 2, "tiers": [1], "speculation": "never"}
+    options = {
+        "slots": 2,
+        "context": 256,
+        "prefill_chunk": 16,
+        "decode_chunk": 2,
+        "buckets": [1],
+        "speculation": "never",
+    }
     started = ChatEngine(make_model("llama"), **options).start()
     yield started
     started.stop()

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from transformers import PreTrainedModel
 
-from hfjax_app.chat.model.buckets import row_tiers, slot_tiers
+from hfjax_app.chat.model.buckets import length_buckets, slot_buckets
 from hfjax_app.chat.model.kv_cache import WITH_ROWS
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
@@ -19,7 +19,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotNeed:
+class SlotMemory:
     """Bytes of slots' cache on each device, for any number of slots and any context up to the one that was asked for.
 
     Args:
@@ -33,15 +33,15 @@ class SlotNeed:
     def cache(self, slots: int, context: int) -> int:
         return slots * self._first(context, context)
 
-    def copied(self, slots: int, context: int, tiers: tuple[int, ...] | None = None) -> int:
+    def copied(self, slots: int, context: int, buckets: tuple[int, ...] | None = None) -> int:
         """Of the largest part of the cache that a program copies, see `buckets.py`: all but one work on copies.
 
         Args:
             slots, context: of all slots.
-            tiers: numbers of slots that decode programs are for; None: those of so many slots.
+            buckets: numbers of slots that decode programs are for; None: those of so many slots.
         """
-        counts = {1, *(tiers or slot_tiers(slots))}
-        parts = {(count, rows) for count in counts for rows in row_tiers(context)} - {(slots, context)}
+        counts = {1, *(buckets or slot_buckets(slots))}
+        parts = {(count, rows) for count in counts for rows in length_buckets(context)} - {(slots, context)}
         return max((count * self._first(rows, context) for count, rows in parts), default=0)
 
     def _first(self, rows: int, context: int) -> int:
@@ -50,7 +50,7 @@ class SlotNeed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class MemoryEstimate:
     """Bytes on each device.
 
     Args:
@@ -65,7 +65,7 @@ class Need:
     cache: int
     copied: int
     read: int
-    slot: SlotNeed
+    slot: SlotMemory
 
     @property
     def held(self) -> int:
@@ -87,25 +87,25 @@ def largest_fitting(slots: int, context: int, fits: Callable[[int, int], bool]) 
     )
 
 
-def need_of(runner: ModelRunner, model: PreTrainedModel) -> Need:
+def estimate_memory(runner: ModelRunner, model: PreTrainedModel) -> MemoryEstimate:
     """The need of a runner, whose weights may be shapes.
 
     Args:
         runner: its weights have shardings.
         model: with the names that the weights have.
     """
-    slot = _slot_need(runner)
+    slot = _slot_memory(runner)
     weights = sum(map(_held, runner.weights.values()))
-    return Need(
+    return MemoryEstimate(
         weights=weights,
         cache=slot.cache(runner.slots, runner.context),
-        copied=slot.copied(runner.slots, runner.context, runner.slot_tiers),
+        copied=slot.copied(runner.slots, runner.context, runner.slot_buckets),
         read=weights - sum(_held(runner.weights[name]) for name in _only_looked_up(model, runner.weights)),
         slot=slot,
     )
 
 
-def check_memory(name: str, need: Need, *, memory: int | None, slots: int, context: int) -> None:
+def check_memory(name: str, need: MemoryEstimate, *, memory: int | None, slots: int, context: int) -> None:
     """Refuse a model that its devices can't hold, before anything of it is loaded.
 
     Args:
@@ -133,7 +133,7 @@ def check_memory(name: str, need: Need, *, memory: int | None, slots: int, conte
     )
 
 
-def _slot_need(runner: ModelRunner) -> SlotNeed:
+def _slot_memory(runner: ModelRunner) -> SlotMemory:
     states, rows = 0, Counter[int | None]()
     for spec, layer in zip(runner.decoder.specs, runner.cache_shape, strict=True):
         for name, leaf in layer.items():
@@ -142,7 +142,7 @@ def _slot_need(runner: ModelRunner) -> SlotNeed:
                 rows[None if spec.window is None else spec.rows] += size // spec.rows
             else:
                 states += size
-    return SlotNeed(states=states, rows=tuple((size, most) for most, size in rows.items()))
+    return SlotMemory(states=states, rows=tuple((size, most) for most, size in rows.items()))
 
 
 def _only_looked_up(model: PreTrainedModel, weights: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from hfjax_app.chat.engine.llm_engine import end_tokens
-from hfjax_app.chat.memory import Need, need_of
+from hfjax_app.chat.memory import MemoryEstimate, estimate_memory
 from hfjax_app.chat.model.label_scores import LabelScores
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
@@ -29,7 +29,7 @@ from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 class ChatPlan(ModelPlan):
     """A chat model on some devices. `need` follows from shapes, the rest from the compiler."""
 
-    need: Need
+    need: MemoryEstimate
 
 
 class ChatPlanner:
@@ -68,7 +68,7 @@ class ChatPlanner:
         self._on_one_cpu = on_one_cpu
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
         self._kept, self._saved = on_one_cpu and kept, saved_dtype(source)
-        self._needs: dict[int, Need] = {}
+        self._needs: dict[int, MemoryEstimate] = {}
         try:
             template = load(AutoTokenizer.from_pretrained, source).chat_template is not None
         except NoTokenizer:
@@ -107,11 +107,11 @@ class ChatPlanner:
         except ModelUnavailable:
             return None
 
-    def need(self, devices: int) -> Need:
+    def need(self, devices: int) -> MemoryEstimate:
         """What each of so many devices has to hold."""
         if devices not in self._needs:
             mesh = None if self._on_one_cpu else AbstractMesh((devices,), (AXIS,))
-            self._needs[devices] = need_of(self._runner(mesh), self.model)
+            self._needs[devices] = estimate_memory(self._runner(mesh), self.model)
         return self._needs[devices]
 
     def compile(

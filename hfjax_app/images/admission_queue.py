@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 
 
-class Line:
+class AdmissionQueue:
     """At most `room` at a time; the others wait in order and know their place.
 
     Args:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import torch
 
 from hfjax_app.images.noise import step_noise
-from hfjax_app.images.prompt_conditioning import PromptReader, Told, shapes_of
+from hfjax_app.images.prompt_conditioning import Conditioning, PromptReader, shapes_of
 from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.packed_arguments import PackedArguments
@@ -55,9 +55,9 @@ class Network:
         Args:
             weights: of `weights`' shapes.
             latents: float32, one row or all.
-            arrays: what the network is told of them, `Told.arrays`.
+            arrays: what the network is told of them, `Conditioning.arrays`.
             numbers: the step's timestep and input_scale.
-            rows: `Told.rows`.
+            rows: `Conditioning.rows`.
         """
 
         def call(model: Any, latents: Any, timestep: Any, arrays: Any) -> Any:
@@ -105,7 +105,7 @@ class Denoiser:
         name: str,
         programs: Programs,
         network: Network,
-        told: Told,
+        told: Conditioning,
         state: Any,
         fixed: Any,
         numbers: Any,
@@ -138,7 +138,7 @@ class Denoiser:
         self._step = programs.compile(f"{name}_follow", follow, state, outputs, fixed, numbers, donate=(0,))
 
     def arranged(self, arrays: Any) -> Any:
-        """`Told.arrays`, still NumPy's, as `__call__` takes them: whole, or for each row alone."""
+        """`Conditioning.arrays`, still NumPy's, as `__call__` takes them: whole, or for each row alone."""
         return arrays if self._predict is None else self._by_row(arrays)
 
     def __call__(self, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:

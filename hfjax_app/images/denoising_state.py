@@ -9,13 +9,13 @@ import numpy as np
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import noise
 from hfjax_app.images.pipeline import SizedPrograms
-from hfjax_app.images.prompt_conditioning import Told
+from hfjax_app.images.prompt_conditioning import Conditioning
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.schedule import Schedule
 
 
 @dataclass(eq=False)
-class Run:
+class DenoisingState:
     """One picture on its way: its state on the device, which each step uses up, and what stays the same."""
 
     seed: int
@@ -31,7 +31,7 @@ class Run:
         seed: int,
         given: np.ndarray | None,
         scale: int,
-    ) -> "Run":
+    ) -> "DenoisingState":
         first, spread = noise.first_noise(seed, programs.latent_shape)
         first = first if given is None else given
         if request.image is None:
@@ -51,7 +51,7 @@ class Run:
         }
         return cls(seed=seed, state=programs.start(latents), fixed=programs.put(fixed))
 
-    def advance(self, programs: SizedPrograms, told: Told, schedule: Schedule, step: int) -> jax.Array:
+    def advance(self, programs: SizedPrograms, told: Conditioning, schedule: Schedule, step: int) -> jax.Array:
         """Make one step, from 0, and wait for it: the predicted clean latents.
 
         Raises:

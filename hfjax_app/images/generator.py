@@ -21,9 +21,9 @@ from torchax.ops import mappings
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
-from hfjax_app.images.admission_queue import Line
+from hfjax_app.images.admission_queue import AdmissionQueue
 from hfjax_app.images.checkpoint import Pipeline, Recommended, fetch_weights, read_empty, recommended, revision_of
-from hfjax_app.images.denoising_state import Run
+from hfjax_app.images.denoising_state import DenoisingState
 from hfjax_app.images.mask import to_text
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.recipe import Recipe, current_versions, digest
@@ -42,7 +42,7 @@ from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
-from hfjax_app.runtime.fair_lock import Turns
+from hfjax_app.runtime.fair_lock import FairLock
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
 
@@ -102,8 +102,8 @@ class ImageGenerator:
             checkpoint=checkpoint,
         )
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
-        self._device = Turns()
-        self._line = Line(IMAGES_SERVED_TOGETHER)
+        self._device = FairLock()
+        self._line = AdmissionQueue(IMAGES_SERVED_TOGETHER)
         self._compiler = threading.Lock()  # held while another size compiles
         self._colours: np.ndarray | None = None
         own = self._programs.sized(self.size)
@@ -312,9 +312,9 @@ class ImageGenerator:
         runs = []
         for seed in request.seeds:
             with self._device:
-                runs.append(Run.begin(request, schedule, programs, seed, given, self._programs.scale))
+                runs.append(DenoisingState.begin(request, schedule, programs, seed, given, self._programs.scale))
         for i in range(schedule.steps):
-            advance = partial(Run.advance, programs=programs, told=told, schedule=schedule, step=i)
+            advance = partial(DenoisingState.advance, programs=programs, told=told, schedule=schedule, step=i)
             expected = self._in_turns(advance, runs)
             made: list[tuple[np.ndarray | None, np.ndarray | None]] = [(None, None)] * len(runs)
             if i == schedule.steps - 1:
@@ -332,7 +332,7 @@ class ImageGenerator:
                 notice=notice,
             )
 
-    def _finished(self, run: Run, programs: SizedPrograms) -> tuple[np.ndarray, np.ndarray]:
+    def _finished(self, run: DenoisingState, programs: SizedPrograms) -> tuple[np.ndarray, np.ndarray]:
         """Pixels and latents of a picture after its last step."""
         pixels = programs.decode(run.state["latents"])
         if not np.isfinite(pixels).all():

@@ -22,7 +22,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.networks import adapted_weights
-from hfjax_app.images.prompt_conditioning import PromptReader, Told
+from hfjax_app.images.prompt_conditioning import Conditioning, PromptReader
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.limits import IMAGE_MAX_SIDE, IMAGE_WARM_SIZES
@@ -254,7 +254,7 @@ class SizedPrograms:
         # Not what has passed since: other models' programs may have been compiled first.
         self.compile_seconds = sum(report.seconds + report.saved for report in programs.reports[before:])
 
-    def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Told:
+    def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Conditioning:
         """What the denoiser is told of the prompts, on the device; a guidance scale of 1 and less is none."""
         guided = guidance_scale > 1 or 1 not in self._denoisers
         told = self._parts.reader.read(
@@ -275,7 +275,7 @@ class SizedPrograms:
         return state
 
     def denoise(
-        self, state: dict[str, jax.Array], told: Told, fixed: dict[str, Any], schedule: Schedule, step: int
+        self, state: dict[str, jax.Array], told: Conditioning, fixed: dict[str, Any], schedule: Schedule, step: int
     ) -> tuple[dict[str, jax.Array], jax.Array]:
         """One step: (next state, predicted clean latents). `state` is used up.
 

@@ -35,7 +35,7 @@ class _Reached(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Told:
+class Conditioning:
     """The arguments of one call of the denoiser, but for the latents and the time.
 
     Attributes:
@@ -92,7 +92,7 @@ class PromptReader:
         self._noted: dict[str, Any] = {}
         self._told_how: dict[int, tuple[Any, list[Any]]] = {}
 
-    def read(self, prompt: str, negative_prompt: str, guidance_scale: float, size: tuple[int, int]) -> Told:
+    def read(self, prompt: str, negative_prompt: str, guidance_scale: float, size: tuple[int, int]) -> Conditioning:
         """What the denoiser is told for one picture.
 
         Args:
@@ -127,17 +127,17 @@ class PromptReader:
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._told_how.setdefault(len(latents), (how, rest))
-        return Told(arrays=arrays, rows=len(latents))
+        return Conditioning(arrays=arrays, rows=len(latents))
 
     def call(self, network: torch.nn.Module, rows: int, latents: Any, timestep: Any, arrays: Any) -> torch.Tensor:
         """Call the denoiser as the pipeline does; torch code to be traced.
 
         Args:
             network: the denoiser.
-            rows: Told's.
+            rows: Conditioning's.
             latents: of one row or all.
             timestep: of all of them.
-            arrays: Told's for these rows, as torch tensors.
+            arrays: Conditioning's for these rows, as torch tensors.
         """
         how, rest = self._told_how[rows]
         leaves = [plain if tensor is None else tensor for tensor, plain in zip(arrays, rest, strict=True)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfjax_app.chat.plan import ChatPlanner
-from hfjax_app.planning.fit import Advice, Footprint, advise, fits, larger
+from hfjax_app.planning.fit import Advice, ChipMemory, advise, fits, larger
 from hfjax_app.planning.report import GIB
 from hfjax_app.planning.together import Planner, planner_of
 from hfjax_app.planning.topology import MARGIN, Chip, Topology
@@ -63,5 +63,5 @@ def _advice(chat: Planner | None, here: Topology, peak: int) -> Advice:
     if not isinstance(chat, ChatPlanner):
         return Advice(slots=0, context=0, topology=larger(here, lambda devices: peak))
     need = chat.need(here.devices)
-    footprint = Footprint(need=need, resident=need.weights + need.cache, decoding=need.copied)
+    footprint = ChipMemory(need=need, resident=need.weights + need.cache, decoding=need.copied)
     return advise(footprint, here, chat.slots, chat.context, chat.need, beside=peak - need.held)

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hfjax_app.chat.memory import Need, largest_fitting
+from hfjax_app.chat.memory import MemoryEstimate, largest_fitting
 from hfjax_app.planning.topology import NAMES, Topology, parse
 
 _OWN_ACCOUNT = 1.1  # a chip that is here says that it has a little less than its vendor does
 
 
 @dataclass(frozen=True, kw_only=True)
-class Footprint:
+class ChipMemory:
     """A chat model's bytes on each chip.
 
     Args:
@@ -20,7 +20,7 @@ class Footprint:
         others: the largest temporary of the others.
     """
 
-    need: Need
+    need: MemoryEstimate
     resident: int
     decoding: int
     others: int = 0
@@ -76,11 +76,11 @@ def fits(peak: float, topology: Topology) -> bool:
 
 
 def advise(
-    footprint: Footprint,
+    footprint: ChipMemory,
     topology: Topology,
     slots: int,
     context: int,
-    need_on: Callable[[int], Need],
+    need_on: Callable[[int], MemoryEstimate],
     *,
     beside: int = 0,
 ) -> Advice:
@@ -98,7 +98,7 @@ def advise(
     padding = footprint.resident / max(1, need.weights + need.cache)  # layouts of the chip, rounded up
     more = max(0, footprint.decoding - need.copied * padding)  # what decoding takes besides the copies
 
-    def peak(need: Need, slots: int, context: int) -> float:
+    def peak(need: MemoryEstimate, slots: int, context: int) -> float:
         copied = need.slot.copied(slots, context) * padding
         held = (need.weights + need.slot.cache(slots, context)) * padding
         return held + max(footprint.others, copied + more) + beside

@@ -7,7 +7,7 @@ from hfjax_app.chat.plan import ChatPlan, ChatPlanner
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, kind_and_line
 from hfjax_app.images.plan import ImagePlanner
-from hfjax_app.planning.fit import Advice, Footprint, advise, decode_floor, fits, larger
+from hfjax_app.planning.fit import Advice, ChipMemory, advise, decode_floor, fits, larger
 from hfjax_app.planning.report import Planned, Report
 from hfjax_app.planning.topology import Topology, devices
 from hfjax_app.runtime.checkpoints.hub import is_gated
@@ -129,7 +129,7 @@ def _advice(planners: Mapping[str, Planner], plans: Mapping[str, ModelPlan], top
     return advise(footprint_of(plan), topology, chat.slots, chat.context, chat.need, beside=beside)
 
 
-def footprint_of(plan: ChatPlan) -> Footprint:
+def footprint_of(plan: ChatPlan) -> ChipMemory:
     """Arguments and temporaries are the compiler's; its arguments hold the padding of the chip's layouts.
 
     Where it refused a program or gives no figures, what decoding copies is arithmetic.
@@ -142,4 +142,4 @@ def footprint_of(plan: ChatPlan) -> Footprint:
     decoding = largest(decodes=True)
     if plan.too_large or not decoding:
         decoding = max(decoding, plan.need.copied)
-    return Footprint(need=plan.need, resident=plan.resident, decoding=decoding, others=largest(decodes=False))
+    return ChipMemory(need=plan.need, resident=plan.resident, decoding=decoding, others=largest(decodes=False))

@@ -4,7 +4,7 @@ import threading
 from collections import deque
 
 
-class Turns:
+class FairLock:
     """A fair mutual exclusion, used as a context manager.
 
     threading.Lock is not fair: a thread that releases it and asks again at once usually gets it again, so that one

@@ -28,7 +28,7 @@ _SMALLER = "fewer slots, a shorter context, smaller pictures or int8 weights nee
 
 # LLVM's third level, XLA's own choice on a CPU, takes a fifth longer for programs that are no faster.
 # Of fast math only that sums may be added up in another order than written, without which LLVM adds one number after
-# the other (see `linear.each_once`), and that the sign of zero is not kept. NaN, infinity and divisions stay.
+# the other (see `linear.fused_gemv`), and that the sign of zero is not kept. NaN, infinity and divisions stay.
 _CPU_OPTIONS = {
     "xla_backend_optimization_level": 2,
     "xla_cpu_enable_fast_math": True,

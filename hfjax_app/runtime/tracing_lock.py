@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hfjax_app.runtime.fair_lock import Turns
+from hfjax_app.runtime.fair_lock import FairLock
 
-_turns = Turns()
+_turns = FairLock()
 _mine = threading.local()
 
 

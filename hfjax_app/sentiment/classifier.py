@@ -28,7 +28,7 @@ from hfjax_app.sentiment.encoding import Encoded, Encoder
 from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher
 from hfjax_app.sentiment.prediction import Verdict
-from hfjax_app.sentiment.priority_semaphore import Turns
+from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.sentiment.request import checked_texts
 from hfjax_app.validation import checked_text
@@ -64,7 +64,7 @@ class SentimentClassifier:
         self.labels, self.multi_label = checked_labels(model)
         self._encoder = Encoder(tokenizer, model)
         self._calls = Calls("sentiment-call", calls_at_once(None))
-        self._turns = Turns(self._calls.at_once)
+        self._turns = PrioritySemaphore(self._calls.at_once)
         self._weights = weights_of(model) if weights is None else weights
         compiled = ClassifierPrograms(
             model,

@@ -20,7 +20,7 @@ from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.sentiment.encoding import Encoder, Lengths
-from hfjax_app.sentiment.priority_semaphore import Turns
+from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
 TOLERANCE = 0.018  # of the logit's change; a stretch of the path that misses it is divided. 2 % is promised
 _LOGIT_FLOOR = 0.01  # where the logit hardly changes, this change decides what is precise enough
@@ -78,7 +78,7 @@ class Explainer:
         model: Any,
         encoder: Encoder | Lengths,
         weights: Weights | Shapes,
-        turns: Turns,
+        turns: PrioritySemaphore,
         calls: Calls,
         programs: Programs,
     ):

@@ -23,7 +23,7 @@ from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.sentiment.encoding import Encoder, Lengths
-from hfjax_app.sentiment.priority_semaphore import Turns
+from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 
 
@@ -75,7 +75,14 @@ class SentimentPlanner:
         try:
             calls = Calls("planned", calls_at_once(programs.mesh))
             ClassifierPrograms(
-                self._model, self._encoder, weights, programs, Turns(calls.at_once), calls, on_cpu=on_cpu, explains=True
+                self._model,
+                self._encoder,
+                weights,
+                programs,
+                PrioritySemaphore(calls.at_once),
+                calls,
+                on_cpu=on_cpu,
+                explains=True,
             )
         except ProgramTooLarge as error:
             too_large = str(error)

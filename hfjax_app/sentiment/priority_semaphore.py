@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Turns:
+class PrioritySemaphore:
     """So many callers at once, of two classes.
 
     threading.Semaphore knows no order: a long list that releases it between two batches and asks again would usually

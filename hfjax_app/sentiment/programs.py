@@ -11,7 +11,7 @@ from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.explanation import Explainer
-from hfjax_app.sentiment.priority_semaphore import Turns
+from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
 # Tokens of a batch, padding included. A CPU gains nothing from more; an accelerator idles with less.
 CPU_TOKENS, DEVICE_TOKENS = 512, 16_384
@@ -69,7 +69,7 @@ class ClassifierPrograms:
         encoder: Encoder | Lengths,
         weights: Weights | Shapes,
         programs: Programs,
-        turns: Turns,
+        turns: PrioritySemaphore,
         calls: Calls,
         *,
         on_cpu: bool,

@@ -92,7 +92,7 @@ def engine_of(
 
     def get(architecture: str) -> ChatEngine:
         if architecture not in started:
-            options = {"slots": 4, "context": 256, "prefill_chunk": 16, "tiers": [1], "speculation": "never"}
+            options = {"slots": 4, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
             started[architecture] = ChatEngine(model_of(architecture), tokenizer, **options).start()
         return started[architecture]
 

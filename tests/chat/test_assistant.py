@@ -118,7 +118,7 @@ def test_a_reader_in_line_hears_of_it_at_least_twice_a_second(
     """One slot, held by an engine that never gets to work (it has no thread yet): the reader still gets replies. Only
     the loop's timers take time, and none is waited for."""
     engine = ChatEngine(model_of("llama"), tokenizer, slots=1, context=256)
-    engine._worker.alive = True
+    engine._loop.alive = True
     chat, clock = ChatAssistant(engine), Hurried()
     loop = asyncio.SelectorEventLoop(clock)
     loop.time = lambda: clock.now

@@ -8,8 +8,8 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine
-from hfjax_app.chat.memory import Need, SlotNeed, check_memory, need_of
-from hfjax_app.chat.model.buckets import row_tiers, slot_tiers, take
+from hfjax_app.chat.memory import MemoryEstimate, SlotMemory, check_memory, estimate_memory
+from hfjax_app.chat.model.buckets import length_buckets, slot_buckets, take
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
 
@@ -21,7 +21,7 @@ def test_the_need_is_what_is_held(model_of: Callable[[str], PreTrainedModel]) ->
     model = model_of("gemma3")
     engine = ChatEngine(model, slots=3, context=64, prefill_chunk=16)
     engine.runner.reset()
-    need = need_of(engine.runner, model)
+    need = estimate_memory(engine.runner, model)
     assert need.weights == sum(weight.nbytes for weight in engine.runner.weights.values())
     assert need.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(engine.runner._cache))
     assert need.slot.cache(3, 64) - need.slot.cache(3, 63) == 3 * 2 * 2 * 16 * 4
@@ -39,8 +39,8 @@ def test_what_programs_copy_is_counted(slots: int, context: int, model_of: Calla
         part = jax.eval_shape(lambda cache, which: take(cache, rows, which), runner.cache_shape, which)
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
 
-    parts = [(count, rows) for count in slot_tiers(slots) for rows in row_tiers(context)]
-    need = need_of(runner, model)
+    parts = [(count, rows) for count in slot_buckets(slots) for rows in length_buckets(context)]
+    need = estimate_memory(runner, model)
     assert need.copied == max((copy(*part) for part in parts if part != (slots, context)), default=0)
     assert need.copied == need.slot.copied(slots, context)
     assert need.cache == copy(slots, context)
@@ -52,14 +52,14 @@ def test_a_tied_embedding_is_read_by_the_output_layer_unless_that_is_int8(int8: 
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=64, tie_word_embeddings=True, **sizes))
     runner = ModelRunner(model, quantize="int8" if int8 else "none", slots=1, context=64, end_tokens=())
-    need = need_of(runner, model)
+    need = estimate_memory(runner, model)
     assert need.weights - need.read == (64 * 32 * 4 if int8 else 0)
 
 
-def need_of_slots(slots: int, context: int) -> Need:
+def need_of_slots(slots: int, context: int) -> MemoryEstimate:
     """6 MiB of weights, and 1 KiB for each token of each slot."""
-    slot = SlotNeed(states=0, rows=((1024, None),))
-    return Need(
+    slot = SlotMemory(states=0, rows=((1024, None),))
+    return MemoryEstimate(
         weights=6 * MIB, cache=slot.cache(slots, context), copied=slot.copied(slots, context), read=0, slot=slot
     )
 

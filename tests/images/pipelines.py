@@ -143,7 +143,7 @@ def sd_turbo() -> StableDiffusionPipeline:
 
 
 def latent_consistency() -> LatentConsistencyModelPipeline:
-    """Told the guidance instead of being guided, and without a negative prompt."""
+    """Conditioning the guidance instead of being guided, and without a negative prompt."""
     torch.manual_seed(0)
     parts = {"text_encoder": clip(), "unet": unet(time_cond_proj_dim=8), "vae": vae()}
     return finished(

@@ -2,24 +2,24 @@
 
 import pytest
 
-from hfjax_app.chat.memory import Need, SlotNeed
+from hfjax_app.chat.memory import MemoryEstimate, SlotMemory
 from hfjax_app.errors import RequestRejected
-from hfjax_app.planning.fit import Footprint, advise, decode_floor, fits, larger
+from hfjax_app.planning.fit import ChipMemory, advise, decode_floor, fits, larger
 from hfjax_app.planning.topology import NAMES, Chip, Topology, parse
 
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def need(weights: int, per_token: int, slots: int, context: int) -> Need:
-    slot = SlotNeed(states=0, rows=((per_token, None),))
-    return Need(
+def need(weights: int, per_token: int, slots: int, context: int) -> MemoryEstimate:
+    slot = SlotMemory(states=0, rows=((per_token, None),))
+    return MemoryEstimate(
         weights=weights, cache=slot.cache(slots, context), copied=slot.copied(slots, context), read=0, slot=slot
     )
 
 
-def footprint(weights: int, per_token: int, decoding: int, slots: int, context: int, others: int = 0) -> Footprint:
+def footprint(weights: int, per_token: int, decoding: int, slots: int, context: int, others: int = 0) -> ChipMemory:
     needed = need(weights, per_token, slots, context)
-    return Footprint(need=needed, resident=needed.weights + needed.cache, decoding=decoding, others=others)
+    return ChipMemory(need=needed, resident=needed.weights + needed.cache, decoding=decoding, others=others)
 
 
 def test_topologies_by_name() -> None:
@@ -51,7 +51,7 @@ def test_what_fits_needs_no_advice() -> None:
     assert fits(footprint(10 * GIB, 100 * token, 2 * GIB, 8, 8192).peak, parse("cpu:1"))
 
 
-def on_devices(count: int) -> Need:
+def on_devices(count: int) -> MemoryEstimate:
     """10 GiB of weights and 8 slots, each of 1 GiB for 1,024 tokens, on each of so many devices."""
     return need(10 * GIB // count, MIB // count, 8, 1024)
 

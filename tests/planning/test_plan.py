@@ -87,11 +87,11 @@ def planned(folder: Path, *cases: Case, **environment: str) -> subprocess.Comple
 
 
 def copied(leaves: list[list[int | None]], count: int, rows: int, slots: int, context: int) -> int:
-    """Bytes of the rows that a decode program of a tier copies: none where it works on the whole cache.
+    """Bytes of the rows that a decode program of a bucket copies: none where it works on the whole cache.
 
     Args:
         leaves: bytes of a row of a slot, and how many rows there are at most, None: as the context.
-        count, rows: of the tier.
+        count, rows: of the bucket.
         slots, context: of the cache.
     """
     if (count, rows) == (slots, context):
@@ -123,8 +123,8 @@ def check(case: Case, found: dict[str, Any]) -> None:
             # The output layer's weights, gathered from all chips, would be temporary memory. Besides, labels go on in
             # caches of their own.
             assert program["temporary"] < largest // 2 + (program["in_place"] if of_slots else largest // 2)
-            if tier := re.fullmatch(r"chat_decode_(\d+)x(\d+)", program["name"]):
-                rows = copied(need["slot"]["rows"], *map(int, tier.groups()), case.slots, case.context)
+            if bucket := re.fullmatch(r"chat_decode_(\d+)x(\d+)", program["name"]):
+                rows = copied(need["slot"]["rows"], *map(int, bucket.groups()), case.slots, case.context)
                 assert program["temporary"] < rows + GIB // 10
             if case.topology.endswith("1x1"):
                 assert program["temporary"] < need["weights"] // 8

@@ -3,12 +3,12 @@
 import threading
 import time
 
-from hfjax_app.runtime.fair_lock import Turns
+from hfjax_app.runtime.fair_lock import FairLock
 
 
 def test_users_alternate() -> None:
     """Each takes five turns and asks for the next at once; with threading.Lock the first would take all of its own."""
-    turns, order = Turns(), []
+    turns, order = FairLock(), []
 
     def work(name: str) -> None:
         for _ in range(5):
@@ -27,7 +27,7 @@ def test_users_alternate() -> None:
 
 
 def test_an_error_inside_hands_the_turn_on() -> None:
-    turns = Turns()
+    turns = FairLock()
     for _ in range(2):
         try:
             with turns:

@@ -10,7 +10,7 @@ from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 from hfjax_app.limits import SENTIMENT_QUEUE
 from hfjax_app.sentiment import SentimentClassifier, Verdict
 from hfjax_app.sentiment.micro_batch import MicroBatcher
-from hfjax_app.sentiment.priority_semaphore import Turns
+from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
 
 def verdict(text: str) -> Verdict:
@@ -133,7 +133,7 @@ def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatc
 
 
 def test_there_are_as_many_turns_at_once_as_places() -> None:
-    turns, most, inside = Turns(2), [], []
+    turns, most, inside = PrioritySemaphore(2), [], []
     both = threading.Barrier(2)  # who had to wait for another's turn would stay here
 
     def take() -> None:
@@ -154,7 +154,7 @@ def test_there_are_as_many_turns_at_once_as_places() -> None:
 
 def test_single_texts_go_before_long_lists() -> None:
     """Three callers of a list wait before an urgent one comes; it is served as soon as the device is free."""
-    turns, order = Turns(), []
+    turns, order = PrioritySemaphore(), []
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:

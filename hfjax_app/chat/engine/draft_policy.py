@@ -22,7 +22,7 @@ PATIENCE = 16, 1024  # calls until a cost that was too high is measured again; e
 PROMISING = 1.0  # tokens right in the mean, from which that is worth a call
 
 
-class Recall:
+class DraftTracker:
     """What drafts would have done for an answer so far, by looking them up as speculative_loop.py does.
 
     Args:
@@ -72,8 +72,8 @@ class Recall:
         return [tokens[found + 1 + i % period] for i in range(self._most)]
 
 
-class Speculation:
-    """Decides call by call. Knows the times of plain steps and of rounds with a draft, for each tier of rows."""
+class DraftPolicy:
+    """Decides call by call. Knows the times of plain steps and of rounds with a draft, for each bucket of rows."""
 
     def __init__(self) -> None:
         self._plain: dict[int, deque[float]] = {}
@@ -89,12 +89,12 @@ class Speculation:
             return None
         return max(1.0, statistics.median_low(verify) / max(statistics.median_low(plain), 1e-9))
 
-    def wants(self, recall: Recall, rows: int) -> bool:
+    def wants(self, recall: DraftTracker, rows: int) -> bool:
         """Whether the next call of a request is to draft.
 
         Args:
             recall: of this request.
-            rows: the tier of the call.
+            rows: the bucket of the call.
         """
         self._calls += 1
         if not self._plain.get(rows):
@@ -109,7 +109,7 @@ class Speculation:
         """A call for one request took so long.
 
         Args:
-            rows: its tier.
+            rows: its bucket.
             steps: plain steps or rounds.
             drafted: how many of them had a draft.
             seconds: in all.

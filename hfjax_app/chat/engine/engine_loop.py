@@ -13,12 +13,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from hfjax_app.chat.engine.draft_policy import Recall, Speculation
+from hfjax_app.chat.engine.draft_policy import DraftPolicy, DraftTracker
 from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Request, Scheduler
 from hfjax_app.chat.engine.stats import EngineStats
-from hfjax_app.chat.engine.steps_per_call import Pace
+from hfjax_app.chat.engine.steps_per_call import StepsPerCall
 from hfjax_app.chat.engine.token_stream import Progress
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING, Drafts, Made
+from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING, DecodeOutput, Drafts
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs, handed_out
 from hfjax_app.errors import EngineStopped, RequestRejected, kind_and_line
@@ -37,20 +37,20 @@ class Handle:
     sampler: np.ndarray  # uint32 [words], sampling.packed
     top_logprobs: int | None
     length_reason: str
-    recall: Recall | None = None  # from when the request was first alone
+    recall: DraftTracker | None = None  # from when the request was first alone
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Call:
     """A device call whose tokens have not been read yet, and the column of each request in them."""
 
-    made: Made
+    made: DecodeOutput
     columns: dict[Request, int]
     step: DecodeStep | None  # None: a prefill
     dispatched_at: float
 
 
-class Worker:
+class EngineLoop:
     """Owns the device: its thread alone calls the runner's programs, in rounds; requests come in under a lock.
 
     Args:
@@ -65,14 +65,14 @@ class Worker:
             slots=runner.slots,
             prefill_chunks=runner.prefill_chunks,
             decode_chunk=runner.decode_chunk,
-            unturned=runner.unturned,
+            positions_before_wrap=runner.positions_before_wrap,
             rollback=runner.rollback,
         )
         self.alive = False
         self._changed = threading.Condition()  # guards scheduler and alive; never held while the device computes
         self._calls: deque[_Call] = deque()  # dispatched, in the device's order; only the thread touches it
-        self._paces: defaultdict[_Kind, Pace] = defaultdict(lambda: Pace(runner.decode_chunk))
-        self._speculation, self._always_drafts = Speculation(), always_drafts
+        self._steps_per_call: defaultdict[_Kind, StepsPerCall] = defaultdict(lambda: StepsPerCall(runner.decode_chunk))
+        self._draft_policy, self._always_drafts = DraftPolicy(), always_drafts
         self._read_at = 0.0  # when the newest call that was read had ended, at the latest
         self._failures = 0
         self._cause: BaseException | None = None
@@ -189,9 +189,9 @@ class Worker:
         """Plain steps, or rounds that draft where those are faster for the one answer that runs."""
         with self._changed:
             width = self.runner.width(len(self.scheduler.decoding))
-            step = self.scheduler.next_decode(self._paces[width, False].steps)
+            step = self.scheduler.next_decode(self._steps_per_call[width, False].steps)
             if step is not None and self._drafts(step):
-                step = self.scheduler.next_decode(self._paces[width, True].steps, self.runner.draft)
+                step = self.scheduler.next_decode(self._steps_per_call[width, True].steps, self.runner.draft)
             return step
 
     def _run_prefill(self, step: PrefillStep | None) -> bool:
@@ -274,11 +274,11 @@ class Worker:
         if self._always_drafts:
             return True
         if request.handle.recall is None:
-            request.handle.recall = Recall(request.prompt, self.runner.draft)
+            request.handle.recall = DraftTracker(request.prompt, self.runner.draft)
         request.handle.recall.extend(request.answer)
-        return self._speculation.wants(request.handle.recall, self.runner.tier(step.rows))
+        return self._draft_policy.wants(request.handle.recall, self.runner.bucket(step.rows))
 
-    def _dispatched(self, made: Made, columns: dict[Request, int], step: DecodeStep | None = None) -> None:
+    def _dispatched(self, made: DecodeOutput, columns: dict[Request, int], step: DecodeStep | None = None) -> None:
         made.tokens.copy_to_host_async()  # on its way as soon as it is made
         now = time.perf_counter()
         self._calls.append(_Call(made=made, columns=columns, step=step, dispatched_at=now))
@@ -299,9 +299,9 @@ class Worker:
     def _observe(self, step: DecodeStep, made: int, drafts: Drafts | None, seconds: float) -> None:
         """What a decode call took, for the next ones."""
         steps, drafted = (made, 0) if drafts is None else (drafts.rounds, drafts.drafted_rounds)
-        self._paces[self.runner.width(len(step.requests)), drafts is not None].observe(steps, seconds)
+        self._steps_per_call[self.runner.width(len(step.requests)), drafts is not None].observe(steps, seconds)
         if len(step.requests) == 1:
-            self._speculation.observe(self.runner.tier(step.rows), steps=steps, drafted=drafted, seconds=seconds)
+            self._draft_policy.observe(self.runner.bucket(step.rows), steps=steps, drafted=drafted, seconds=seconds)
 
     def _hand_out(
         self,

@@ -15,11 +15,11 @@ import torch
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from hfjax_app.chat.engine.engine_loop import Handle, Worker
+from hfjax_app.chat.engine.engine_loop import EngineLoop, Handle
 from hfjax_app.chat.engine.scheduler import Request
 from hfjax_app.chat.engine.stats import EngineStats
 from hfjax_app.chat.engine.token_stream import Progress, Ticket, TokenStream
-from hfjax_app.chat.memory import check_memory, need_of
+from hfjax_app.chat.memory import check_memory, estimate_memory
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
@@ -51,7 +51,7 @@ class ChatEngine:
         context: tokens of prompt and answer together.
         prefill_chunk: prompt tokens a device call takes, or four times as many while no answer is running.
         decode_chunk: tokens a device call makes for each request, at most.
-        tiers: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
+        buckets: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
         speculation: whether tokens are drafted from the conversation and verified together, for a request that is
             alone; no token changes. "auto": where that was measured to be faster; "always"; "never".
         lanes: numbers that narrow heads fill side by side in the cache; None: 128 on TPU, where that saves copies of
@@ -75,7 +75,7 @@ class ChatEngine:
         context: int = 512,
         prefill_chunk: int = 64,
         decode_chunk: int = 16,
-        tiers: Sequence[int] | None = None,
+        buckets: Sequence[int] | None = None,
         speculation: str = "auto",
         lanes: int | None = None,
     ):
@@ -98,11 +98,11 @@ class ChatEngine:
             end_tokens=self.end_tokens,
             prefill_chunk=prefill_chunk,
             decode_chunk=decode_chunk,
-            tiers=tiers,
+            buckets=buckets,
             speculation=speculation != "never",
             lanes=lanes,
         )
-        self._worker = Worker(self.runner, self.end_tokens, always_drafts=speculation == "always")
+        self._loop = EngineLoop(self.runner, self.end_tokens, always_drafts=speculation == "always")
 
     @classmethod
     def from_pretrained(
@@ -142,7 +142,9 @@ class ChatEngine:
             **options,
         )
         runner = engine.runner
-        check_memory(os.fspath(source), need_of(runner, model), memory=device_memory(), slots=slots, context=context)
+        check_memory(
+            os.fspath(source), estimate_memory(runner, model), memory=device_memory(), slots=slots, context=context
+        )
         engine.tokenizer = load(AutoTokenizer.from_pretrained, source)
         runner.load(read(model, source, transforms=runner.transforms, placement=runner.placement))
         return engine
@@ -159,27 +161,27 @@ class ChatEngine:
         Raises:
             EngineStopped: the engine ran before; make a new one.
         """
-        if self._worker.started:
+        if self._loop.started:
             raise EngineStopped("this engine was started before; make a new one")
         self.runner.compile(Programs(on_report, self.runner.mesh), *others)
-        self._worker.start()
+        self._loop.start()
         return self
 
     def stop(self) -> None:
         """Stop the thread; whoever still waits gets EngineStopped. May be called twice."""
-        self._worker.stop()
+        self._loop.stop()
 
     @property
     def alive(self) -> bool:
-        return self._worker.alive
+        return self._loop.alive
 
     @property
     def why(self) -> str:
         """Why the engine doesn't run."""
-        return self._worker.why
+        return self._loop.why
 
     def stats(self) -> EngineStats:
-        return self._worker.stats()
+        return self._loop.stats()
 
     def check(self, prompt: Sequence[int], params: SamplingParams) -> None:
         """Raise RequestRejected as `submit` would, also before the engine is started."""
@@ -198,8 +200,8 @@ class ChatEngine:
             EngineStopped: the engine is not running.
         """
         request = self._checked(prompt, params, deliver)
-        self._worker.submit(request)
-        return Ticket(request, self._worker.place)
+        self._loop.submit(request)
+        return Ticket(request, self._loop.place)
 
     def stream(self, prompt: Sequence[int], params: SamplingParams) -> TokenStream:
         """The answer's token ids as they are made, end token not included. Raises: as `submit`."""

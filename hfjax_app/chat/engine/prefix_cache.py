@@ -32,7 +32,7 @@ class Slot:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
+class PrefixMatch:
     """Where a request's prefill begins: `start` tokens are there already, in its slot or in `source`, to be copied.
 
     In the source, positions below `written` may have been written.
@@ -44,18 +44,18 @@ class Beginning:
 
 
 @dataclass(kw_only=True, eq=False)
-class Slots:
+class PrefixCache:
     """The records of all slots.
 
     Args:
         count: how many.
-        unturned: up to this position no ring has lost anything, so that all can be taken back.
+        positions_before_wrap: up to this position no ring has lost anything, so that all can be taken back.
         rollback: how many of the newest tokens can be taken back beyond that.
         chunk: prompt tokens a prefill call takes; what saves no call is not worth a copy.
     """
 
     count: int
-    unturned: int
+    positions_before_wrap: int
     rollback: int
     chunk: int
     _slots: list[Slot] = field(init=False)
@@ -85,7 +85,7 @@ class Slots:
         self._slots[chosen].used = next(self._clock)
         return chosen
 
-    def begin(self, index: int, prompt: Sequence[int]) -> Beginning:
+    def begin(self, index: int, prompt: Sequence[int]) -> PrefixMatch:
         """Find the longest prefix of the prompt that is anywhere, and make the record of slot `index` begin with it."""
         slot = self._slots[index]
         others = [i for i in range(self.count) if i != index]
@@ -95,10 +95,10 @@ class Slots:
         if self._calls(prompt, there) < self._calls(prompt, here):
             slot.floor = self._slots[source].written
             self.wrote(index, prompt[:there], there)
-            return Beginning(start=there, source=source, written=slot.floor)
+            return PrefixMatch(start=there, source=source, written=slot.floor)
         slot.floor = slot.written if here else 0
         self.wrote(index, prompt[:here], here)
-        return Beginning(start=here)
+        return PrefixMatch(start=here)
 
     def wrote(self, index: int, tokens: Sequence[int], written: int) -> None:
         """The slot holds these tokens, and positions below `written` may have been written."""
@@ -109,7 +109,7 @@ class Slots:
         """How many of the prompt's first tokens need no prefill in this slot; never all, the last one gives logits."""
         slot = self._slots[index]
         start = min(_common(slot.tokens, tuple(prompt)), len(prompt) - 1)
-        return start if slot.written <= self.unturned or slot.written - start <= self.rollback else 0
+        return start if slot.written <= self.positions_before_wrap or slot.written - start <= self.rollback else 0
 
     def free(self, index: int) -> None:
         """The request is over; what the slot holds stays."""

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from hfjax_app.chat.engine.prefix_cache import Slots
+from hfjax_app.chat.engine.prefix_cache import PrefixCache
 
 HURRIED_CHUNK = 4  # decode steps a call while somebody waits, shared out among those whose prompts are being read
 
@@ -78,12 +78,22 @@ class Scheduler:
         prefill_chunks: prompt tokens a prefill step takes at most, smallest first; more than the smallest only while
             nobody's answer is running, which would stand still for so long.
         decode_chunk: tokens a decode step makes at most for each request.
-        unturned, rollback: how much of a slot can be taken back, as in Slots.
+        positions_before_wrap, rollback: how much of a slot can be taken back, as in PrefixCache.
     """
 
-    def __init__(self, *, slots: int, prefill_chunks: tuple[int, ...], decode_chunk: int, unturned: int, rollback: int):
+    def __init__(
+        self,
+        *,
+        slots: int,
+        prefill_chunks: tuple[int, ...],
+        decode_chunk: int,
+        positions_before_wrap: int,
+        rollback: int,
+    ):
         self.prefill_chunks, self.decode_chunk = prefill_chunks, decode_chunk
-        self.slots = Slots(count=slots, unturned=unturned, rollback=rollback, chunk=prefill_chunks[0])
+        self.slots = PrefixCache(
+            count=slots, positions_before_wrap=positions_before_wrap, rollback=rollback, chunk=prefill_chunks[0]
+        )
         self.waiting: deque[Request] = deque()
         self.running: list[Request | None] = [None] * slots
         self._prefilling: deque[Request] = deque()

@@ -10,7 +10,7 @@ KEPT = 0.85  # of what the earlier calls weigh, at each new one
 ALIKE = 0.05  # variance of the numbers of steps below which a call's own cost can't be told from its steps'
 
 
-class Pace:
+class StepsPerCall:
     """A call's own cost and a step's, by weighted least squares over the latest calls, and the steps worth a call.
 
     One mean of seconds per step would not do: a call's own cost makes short calls look slow, slow calls become shorter,

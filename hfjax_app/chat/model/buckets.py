@@ -1,8 +1,8 @@
 """Tiers: programs for 1, 2, 4, ... slots, for 256, 1024, 4096, ... rows of the cache, for short and long pieces of a
 prompt; the smallest that fits runs.
 
-A program of a tier works on a copy of the rows it needs and puts them back in place when it ends, so what a decode step
-reads follows from who is being served, not from how large the cache is. The largest tier works on the cache itself.
+A program of a bucket works on a copy of the rows it needs and puts them back in place when it ends. What a decode step
+reads follows from who is being served, not from how large the cache is. The largest bucket works on the cache itself.
 """
 
 from collections.abc import Sequence
@@ -17,38 +17,38 @@ from hfjax_app.chat.model.kv_cache import WITH_ROWS, KVCache
 SMALLEST_ROWS = 256
 
 
-def row_tiers(context: int) -> tuple[int, ...]:
-    """256, 1024, 4096, ... rows up to half the context, then the context; one tier where it is 512 or less.
+def length_buckets(context: int) -> tuple[int, ...]:
+    """256, 1024, 4096, ... rows up to half the context, then the context; one bucket where it is 512 or less.
 
     A cache that small is read so fast that a second set of programs costs more at the start than it ever saves.
     """
     if context <= 2 * SMALLEST_ROWS:
         return (context,)
-    tiers, rows = [], SMALLEST_ROWS
+    buckets, rows = [], SMALLEST_ROWS
     while rows <= context // 2:
-        tiers.append(rows)
+        buckets.append(rows)
         rows *= 4
-    return (*tiers, context)
+    return (*buckets, context)
 
 
-def prefill_tiers(chunk: int, context: int) -> tuple[int, ...]:
-    """Prompt tokens a prefill call takes: a chunk, and four times as many where the context has several tiers of rows.
+def prefill_buckets(chunk: int, context: int) -> tuple[int, ...]:
+    """Prompt tokens of a prefill call: a chunk, and four times as many where the context has several buckets of rows.
 
     More rows use a processor better: on a CPU, 512 tokens in two calls take 60 % of the time that they take in eight.
     """
-    return (chunk,) if len(row_tiers(context)) == 1 else (chunk, 4 * chunk)
+    return (chunk,) if len(length_buckets(context)) == 1 else (chunk, 4 * chunk)
 
 
-def slot_tiers(slots: int, wanted: Sequence[int] | None = None) -> tuple[int, ...]:
+def slot_buckets(slots: int, wanted: Sequence[int] | None = None) -> tuple[int, ...]:
     """1, 2, 4, ... slots, or those wanted, and all of them."""
     if wanted is None:
         wanted = [2**i for i in range(slots.bit_length())]
     return (*sorted({count for count in wanted if 1 <= count < slots}), slots)
 
 
-def covering(tiers: tuple[int, ...], needed: int) -> int:
-    """The smallest tier of at least `needed`."""
-    return next(tier for tier in tiers if tier >= needed)
+def smallest_covering(buckets: tuple[int, ...], needed: int) -> int:
+    """The smallest bucket of at least `needed`."""
+    return next(bucket for bucket in buckets if bucket >= needed)
 
 
 def take(cache: KVCache, rows: int, slots: jax.Array) -> KVCache:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hfjax_app.chat.model.decode_state import DecodeState, Made, advance, nothing_made
+from hfjax_app.chat.model.decode_state import DecodeOutput, DecodeState, advance, empty_output
 from hfjax_app.chat.model.kv_cache import KVCache
 from hfjax_app.chat.sampling.params import MAX_LOGPROBS
 from hfjax_app.chat.sampling.penalties import occurrences
@@ -25,7 +25,7 @@ def decode(
     *,
     most: int,
     vocabulary: int,
-) -> tuple[KVCache, DecodeState, Made]:
+) -> tuple[KVCache, DecodeState, DecodeOutput]:
     """Make up to `steps` tokens in each slot; a slot with none left to make stays as it is.
 
     Args:
@@ -55,6 +55,6 @@ def decode(
         return done + 1, kv, own, seen, made
 
     seen = occurrences(jnp.any(sampler.penalties.used), own.history, own.answer_from, own.position + 1, vocabulary)
-    made = nothing_made(most, count, min(MAX_LOGPROBS, vocabulary))
+    made = empty_output(most, count, min(MAX_LOGPROBS, vocabulary))
     _, kv, own, _, made = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, own, seen, made))
     return kv, own, made

@@ -40,7 +40,7 @@ class Drafts(NamedTuple):
     accepted: jax.Array  # of these, tokens that the model would have made by itself
 
 
-class Made(NamedTuple):
+class DecodeOutput(NamedTuple):
     """Tokens that a call has made, on the device: leading axes [steps, slots], one step for a prefill."""
 
     tokens: jax.Array  # int32, or NOTHING, or NOT_A_NUMBER; an end token is the slot's last
@@ -48,14 +48,14 @@ class Made(NamedTuple):
     drafts: Drafts | None = None  # of a call that drafts
 
 
-def nothing_made(steps: int, slots: int, top: int) -> Made:
+def empty_output(steps: int, slots: int, top: int) -> DecodeOutput:
     """Room for the tokens of so many steps and slots, with the log-probabilities of `top` likely ones each."""
     likeliest = (steps, slots, top)
     logprobs = Logprobs(jnp.zeros(likeliest[:2]), jnp.zeros(likeliest, jnp.int32), jnp.zeros(likeliest))
-    return Made(jnp.full(likeliest[:2], NOTHING, jnp.int32), logprobs)
+    return DecodeOutput(jnp.full(likeliest[:2], NOTHING, jnp.int32), logprobs)
 
 
-def sound(logits: jax.Array) -> jax.Array:
+def is_finite(logits: jax.Array) -> jax.Array:
     """Whether logits [..., vocabulary] are numbers: no NaN, and something to choose (single ones may be -inf)."""
     return jnp.isfinite(jnp.max(logits, axis=-1))
 
@@ -66,7 +66,7 @@ def advance(
     sampler: SamplerState,
     seen: Occurrences,
     is_end: Callable[[jax.Array], jax.Array],
-) -> tuple[DecodeState, Occurrences, Made]:
+) -> tuple[DecodeState, Occurrences, DecodeOutput]:
     """One more token in every slot that has some left to make; the others stay as they are.
 
     Args:
@@ -79,10 +79,10 @@ def advance(
     Returns:
         The states, the tokens with one more, and what was made: leading axis [slots].
     """
-    running, right = own.left > 0, sound(logits)
+    running, right = own.left > 0, is_finite(logits)
     position = own.position + running
     token = jnp.where(running & right, sample(logits, sampler, position, seen), own.token)
-    made = Made(
+    made = DecodeOutput(
         tokens=jnp.where(running, jnp.where(right, token, NOT_A_NUMBER), NOTHING),
         logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),
     )

@@ -27,7 +27,7 @@ from hfjax_app.chat.model.kv_cache import (
     slot_leaves,
     slot_view,
 )
-from hfjax_app.chat.model.symbolic_length import Length
+from hfjax_app.chat.model.symbolic_length import SymbolicLength
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, dtype_policy, set_order
 from hfjax_app.runtime.head_packing import UNPACKED, HeadPacking
@@ -270,7 +270,7 @@ class Decoder:
         rows: int | None = None,
     ) -> Any:
         """The model's own forward on one slot; logits of the tokens at the indices `keep`, and the leaves."""
-        length = Length(position, low=0, high=self.context - 1)
+        length = SymbolicLength(position, low=0, high=self.context - 1)
         place = None if slot is None else Place(slot=slot, rows=rows)
         cache = slot_view(self.specs, leaves, length, valid, place)
         positions = torch.arange(tokens.shape[0], device=tokens.device, dtype=torch.int32) + position

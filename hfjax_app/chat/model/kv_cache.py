@@ -31,7 +31,7 @@ from transformers.cache_utils import (
 )
 
 from hfjax_app.chat.model.kv_cache_write import offsets, only_before, write
-from hfjax_app.chat.model.symbolic_length import Length
+from hfjax_app.chat.model.symbolic_length import SymbolicLength
 from hfjax_app.runtime import attention, head_packing
 from hfjax_app.runtime.head_packing import HeadPacking
 from hfjax_app.runtime.mesh import replicated, split
@@ -243,7 +243,7 @@ class _Attention(StaticLayer):
         self,
         spec: LayerSpec,
         leaves: dict[str, torch.Tensor],
-        length: Length,
+        length: SymbolicLength,
         valid: torch.Tensor,
         place: Place | None,
     ):
@@ -291,7 +291,7 @@ class _Attention(StaticLayer):
             return self.max_cache_len, 0
         return self.max_cache_len, interop.call_jax(offsets, self.max_cache_len, self.position, self.valid)
 
-    def get_seq_length(self) -> Length:
+    def get_seq_length(self) -> SymbolicLength:
         return self.length
 
 
@@ -332,7 +332,7 @@ class _Hybrid(_Recurrent, _Attention, LinearAttentionAndFullAttentionLayer):
 def slot_view(
     specs: tuple[LayerSpec, ...],
     leaves: list[dict[str, torch.Tensor]],
-    length: Length,
+    length: SymbolicLength,
     valid: torch.Tensor,
     place: Place | None = None,
 ) -> Cache:

@@ -1,4 +1,4 @@
-"""A causal language model as compiled programs over slots: prefill_chunk, decode_chunk and speculate, each in tiers.
+"""A causal language model as compiled programs over slots: prefill_chunk, decode_chunk and speculate, each in buckets.
 
 Handles token ids and device arrays only. Which slot does what is the scheduler's business; text is in `chat/text/`.
 """
@@ -17,16 +17,16 @@ from transformers import PreTrainedModel
 from hfjax_app.chat.model import decode_loop, speculative_loop
 from hfjax_app.chat.model.buckets import (
     Written,
-    covering,
-    prefill_tiers,
+    length_buckets,
+    prefill_buckets,
     put,
     put_states,
-    row_tiers,
-    slot_tiers,
+    slot_buckets,
+    smallest_covering,
     states_of,
     take,
 )
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeState, Made, advance, sound
+from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DecodeState, advance, is_finite
 from hfjax_app.chat.model.decoder import Decoder
 from hfjax_app.chat.model.kv_cache import KVCache, allocate, beginning, cache_shape, rollback
 from hfjax_app.chat.sampling.params import SamplingParams
@@ -57,9 +57,9 @@ class ModelRunner:
         slots: conversations that decode together.
         context: tokens a slot holds, prompt and answer.
         end_tokens: ids that end an answer.
-        prefill_chunk: prompt tokens a prefill call takes, or four times as many, see `prefill_tiers`.
+        prefill_chunk: prompt tokens a prefill call takes, or four times as many, see `prefill_buckets`.
         decode_chunk: tokens a decode call makes for each slot, at most.
-        tiers: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ...
+        buckets: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ...
         speculation: whether a request that is alone may be decoded by programs that draft.
         lanes: numbers that narrow heads fill side by side, see `runtime/head_packing.py`; None: by the devices.
 
@@ -81,7 +81,7 @@ class ModelRunner:
         end_tokens: tuple[int, ...],
         prefill_chunk: int = 64,
         decode_chunk: int = 16,
-        tiers: Sequence[int] | None = None,
+        buckets: Sequence[int] | None = None,
         speculation: bool = True,
         lanes: int | None = None,
     ):
@@ -90,7 +90,7 @@ class ModelRunner:
         if positions is not None and 0 < positions < context:  # XLNet's config says -1: no limit
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
-        self.prefill_chunks, self.decode_chunk = prefill_tiers(min(prefill_chunk, context), context), decode_chunk
+        self.prefill_chunks, self.decode_chunk = prefill_buckets(min(prefill_chunk, context), context), decode_chunk
         self.end_tokens = end_tokens
         self.mesh = mesh
         self._everywhere = None if mesh is None else replicated(mesh)
@@ -109,13 +109,13 @@ class ModelRunner:
             self.weights = shapes(model, self.transforms, placement=self.placement, saved_dtype=saved_dtype)
         else:
             self.load(held(model, self.transforms, placement=self.placement))
-        self._row_tiers, self.slot_tiers = row_tiers(context), slot_tiers(slots, tiers)
+        self._length_buckets, self.slot_buckets = length_buckets(context), slot_buckets(slots, buckets)
         self._prefill: dict[tuple[int, int], Program] = {}
         self._copy: dict[int, Program] = {}
         self._decode: dict[tuple[int, int], Program] = {}
         self._speculate: dict[int, Program] = {}
         # A ring can lose as many rows as a prefill chunk has; a state, none. One request is one slot's program.
-        possible = speculation and 1 in self.slot_tiers and not self.decoder.is_recurrent
+        possible = speculation and 1 in self.slot_buckets and not self.decoder.is_recurrent
         self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: there are no drafts
 
     def load(self, weights: Weights) -> None:
@@ -123,7 +123,7 @@ class ModelRunner:
         self.weights = weights
 
     def compile(self, programs: Programs, *others: Callable[[Programs], None]) -> None:
-        """Compile the programs of every tier and run each once; afterwards the runner never compiles.
+        """Compile the programs of every bucket and run each once; afterwards the runner never compiles.
 
         Args:
             programs: where to compile.
@@ -136,18 +136,18 @@ class ModelRunner:
                 other(programs)
         self.clear(0)
         one = packed(sampler_state(SamplingParams(temperature=0.0), 0))
-        for rows in self._row_tiers:
+        for rows in self._length_buckets:
             if self._copy:
                 self.copy(0, 0, rows, rows)
             for size in self.prefill_chunks:
                 self.prefill(0, np.zeros(size, np.int32), rows - 1, 1, 0, one)
-            for count in self.slot_tiers:
+            for count in self.slot_buckets:
                 self.decode(range(count), rows, 1)
             if self.draft:
                 self.speculate(0, rows, 1, 1)
 
     def plan(self, programs: Programs) -> None:
-        """Compile the programs of every tier from shapes alone, for devices that need not be here."""
+        """Compile the programs of every bucket from shapes alone, for devices that need not be here."""
         with programs.together():
             self._compile(programs, self.cache_shape, self._free_slots())
 
@@ -157,25 +157,25 @@ class ModelRunner:
         # Results keep the places that their donated arguments have; tokens go everywhere.
         kept = (jax.tree.map(lambda leaf: leaf.sharding, self.cache_shape), self._everywhere)
         options = {"donate": (1, 2), "shardings": (*kept, self._everywhere)}
-        for rows in self._row_tiers:
+        for rows in self._length_buckets:
             for size in self.prefill_chunks:
                 function = partial(self._prefill_chunk, rows)
                 request = (np.int32(0), np.zeros(size, np.int32), np.int32(0), np.int32(1), np.int32(0), one)
                 name = f"chat_prefill_{size}x{rows}"
                 self._prefill[size, rows] = programs.compile(name, function, self.weights, *held, *request, **options)
-        for rows in self._row_tiers:
-            for count in self.slot_tiers:
+        for rows in self._length_buckets:
+            for count in self.slot_buckets:
                 function = partial(self._decode_chunk, rows)
                 which = (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0))
                 name = f"chat_decode_{count}x{rows}"
                 self._decode[count, rows] = programs.compile(name, function, self.weights, *held, *which, **options)
-        for rows in self._row_tiers if self.draft else ():
+        for rows in self._length_buckets if self.draft else ():
             function = partial(self._speculate_chunk, rows)
             limits = (np.int32(0), np.int32(0), np.int32(0))
             name = f"chat_speculate_{rows}"
             self._speculate[rows] = programs.compile(name, function, self.weights, *held, *limits, **options)
         places = (np.int32(0),) * 4
-        for rows in self._row_tiers if self.slots > 1 else ():
+        for rows in self._length_buckets if self.slots > 1 else ():
             self._copy[rows] = programs.compile(
                 f"chat_copy_{rows}", partial(self._copy_slot, rows), *held, *places, donate=(0, 1), shardings=kept
             )
@@ -224,7 +224,7 @@ class ModelRunner:
         return rollback(self.decoder.specs)
 
     @property
-    def unturned(self) -> int:
+    def positions_before_wrap(self) -> int:
         """Up to this position, a slot has lost nothing and can take back everything."""
         specs = self.decoder.specs
         return 0 if any(spec.is_recurrent for spec in specs) else min(spec.rows for spec in specs)
@@ -241,7 +241,7 @@ class ModelRunner:
 
     def copy(self, source: int, target: int, tokens: int, written: int) -> None:
         """Give a slot the first `tokens` positions of another one, in which those below `written` may be written."""
-        program = self._copy[self.tier(tokens)]
+        program = self._copy[self.bucket(tokens)]
         places = (np.int32(source), np.int32(target), np.int32(tokens), np.int32(written))
         self._cache, self._state = program(self._cache, self._state, *places)
 
@@ -253,7 +253,7 @@ class ModelRunner:
         valid: int,
         max_tokens: int,
         sampler: np.ndarray,
-    ) -> Made:
+    ) -> DecodeOutput:
         """Write a chunk of a prompt into a slot; with the last chunk, sample the first token and start the slot.
 
         Args:
@@ -267,14 +267,14 @@ class ModelRunner:
         Returns:
             One step of one column: the slot's first token, with the prompt's last chunk; NOT_A_NUMBER with any.
         """
-        program = self._prefill[tokens.shape[0], self.tier(position + valid)]
+        program = self._prefill[tokens.shape[0], self.bucket(position + valid)]
         scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
         self._cache, self._state, first = program(
             self.weights, self._cache, self._state, np.int32(slot), tokens, *scalars, sampler
         )
         return first
 
-    def decode(self, slots: Sequence[int], rows: int, steps: int) -> tuple[Made, Sequence[int]]:
+    def decode(self, slots: Sequence[int], rows: int, steps: int) -> tuple[DecodeOutput, Sequence[int]]:
         """Make up to `steps` tokens in each of these slots; fewer where all have finished before.
 
         Args:
@@ -293,11 +293,11 @@ class ModelRunner:
             spare = (slot for slot in range(self.slots) if slot not in slots)
             which = np.array([*slots, *islice(spare, count - len(slots))], np.int32)
             active, columns = np.arange(count) < len(slots), range(len(slots))
-        program = self._decode[count, self.tier(rows)]
+        program = self._decode[count, self.bucket(rows)]
         self._cache, self._state, made = program(self.weights, self._cache, self._state, which, active, np.int32(steps))
         return made, columns
 
-    def speculate(self, slot: int, rows: int, rounds: int, tokens: int) -> tuple[Made, Sequence[int]]:
+    def speculate(self, slot: int, rows: int, rounds: int, tokens: int) -> tuple[DecodeOutput, Sequence[int]]:
         """Make tokens in one slot, with drafts: each round makes one token and what is right of its draft.
 
         Args:
@@ -309,18 +309,18 @@ class ModelRunner:
         Returns:
             decode_chunk steps with what became of the drafts; and the column of the slot, the only one.
         """
-        program = self._speculate[self.tier(rows)]
+        program = self._speculate[self.bucket(rows)]
         limits = (np.int32(slot), np.int32(rounds), np.int32(tokens))
         self._cache, self._state, made = program(self.weights, self._cache, self._state, *limits)
         return made, range(1)
 
-    def tier(self, rows: int) -> int:
+    def bucket(self, rows: int) -> int:
         """The rows of the programs that run for so many."""
-        return covering(self._row_tiers, rows)
+        return smallest_covering(self._length_buckets, rows)
 
     def width(self, slots: int) -> int:
         """The slots of the program that decodes so many."""
-        return covering(self.slot_tiers, slots)
+        return smallest_covering(self.slot_buckets, slots)
 
     def _is_end(self, token: jax.Array) -> jax.Array:
         if not self.end_tokens:
@@ -339,7 +339,7 @@ class ModelRunner:
         valid: jax.Array,
         max_tokens: jax.Array,
         sampler: jax.Array,
-    ) -> tuple[KVCache, DecodeState, Made]:
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
         logits, new = self.decoder.forward(weights, tokens, states_of(cache, slot), position, valid, place=(slot, rows))
         logits, cache = self._whole(logits), put_states(cache, new, slot)
         index = jnp.arange(tokens.shape[0])
@@ -358,7 +358,7 @@ class ModelRunner:
         seen = occurrences(asked.penalties.used[0], own.history, end, end, self.vocabulary)
         own, _, made = advance(own, logits[None], asked, seen, self._is_end)
         # Also before the last chunk: whoever leaves now must not leave NaN behind.
-        made = made._replace(tokens=jnp.where(sound(logits[None]), made.tokens, NOT_A_NUMBER))
+        made = made._replace(tokens=jnp.where(is_finite(logits[None]), made.tokens, NOT_A_NUMBER))
         state = jax.tree.map(lambda leaf, new: leaf.at[slot[None]].set(new), state._replace(history=history), own)
         return cache, state, jax.tree.map(lambda leaf: leaf[None], made)
 
@@ -371,7 +371,7 @@ class ModelRunner:
         slots: jax.Array,
         active: jax.Array,
         steps: jax.Array,
-    ) -> tuple[KVCache, DecodeState, Made]:
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
         count = slots.shape[0]
         whole = count == self.slots and rows == self.context
         kv = cache if whole else take(cache, rows, slots)
@@ -399,7 +399,7 @@ class ModelRunner:
         slot: jax.Array,
         rounds: jax.Array,
         tokens: jax.Array,
-    ) -> tuple[KVCache, DecodeState, Made]:
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
         whole = self.slots == 1 and rows == self.context
         kv = jax.tree.map(lambda leaf: leaf[0], cache if whole else take(cache, rows, slot[None]))
 

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from hfjax_app.chat.engine.draft_policy import NGRAMS
-from hfjax_app.chat.model.decode_state import DecodeState, Drafts, Made, advance, nothing_made
+from hfjax_app.chat.model.decode_state import DecodeOutput, DecodeState, Drafts, advance, empty_output
 from hfjax_app.chat.model.kv_cache import KVCache
 from hfjax_app.chat.sampling.params import MAX_LOGPROBS
 from hfjax_app.chat.sampling.penalties import occurrences
@@ -63,7 +63,7 @@ def decode(
     most: int,
     draft: int,
     vocabulary: int,
-) -> tuple[KVCache, DecodeState, Made]:
+) -> tuple[KVCache, DecodeState, DecodeOutput]:
     """Make tokens in one slot: `rounds` rounds at most, each one token and what is right of its draft.
 
     A round without a draft is a plain step of one token. Rows that a wrong draft has written are written again before
@@ -128,7 +128,7 @@ def decode(
 
     seen = occurrences(sampler.penalties.used[0], own.history, own.answer_from, own.position + 1, vocabulary)
     none = Drafts(*[jnp.int32(0)] * 4)
-    made = nothing_made(most, 1, min(MAX_LOGPROBS, vocabulary))
+    made = empty_output(most, 1, min(MAX_LOGPROBS, vocabulary))
     carry = (jnp.int32(0), kv, jnp.zeros((draft + 1, vocabulary)), own, seen, none, made)
     _, kv, _, own, _, drafts, made = jax.lax.while_loop(goes_on, round_, carry)
     return kv, own, made._replace(drafts=drafts)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 
-class Length:
+class SymbolicLength:
     """A traced whole number that knows its bounds.
 
     Arithmetic with Python's ints keeps the bounds, so that `max(0, 1 - length)` and the like, which a model's code asks
@@ -23,7 +23,7 @@ class Length:
 
     def __add__(self, other: Any) -> Any:
         if isinstance(other, int):
-            return Length(self.tensor + other, self.low + other, self.high + other)
+            return SymbolicLength(self.tensor + other, self.low + other, self.high + other)
         return self.tensor + other
 
     __radd__ = __add__
@@ -32,7 +32,7 @@ class Length:
         return self + -other
 
     def __rsub__(self, other: Any) -> Any:
-        return Length(-self.tensor, -self.high, -self.low) + other
+        return SymbolicLength(-self.tensor, -self.high, -self.low) + other
 
     def __gt__(self, other: Any) -> Any:
         return self._compare(operator.gt, other)
@@ -59,5 +59,7 @@ class Length:
     def __torch_function__(
         cls, function: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        plain = [arg.tensor if isinstance(arg, Length) else arg for arg in args]
-        return function(*plain, **{k: v.tensor if isinstance(v, Length) else v for k, v in (kwargs or {}).items()})
+        plain = [arg.tensor if isinstance(arg, SymbolicLength) else arg for arg in args]
+        return function(
+            *plain, **{k: v.tensor if isinstance(v, SymbolicLength) else v for k, v in (kwargs or {}).items()}
+        )

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hfjax_app.runtime.cpu.linear import are_few, each_once
+from hfjax_app.runtime.cpu.linear import are_few, fused_gemv
 from hfjax_app.runtime.grouped_query import LOWEST, GroupedQuery, Products, products
 
 MANY_ROWS, BLOCK = 512, 256  # so many rows or more are looked at in blocks, or halves
@@ -27,7 +27,7 @@ def keys_first(query: jax.Array, key: jax.Array) -> jax.Array:
     """
     group = query.shape[2]
     if are_few(group, most=4):
-        return each_once(query.astype(jnp.float32), key, math.gcd(key.shape[2], 2) if group == 1 else 1)
+        return fused_gemv(query.astype(jnp.float32), key, math.gcd(key.shape[2], 2) if group == 1 else 1)
     scores = products(key, jax.lax.optimization_barrier(query))
     out: jax.Array = jax.lax.optimization_barrier(scores)
     return out.swapaxes(2, 3)

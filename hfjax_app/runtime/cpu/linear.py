@@ -78,17 +78,17 @@ def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:
     few = are_few(count, most=8 if narrow else 4)  # with narrow ones the library is slower
     if few and (narrow or count == 1 or rows.nbytes <= _L1_BYTES):
         most = next(parts for up_to, parts in _PARTS.items() if count <= up_to)
-        return each_once(rows, weight, next(parts for parts in range(most, 0, -1) if outputs % parts == 0))
+        return fused_gemv(rows, weight, next(parts for parts in range(most, 0, -1) if outputs % parts == 0))
     return _converting(rows, weight) if narrow else _weight_first(rows, weight)
 
 
 def are_few(rows: int, most: int) -> bool:
-    """Whether `each_once` is for them. Several CPU devices stand in for chips: parts of what is split over them would
+    """Whether `fused_gemv` is for them. Several CPU devices stand in for chips: parts of what is split over them would
     have to be exchanged."""
     return rows <= most and jax.local_device_count() == 1
 
 
-def each_once(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:
+def fused_gemv(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:
     """Products on a CPU in one loop, which reads each number of the matrix once, where it lies, for a few rows at once.
 
     It is one reduction with a sum for every row and part of the matrix. It is fast where `parts` times the number of

@@ -4,33 +4,33 @@ from itertools import cycle, islice
 
 import pytest
 
-from hfjax_app.chat.engine.draft_policy import MARGIN, PATIENCE, REFRESH, Recall, Speculation
+from hfjax_app.chat.engine.draft_policy import MARGIN, PATIENCE, REFRESH, DraftPolicy, DraftTracker
 
 ROWS = 256
 
 
-def recall_of(right: float) -> Recall:
-    recall = Recall([1], 7)
+def recall_of(right: float) -> DraftTracker:
+    recall = DraftTracker([1], 7)
     recall.accepted = right
     return recall
 
 
-def measured(cost: float) -> Speculation:
-    speculation = Speculation()
+def measured(cost: float) -> DraftPolicy:
+    speculation = DraftPolicy()
     for _ in range(3):
         speculation.observe(ROWS, steps=4, drafted=0, seconds=0.04)
         speculation.observe(ROWS, steps=4, drafted=2, seconds=0.02 + 2 * 0.01 * cost)
     return speculation
 
 
-def decisions(speculation: Speculation, right: float, calls: int) -> list[bool]:
+def decisions(speculation: DraftPolicy, right: float, calls: int) -> list[bool]:
     return [speculation.wants(recall_of(right), ROWS) for _ in range(calls)]
 
 
 def test_a_text_that_repeats_itself_is_recalled() -> None:
     """A cycle of five tokens: every draft of seven is right, and the mean goes towards seven."""
     text = list(islice(cycle([11, 12, 13, 14, 15]), 200))
-    recall = Recall(text[:10], 7)
+    recall = DraftTracker(text[:10], 7)
     recall.extend(text[10:60])
     assert recall.drafts == 50 // 8
     assert 4 < recall.accepted < 7
@@ -39,13 +39,13 @@ def test_a_text_that_repeats_itself_is_recalled() -> None:
 
 
 def test_a_text_without_repetition_has_nothing_to_recall() -> None:
-    recall = Recall(range(500), 7)
+    recall = DraftTracker(range(500), 7)
     recall.extend(range(500, 900))
     assert (recall.drafts, recall.accepted) == (0, 0.0)
 
 
 def test_drafts_that_go_wrong_at_once_bring_the_mean_down() -> None:
-    recall = Recall([1, 2, 3, 1, 2], 7)
+    recall = DraftTracker([1, 2, 3, 1, 2], 7)
     recall.accepted = 3.0
     recall.extend([9, 1, 2, 8, 1, 2, 7])
     assert recall.drafts == 3
@@ -64,7 +64,7 @@ def test_the_cost_is_what_a_round_with_a_draft_takes_and_one_slow_call_changes_l
 
 
 def test_nothing_is_drafted_before_a_plain_step_was_measured_or_without_a_hit() -> None:
-    speculation = Speculation()
+    speculation = DraftPolicy()
     assert decisions(speculation, 7.0, 3) == [False] * 3
     speculation.observe(ROWS, steps=4, drafted=0, seconds=0.04)
     assert decisions(speculation, 0.0, 5000) == [False] * 5000

@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine import engine_loop as worker_module
+from hfjax_app.chat.engine import engine_loop as loop_module
 from hfjax_app.chat.engine.token_stream import Progress, TokenStream
 from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING
 from hfjax_app.chat.model.model_runner import ModelRunner
@@ -84,7 +84,7 @@ def test_a_lost_cache_fails_everyone_who_had_a_slot(
 ) -> None:
     """The device fails in the middle of a call: the cache is made anew, those in line are served, nothing compiles."""
     injected = Injected(call=3, lose_cache=True)
-    programs = {tier: injected.into(program) for tier, program in engine.runner._decode.items()}
+    programs = {bucket: injected.into(program) for bucket, program in engine.runner._decode.items()}
     monkeypatch.setattr(engine.runner, "_decode", programs)
     with compilations() as seen:
         streams = [engine.stream(prompt_of(length), GREEDY) for length in range(3, 11)]
@@ -102,7 +102,7 @@ def test_a_lost_cache_is_lost_to_conversations_that_nobody_was_in(
     talk = prompt_of(50)
     [want] = engine.generate([talk], GREEDY)
     injected = Injected(call=1, lose_cache=True)
-    programs = {tier: injected.into(program) for tier, program in engine.runner._decode.items()}
+    programs = {bucket: injected.into(program) for bucket, program in engine.runner._decode.items()}
     monkeypatch.setattr(engine.runner, "_decode", programs)
     assert fails(engine.stream(prompt_of(12), GREEDY))
     stream = engine.stream(talk, GREEDY)
@@ -112,7 +112,7 @@ def test_a_lost_cache_is_lost_to_conversations_that_nobody_was_in(
 
 def test_an_error_that_comes_with_the_tokens(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are asynchronous: a device's error is seen only when the tokens are read."""
-    monkeypatch.setattr(worker_module, "_read", Injected(call=2, lose_cache=False).into(worker_module._read))
+    monkeypatch.setattr(loop_module, "_read", Injected(call=2, lose_cache=False).into(loop_module._read))
     assert fails(engine.stream(prompt_of(12), GREEDY))
 
 
@@ -129,7 +129,7 @@ def test_logits_that_are_not_numbers_cost_one_request(when: str, engine: ChatEng
     else:
         poison = next(token for token in answer[4:20] if token not in (*neighbour, *want, *victim, *answer[:4]))
     poisoned = {**weights, name: jnp.asarray(weights[name]).at[poison].set(jnp.nan)}
-    engine._worker.scheduler.slots.forget_all()
+    engine._loop.scheduler.slots.forget_all()
     engine.runner.weights = poisoned
     try:
         streams = [engine.stream(prompt, GREEDY) for prompt in (neighbour, victim)]
@@ -148,7 +148,7 @@ def test_not_a_number_is_heard_of_also_when_its_owner_has_left(engine: ChatEngin
     weights, name, prompt = engine.runner.weights, "model.embed_tokens.weight", prompt_of(12)
     [want] = engine.generate([prompt], GREEDY)
     assert want[0] not in prompt
-    engine._worker.scheduler.slots.forget_all()
+    engine._loop.scheduler.slots.forget_all()
     submitted, ended, tickets = threading.Event(), threading.Event(), []
 
     def deliver(progress: Progress) -> None:
@@ -181,7 +181,7 @@ def test_a_chunk_before_the_last_tells_of_what_is_no_number(engine: ChatEngine) 
     finally:
         runner.weights = weights
         runner.clear(0)
-        engine._worker.scheduler.slots.forget_all()
+        engine._loop.scheduler.slots.forget_all()
     assert told == [NOTHING, NOT_A_NUMBER]
 
 
@@ -214,7 +214,7 @@ def test_what_lies_behind_a_copied_beginning_stays_there(
     finally:
         runner.weights = weights
         runner.clear(0)
-        engine._worker.scheduler.slots.forget_all()
+        engine._loop.scheduler.slots.forget_all()
 
 
 def test_a_copied_beginning_can_be_gone_back_behind(engine_of: Callable[[str], ChatEngine]) -> None:
@@ -224,7 +224,7 @@ def test_a_copied_beginning_can_be_gone_back_behind(engine_of: Callable[[str], C
     prompt = np.array(prompt_of(48), np.int32)
     edited = np.array([*prompt[:20], 7, 8], np.int32)
 
-    engine._worker.scheduler.slots.forget_all()
+    engine._loop.scheduler.slots.forget_all()
     read(runner, 0, prompt, 0)
     runner.copy(0, 1, 45, 48)
     assert read(runner, 1, edited, 20) == read(runner, 2, edited, 0)
@@ -249,7 +249,7 @@ def test_an_owner_whose_callback_raises_loses_only_its_own_request(engine: ChatE
 
 def test_an_engine_that_fails_again_and_again_gives_up_and_says_so(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Its weights are gone. Three failures in a row are enough; everyone hears of it, also those who come later."""
-    options = {"slots": 4, "context": 256, "prefill_chunk": 16, "tiers": [1], "speculation": "never"}
+    options = {"slots": 4, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
     engine = ChatEngine(model_of("llama"), **options).start()
     engine.runner.weights = None
     heard = []

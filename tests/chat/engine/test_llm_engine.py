@@ -59,7 +59,7 @@ def test_heads_that_share_a_row_of_the_cache_change_no_token(
     """As on a TPU, whose lanes two of these heads would not fill: with drafts and without, alone and together. Drafts
     are shorter than the chunk of 4: longer ones would overwrite what the first token sees in a ring of 32 + 4 rows."""
     prompts = [prompt_of(3), [*prompt_of(40), *prompt_of(40)], prompt_of(75)]
-    options = {"slots": 3, "context": 256, "prefill_chunk": 4, "tiers": [1], "speculation": "always", "lanes": 32}
+    options = {"slots": 3, "context": 256, "prefill_chunk": 4, "buckets": [1], "speculation": "always", "lanes": 32}
     engine = ChatEngine(model_of("gemma3"), **options).start()
     assert {leaf.shape[1:] for layer in engine.runner.cache_shape for leaf in layer.values()} == {
         (1, 36, 32),
@@ -122,7 +122,7 @@ def test_end_token_stops_and_is_not_handed_out(
     never = [token for token in range(512) if token not in free]
     model.generation_config.eos_token_id = [never[0], end, never[1]]
     try:
-        engine = ChatEngine(model, slots=2, context=128, tiers=[], speculation="never").start()
+        engine = ChatEngine(model, slots=2, context=128, buckets=[], speculation="never").start()
     finally:
         model.generation_config.eos_token_id = None
     before_end = free[: free.index(end)]
@@ -259,7 +259,7 @@ def test_more_context_than_the_model_has_positions_is_refused(model_of: Callable
 
 def test_a_stopped_engine_says_so_to_everyone(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Those being served, those in line, and those who come afterwards. Its programs are those of `engine_of`."""
-    options = {"slots": 4, "context": 256, "prefill_chunk": 16, "tiers": [1], "speculation": "never"}
+    options = {"slots": 4, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
     engine = ChatEngine(model_of("llama"), **options).start()
     streams = [engine.stream(prompt_of(4), SamplingParams(max_tokens=250, temperature=0.0)) for _ in range(6)]
     next(streams[0])
@@ -283,7 +283,7 @@ def test_from_pretrained_loads_what_save_pretrained_wrote(
 ) -> None:
     model_of("gemma3").save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    engine = ChatEngine.from_pretrained(tmp_path, slots=2, context=256, tiers=[], speculation="never").start()
+    engine = ChatEngine.from_pretrained(tmp_path, slots=2, context=256, buckets=[], speculation="never").start()
     assert engine.generate([prompt_of(20)], GREEDY) == engine_of("gemma3").generate([prompt_of(20)], GREEDY)
     assert engine.tokenizer.encode("name") == tokenizer.encode("name")
     engine.stop()

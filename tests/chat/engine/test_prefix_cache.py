@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from hfjax_app.chat.engine.prefix_cache import Beginning, Slots
+from hfjax_app.chat.engine.prefix_cache import PrefixCache, PrefixMatch
 from hfjax_app.chat.engine.scheduler import Request, Scheduler
 
 
@@ -44,16 +44,18 @@ def conversation(rng: random.Random, known: list[tuple[int, ...]]) -> tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("rows", "window", "unturned", "rollback"),
+    ("rows", "window", "positions_before_wrap", "rollback"),
     [(100, 100, 100, 100), (24, 16, 24, 8), (20, 16, 20, 4), (100, 100, 0, 0)],
     ids=["full", "ring", "short ring", "no way back"],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_what_is_reused_is_there(rows: int, window: int, unturned: int, rollback: int, seed: int) -> None:
+def test_what_is_reused_is_there(rows: int, window: int, positions_before_wrap: int, rollback: int, seed: int) -> None:
     """Three slots, chunks of four, answers that end anywhere and requests that are cancelled at any moment while the
     device still writes; every prefill finds the window before it."""
     rng, cache, known, running = random.Random(seed), PlainCache(3, rows, window), [], []
-    scheduler = Scheduler(slots=3, prefill_chunks=(4,), decode_chunk=5, unturned=unturned, rollback=rollback)
+    scheduler = Scheduler(
+        slots=3, prefill_chunks=(4,), decode_chunk=5, positions_before_wrap=positions_before_wrap, rollback=rollback
+    )
     states: dict[Request, tuple[int, ...]] = {}  # what the device has of each: its conversation, newest token included
     reused = 0
     for _ in range(800):
@@ -92,7 +94,7 @@ def test_what_is_reused_is_there(rows: int, window: int, unturned: int, rollback
 
 
 def test_a_conversation_goes_back_to_its_slot_and_the_least_used_one_is_given_away() -> None:
-    slots = Slots(count=3, unturned=100, rollback=100, chunk=4)
+    slots = PrefixCache(count=3, positions_before_wrap=100, rollback=100, chunk=4)
     conversations = [tuple(range(100 * i, 100 * i + 20)) for i in range(3)]
     for i, tokens in enumerate(conversations):
         assert slots.choose(tokens) == i
@@ -109,7 +111,7 @@ def test_a_conversation_goes_back_to_its_slot_and_the_least_used_one_is_given_aw
 
 def test_a_conversation_keeps_its_slot_where_another_one_shares_only_its_beginning() -> None:
     """Its user comes back. Who has the same system prompt gets the slot that was unused for longest, and a copy."""
-    slots = Slots(count=2, unturned=100, rollback=100, chunk=4)
+    slots = PrefixCache(count=2, positions_before_wrap=100, rollback=100, chunk=4)
     system = tuple(range(50, 59))
     talk = (*system, *range(10))
     slots.choose(talk)
@@ -117,7 +119,7 @@ def test_a_conversation_keeps_its_slot_where_another_one_shares_only_its_beginni
     slots.wrote(0, talk, len(talk))
     slots.free(0)
     assert slots.choose((*system, 99)) == 1
-    assert slots.begin(1, (*system, 99)) == Beginning(start=9, source=0, written=19)
+    assert slots.begin(1, (*system, 99)) == PrefixMatch(start=9, source=0, written=19)
     slots.free(1)
     assert slots.choose((*talk[:10], 99)) == 0
 
@@ -125,11 +127,11 @@ def test_a_conversation_keeps_its_slot_where_another_one_shares_only_its_beginni
 @pytest.mark.parametrize(("slot", "source"), [(0, None), (1, 0)], ids=["in its slot", "in a copy"])
 def test_a_ring_that_was_taken_back_can_be_taken_back_only_by_the_rest(slot: int, source: int | None) -> None:
     """Rows that later tokens have overwritten are still lost, also to a copy of that ring."""
-    slots = Slots(count=2, unturned=10, rollback=8, chunk=4)
+    slots = PrefixCache(count=2, positions_before_wrap=10, rollback=8, chunk=4)
     talk = tuple(range(30))
     slots.begin(0, talk)
     slots.wrote(0, talk, 30)
-    want = Beginning(start=25, source=source, written=0 if source is None else 30)
+    want = PrefixMatch(start=25, source=source, written=0 if source is None else 30)
     assert slots.begin(slot, (*talk[:25], 99)) == want
     slots.wrote(slot, talk[:25], 25)  # cancelled before anything was prefilled
     assert slots.usable(slot, (*talk[:22], 99)) == 22
@@ -138,7 +140,7 @@ def test_a_ring_that_was_taken_back_can_be_taken_back_only_by_the_rest(slot: int
 
 def test_a_shared_beginning_is_copied_where_that_saves_a_call() -> None:
     """The other conversation keeps its slot, whether it is being served or not."""
-    slots = Slots(count=2, unturned=100, rollback=100, chunk=4)
+    slots = PrefixCache(count=2, positions_before_wrap=100, rollback=100, chunk=4)
     system = tuple(range(50, 59))
     other = (*system, *range(30))
     slots.choose(other)
@@ -157,7 +159,7 @@ def test_a_shared_beginning_is_copied_where_that_saves_a_call() -> None:
 
 def test_one_token_is_always_prefilled() -> None:
     """Its logits give the first token of the answer, also when the very same prompt is asked again."""
-    slots = Slots(count=1, unturned=100, rollback=100, chunk=4)
+    slots = PrefixCache(count=1, positions_before_wrap=100, rollback=100, chunk=4)
     slots.choose((1, 2, 3))
     slots.begin(0, (1, 2, 3))
     slots.wrote(0, (1, 2, 3, 4, 5), 5)

@@ -39,7 +39,7 @@ def test_reused_is_fresh(engine_of: Callable[[str], ChatEngine]) -> None:
     calls = after.prefill_calls - before.prefill_calls
     fresh_calls = 0
     for prompt, answer in zip(prompts, answers, strict=True):
-        engine._worker.scheduler.slots.forget_all()
+        engine._loop.scheduler.slots.forget_all()
         assert engine.generate([prompt], ANSWER) == [answer]
         fresh_calls += -(-len(prompt) // engine.runner.prefill_chunks[0])
     assert calls < 0.8 * fresh_calls
@@ -64,12 +64,12 @@ def test_a_follow_up_prefills_only_what_is_new(engine_of: Callable[[str], ChatEn
 def test_a_shared_system_prompt_is_prefilled_once(engine_of: Callable[[str], ChatEngine]) -> None:
     """Four users with the same 96 tokens ahead, at the same moment: one computes them, the others copy."""
     engine = engine_of("llama")
-    engine._worker.scheduler.slots.forget_all()
+    engine._loop.scheduler.slots.forget_all()
     system = [7, *range(100, 195)]
     prompts = [[*system, user, user + 1] for user in (300, 310, 320, 330)]
     before = engine.stats().prefill_calls
     together = engine.generate(prompts, ANSWER)
     assert engine.stats().prefill_calls - before == 7 + 3
     for prompt, answer in zip(prompts, together, strict=True):
-        engine._worker.scheduler.slots.forget_all()
+        engine._loop.scheduler.slots.forget_all()
         assert engine.generate([prompt], ANSWER) == [answer]

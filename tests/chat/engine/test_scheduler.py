@@ -4,9 +4,9 @@ from hfjax_app.chat.engine.scheduler import HURRIED_CHUNK, Request, Scheduler
 
 
 def scheduler_of(
-    slots: int, unturned: int = 1000, rollback: int = 1000, prefill_chunks: tuple[int, ...] = (4,)
+    slots: int, positions_before_wrap: int = 1000, rollback: int = 1000, prefill_chunks: tuple[int, ...] = (4,)
 ) -> Scheduler:
-    options = {"unturned": unturned, "rollback": rollback, "prefill_chunks": prefill_chunks}
+    options = {"positions_before_wrap": positions_before_wrap, "rollback": rollback, "prefill_chunks": prefill_chunks}
     return Scheduler(slots=slots, decode_chunk=8, **options)
 
 
@@ -157,7 +157,7 @@ def test_a_step_that_drafts_promises_more_than_it_may_make() -> None:
 
 
 def test_a_neighbours_steps_count_in_full_behind_drafts_that_fell_short() -> None:
-    """Cut at the answer's length, they counted less than the device had made; rows that a tier lacks were written."""
+    """Cut at the answer's length, they counted less than the device had made; rows that a bucket lacks were written."""
     scheduler = scheduler_of(2)
     r, neighbour = Request(prompt=(1, 2, 3), max_tokens=10), Request(prompt=(4, 5), max_tokens=100)
     scheduler.submit(r)
@@ -194,7 +194,7 @@ def test_an_answer_that_is_full_has_no_drafts_behind_it() -> None:
 
 def test_who_leaves_early_has_written_more_than_was_read() -> None:
     """The device goes on with what it was asked for. What that overwrites in a ring is lost to the next turn."""
-    scheduler = scheduler_of(1, unturned=0, rollback=7)
+    scheduler = scheduler_of(1, positions_before_wrap=0, rollback=7)
     r = Request(prompt=(1, 2, 3), max_tokens=20)
     scheduler.submit(r)
     scheduler.admit()

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from hfjax_app.chat.engine.steps_per_call import CALL_S, FIRST_STEPS, LONGEST_CALL_S, Pace
+from hfjax_app.chat.engine.steps_per_call import CALL_S, FIRST_STEPS, LONGEST_CALL_S, StepsPerCall
 
 
 def test_fast_models_take_many_steps_a_call_and_slow_ones_few() -> None:
-    pace = Pace(16)
+    pace = StepsPerCall(16)
     assert pace.steps == FIRST_STEPS
     pace.observe(4, 0.004)
     assert pace.steps == 16
@@ -20,14 +20,14 @@ def test_fast_models_take_many_steps_a_call_and_slow_ones_few() -> None:
     assert pace.steps == 1
     pace.observe(0, 5.0)
     assert pace.steps == 1
-    assert Pace(2).steps == 2
+    assert StepsPerCall(2).steps == 2
 
 
 @pytest.mark.parametrize(("call_s", "step_s"), [(0.03, 0.03), (0.012, 0.03), (0.06, 0.01), (0.0, 0.05)])
 def test_what_a_call_costs_by_itself_is_not_taken_for_its_steps(call_s: float, step_s: float) -> None:
     """Eight users of a 135M model on two cores: copying their rows took as long as a step, so that four steps a call
     became three, three looked slower still, and in the end every call made one."""
-    pace, taken = Pace(16), []
+    pace, taken = StepsPerCall(16), []
     for _ in range(100):
         taken.append(pace.steps)
         pace.observe(taken[-1], call_s + step_s * taken[-1])
@@ -41,7 +41,7 @@ def test_what_a_call_costs_by_itself_is_not_taken_for_its_steps(call_s: float, s
 def test_an_own_cost_is_remembered_while_calls_are_alike() -> None:
     """Eight users of a 135M model on a slow machine: only one step fits the usual time, and a second half of it would
     be the call's own cost."""
-    call_s, step_s, pace = 0.05, 0.08, Pace(16)
+    call_s, step_s, pace = 0.05, 0.08, StepsPerCall(16)
     for _ in range(20):  # while prompts are read
         pace.observe(1, call_s + step_s)
     assert pace.steps == 2, "one more, to tell the two apart"

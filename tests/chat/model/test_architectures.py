@@ -261,7 +261,7 @@ def test_greedy_equals_generate(architecture: str) -> None:
         out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, do_sample=False)
         want.append(out[0, len(prompt) :].tolist())
     assert len({token for tokens in want for token in tokens}) >= 5
-    engine = ChatEngine(model, slots=3, context=128, prefill_chunk=32, decode_chunk=5, tiers=()).start()
+    engine = ChatEngine(model, slots=3, context=128, prefill_chunk=32, decode_chunk=5, buckets=()).start()
     got = engine.generate(prompts, SamplingParams(max_tokens=10, temperature=0.0))
     engine.stop()
     assert got == want

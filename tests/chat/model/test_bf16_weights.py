@@ -39,7 +39,7 @@ def test_greedy_equals_generate(architecture: str) -> None:
             parameter = model.get_parameter(name)
             parameter.copy_(parameter.bfloat16())
     prompts = [np.random.default_rng(length).integers(3, 128, length).tolist() for length in LENGTHS]
-    options = {"slots": 3, "context": 128, "prefill_chunk": 32, "decode_chunk": 5, "tiers": ()}
+    options = {"slots": 3, "context": 128, "prefill_chunk": 32, "decode_chunk": 5, "buckets": ()}
     engine = ChatEngine(model, keep_bf16=True, **options)
     in_files = copy.deepcopy(model)
     for name in names:

@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.model.buckets import Written, covering, put, row_tiers, slot_tiers, take
+from hfjax_app.chat.model.buckets import Written, length_buckets, put, slot_buckets, smallest_covering, take
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 
@@ -25,22 +25,22 @@ def prompt_of(length: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def engine(model_of: Callable[[str], PreTrainedModel]) -> Iterator[ChatEngine]:
-    options = {"prefill_chunk": 32, "tiers": [1], "speculation": "never"}
+    options = {"prefill_chunk": 32, "buckets": [1], "speculation": "never"}
     engine = ChatEngine(model_of("gemma3"), slots=3, context=600, **options).start()
     yield engine
     engine.stop()
 
 
 def test_tiers() -> None:
-    assert row_tiers(8192) == (256, 1024, 4096, 8192)
-    assert row_tiers(512) == (512,)
-    assert row_tiers(300) == (300,)
-    assert slot_tiers(6) == (1, 2, 4, 6)
-    assert slot_tiers(8) == (1, 2, 4, 8)
-    assert slot_tiers(1) == (1,)
-    assert slot_tiers(8, [3, 9]) == (3, 8)
-    assert covering((256, 1024), 256) == 256
-    assert covering((256, 1024), 257) == 1024
+    assert length_buckets(8192) == (256, 1024, 4096, 8192)
+    assert length_buckets(512) == (512,)
+    assert length_buckets(300) == (300,)
+    assert slot_buckets(6) == (1, 2, 4, 6)
+    assert slot_buckets(8) == (1, 2, 4, 8)
+    assert slot_buckets(1) == (1,)
+    assert slot_buckets(8, [3, 9]) == (3, 8)
+    assert smallest_covering((256, 1024), 256) == 256
+    assert smallest_covering((256, 1024), 257) == 1024
 
 
 def test_take_and_put_touch_only_their_slots_and_rows() -> None:
@@ -72,7 +72,7 @@ def test_put_copies_only_what_was_written_where_rows_do_not_turn(rows: int, cont
 
 
 def test_tokens_are_the_same_in_every_tier(engine: ChatEngine, model_of: Callable[[str], PreTrainedModel]) -> None:
-    """Alone and with neighbours, from a tier of rows into the next (prompt 240, 40 tokens), and far into the last."""
+    """Alone and with neighbours, from a bucket of rows into the next (prompt 240, 40 tokens), and far into the last."""
     params = SamplingParams(max_tokens=40, temperature=0.0)
     prompts = [prompt_of(length) for length in (240, 20, 500)]
     want = []
@@ -99,14 +99,14 @@ def test_padding_hides_nothing_from_a_wide_window(model_of: Callable[[str], PreT
 def test_the_smallest_tier_that_covers_everyone_runs(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: Counter[tuple[int, int]] = Counter()
 
-    def counted(tier: tuple[int, int], program: Callable) -> Callable:
+    def counted(bucket: tuple[int, int], program: Callable) -> Callable:
         def call(*args: object) -> object:
-            ran[tier] += 1
+            ran[bucket] += 1
             return program(*args)
 
         return call
 
-    programs = {tier: counted(tier, program) for tier, program in engine.runner._decode.items()}
+    programs = {bucket: counted(bucket, program) for bucket, program in engine.runner._decode.items()}
     monkeypatch.setattr(engine.runner, "_decode", programs)
     params = SamplingParams(max_tokens=30, temperature=0.0)
     engine.generate([prompt_of(20)], params)
@@ -124,8 +124,8 @@ def test_the_cache_is_updated_in_place(engine: ChatEngine) -> None:
     """Every program reuses the cache that is donated to it: as many bytes are aliased as the cache has."""
     runner = engine.runner
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
-    tiers = (runner._prefill, runner._decode, runner._speculate, runner._copy)
-    for program in [*(program for tier in tiers for program in tier.values()), runner._clear]:
+    buckets = (runner._prefill, runner._decode, runner._speculate, runner._copy)
+    for program in [*(program for bucket in buckets for program in bucket.values()), runner._clear]:
         assert program.memory_analysis().alias_size_in_bytes >= whole
 
 
@@ -139,7 +139,7 @@ def test_a_call_for_others_leaves_a_slot_its_tokens(engine: ChatEngine) -> None:
         runner.prefill(slot, chunk, 0, 20 + slot, 9, one)
     others, _ = runner.decode([1, 2], 60, 4)
     made, [column] = runner.decode([0], 60, 16)
-    engine._worker.scheduler.slots.forget_all()
+    engine._loop.scheduler.slots.forget_all()
     assert ((np.asarray(others.tokens) >= 0).sum(axis=0) == [0, 4, 4]).all()
     assert (np.asarray(made.tokens)[:, column] >= 0).sum() == 8
 

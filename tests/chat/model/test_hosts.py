@@ -36,7 +36,7 @@ greedy = packed(sampler_state(SamplingParams(temperature=0.0), 0))
 
 def tokens(mesh):
     model = empty_model(AutoModelForCausalLM, sys.argv[1])
-    options = dict(slots=1, context=48, end_tokens=(), prefill_chunk=16, decode_chunk=16, tiers=())
+    options = dict(slots=1, context=48, end_tokens=(), prefill_chunk=16, decode_chunk=16, buckets=())
     runner = ModelRunner(model, mesh=mesh, **options)
     weights = read(model, sys.argv[1], transforms=runner.transforms, placement=runner.placement)
     runner.load(weights)

@@ -56,7 +56,7 @@ def test_greedy_equals_generate_with_the_rounded_weights(
         for p in prompts
     ]
 
-    options = {"slots": 2, "context": 128, "prefill_chunk": 16, "tiers": (), "speculation": "never"}
+    options = {"slots": 2, "context": 128, "prefill_chunk": 16, "buckets": (), "speculation": "never"}
     engine = ChatEngine.from_pretrained(tmp_path, quantize="int8", **options).start()
     got = engine.generate(prompts, SamplingParams(max_tokens=30, temperature=0.0))
     weights = engine.runner.weights

@@ -11,7 +11,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 from hfjax_app.chat.model.decoder import Decoder, piece_sizes
 from hfjax_app.chat.model.kv_cache import rollback
 from hfjax_app.chat.model.kv_cache_write import NEVER, _scatter_two, _update_each, offsets, only_before, write
-from hfjax_app.chat.model.symbolic_length import Length
+from hfjax_app.chat.model.symbolic_length import SymbolicLength
 
 TINY = {
     "hidden_size": 32,
@@ -85,7 +85,7 @@ def test_any_number_of_real_tokens_is_a_few_pieces() -> None:
 @pytest.mark.parametrize("value", [0, 3, 9])
 def test_a_length_decides_what_its_bounds_decide(value: int) -> None:
     """max(0, 1 - length) is what MPT asks of Python; in torch operations a length is its tensor."""
-    length = Length(torch.tensor(value), low=0, high=9)
+    length = SymbolicLength(torch.tensor(value), low=0, high=9)
     assert max(0, 1 - (1 + length)) == 0
     assert not (2 + length > 11)
     assert length + 1 > 0

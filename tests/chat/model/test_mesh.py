@@ -52,7 +52,7 @@ from hfjax_app.runtime.checkpoints.safetensors_reader import read
 prepare()
 prompts = [np.random.default_rng(n).integers(5, 512, n).tolist() for n in (3, 40)]
 params = SamplingParams(max_tokens=24, temperature=0.0)
-options = dict(slots=2, context=128, prefill_chunk=16, decode_chunk=4, tiers=())
+options = dict(slots=2, context=128, prefill_chunk=16, decode_chunk=4, buckets=())
 for argument in sys.argv[1:]:
     folder, quantize, lanes = argument.split(":")
     many = ChatEngine.from_pretrained(folder, quantize=quantize, lanes=int(lanes), **options).start()

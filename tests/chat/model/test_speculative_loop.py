@@ -14,7 +14,7 @@ import torch
 from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.draft_policy import Recall
+from hfjax_app.chat.engine.draft_policy import DraftTracker
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.model.speculative_loop import lookup
 
@@ -38,7 +38,7 @@ def drafting(model_of: Callable[[str], PreTrainedModel]) -> Iterator[EngineOf]:
         if key not in started:
             model = copy.deepcopy(model_of(architecture))
             model.generation_config.eos_token_id = [END]
-            options = {"slots": SLOTS[architecture], "context": 256, "prefill_chunk": 16, "tiers": [1]}
+            options = {"slots": SLOTS[architecture], "context": 256, "prefill_chunk": 16, "buckets": [1]}
             started[key] = ChatEngine(model, speculation=speculation, **options).start()
         return started[key]
 
@@ -91,7 +91,7 @@ def test_a_draft_is_what_followed_the_newest_tokens_before(said: list[int], draf
     history = np.array([*said, *said, 7, 7, 7], np.int32)
     tokens, found = jax.jit(lookup, static_argnums=2)(history, np.int32(len(said) - 1), 4)
     assert (tokens.tolist() if found else None) == draft
-    recall = Recall(said, 4)
+    recall = DraftTracker(said, 4)
     recall.extend(draft or [])
     recall.extend([*(draft or []), 99])
     assert bool(recall.drafts) == bool(draft)
@@ -193,7 +193,7 @@ def test_a_conversation_goes_on_where_drafts_were_wrong(drafting: EngineOf, engi
         kept = rng.randrange(max(len(talk) - 24, 8), len(talk) + 1)
         prompt = [*talk[:kept], rng.randrange(7, 11)]
         heard = answer(engine, prompt, params)
-        plain._worker.scheduler.slots.forget_all()
+        plain._loop.scheduler.slots.forget_all()
         assert tokens_of(heard) == ended(tokens_of(answer(plain, prompt, params))), turn
         talk = [*prompt, *tokens_of(heard)][:100]
     after = engine.stats()
