@@ -1,12 +1,16 @@
 """The one list of what is done to a model and to its weights for the devices at hand.
 
 Chosen once, by devices and settings; chat/, images/ and sentiment/ take what they get and know none by name. One more
-quantisation is one more file with a `Transform`, and one more line in `chat_transforms`.
+quantisation is one more file with a `Transform` and one more entry in QUANTIZATIONS; another change is one more line in
+`chat_transforms` or `image_transforms`.
 """
+
+from collections.abc import Callable, Mapping
 
 import torch
 from jax.sharding import AbstractMesh, Mesh
 
+from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.int8 import Int8
 from hfjax_app.runtime.cpu.bf16_weights import Bf16Weights
 from hfjax_app.runtime.cpu.conv_layout import ConvLayout
@@ -14,8 +18,11 @@ from hfjax_app.runtime.cpu.fused_linear import FusedLinear
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.head_packing import HeadPacking
 from hfjax_app.runtime.mesh import is_one_cpu, platform_of
-from hfjax_app.runtime.model_transform import Transforms
+from hfjax_app.runtime.model_transform import Transform, Transforms
 from hfjax_app.runtime.tpu.layer_barriers import LayerBarriers
+
+# What `quantize` may name, besides "none".
+QUANTIZATIONS: Mapping[str, Callable[[torch.nn.Module], Transform]] = {"int8": Int8}
 
 _TPU_LANES = 128  # numbers that a TPU's vector register keeps side by side
 
@@ -28,13 +35,18 @@ def chat_transforms(
     Args:
         model: as it is before any of it.
         mesh: the devices that hold the weights together; None: the default device.
-        quantize: "int8" for int8 weights in the linear layers, or "none".
+        quantize: one of QUANTIZATIONS, or "none".
         keep_bf16: whether weights that the files have in bfloat16 stay so on a CPU that computes in float32.
+
+    Raises:
+        RequestRejected: no such quantisation.
     """
+    if quantize not in ("none", *QUANTIZATIONS):
+        raise RequestRejected(f"quantize = {quantize!r}: one of none, {', '.join(QUANTIZATIONS)}")
     on_one_cpu = mesh is None and platform_of(mesh) == "cpu"
     kept = keep_bf16 and on_one_cpu and next(model.parameters()).dtype == torch.float32
     chosen = [
-        Int8(model) if quantize == "int8" else None,
+        QUANTIZATIONS[quantize](model) if quantize != "none" else None,
         Bf16Weights(model) if kept else Cast(model),
         FusedLinear() if on_one_cpu and quantize == "none" else None,
         LayerBarriers(),
