@@ -123,7 +123,7 @@ class ModelRunner:
         self.weights = weights
 
     def compile(self, programs: Programs, *others: Callable[[Programs], None]) -> None:
-        """Compile the programs of every bucket and run each once; afterwards the runner never compiles.
+        """Compile the programs of every bucket and run each once, to the end; afterwards the runner never compiles.
 
         Args:
             programs: where to compile.
@@ -145,6 +145,7 @@ class ModelRunner:
                 self.decode(range(count), rows, 1)
             if self.draft:
                 self.speculate(0, rows, 1, 1)
+        jax.block_until_ready((self._cache, self._state))  # or the first request would wait for all of these calls
 
     def plan(self, programs: Programs) -> None:
         """Compile the programs of every bucket from shapes alone, for devices that need not be here."""

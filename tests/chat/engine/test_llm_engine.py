@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -87,6 +88,15 @@ def test_the_model_of_the_caller_is_left_alone(model_of: Callable[[str], PreTrai
     before = model(ids).logits
     ChatEngine(model, slots=1, context=64)
     assert torch.equal(model(ids).logits, before)
+
+
+def test_an_engine_that_has_started_has_nothing_left_to_compute(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """The calls of the warm-up were only dispatched: the first request of a 270M model waited five seconds for them."""
+    engine = ChatEngine(model_of("llama"), slots=2, context=1024, buckets=(), speculation="never").start()
+    try:
+        assert all(leaf.is_ready() for leaf in jax.tree.leaves((engine.runner._cache, engine.runner._state)))
+    finally:
+        engine.stop()
 
 
 def test_the_weights_of_the_caller_are_left_alone(model_of: Callable[[str], PreTrainedModel]) -> None:
