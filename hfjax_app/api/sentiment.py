@@ -13,7 +13,7 @@ from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.limits import EXPLAINED_AT_ONCE, SENTIMENT_AT_ONCE, ZERO_SHOT_AT_ONCE
-from hfjax_app.sentiment import Explanation, Verdict
+from hfjax_app.sentiment import Explanation, Prediction
 
 # Of every event that asks the classifier about one text, and of every one that asks the chat model for a label.
 EVENT = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
@@ -50,7 +50,7 @@ class SentimentApi:
         with errors_shown():
             return await self.label_scores(text, labels)
 
-    async def predict(self, text: object) -> Verdict:
+    async def predict(self, text: object) -> Prediction:
         """The classifier's prediction for anything that a client has sent.
 
         Raises:

@@ -2,9 +2,9 @@
 
 from hfjax_app.lazy_import import on_demand
 
-__all__ = ["Explanation", "SentimentClassifier", "Verdict"]
+__all__ = ["Explanation", "Prediction", "SentimentClassifier"]
 
 __getattr__ = on_demand(
     __name__,
-    {"classifier": ("SentimentClassifier",), "explanation": ("Explanation",), "prediction": ("Verdict",)},
+    {"classifier": ("SentimentClassifier",), "explanation": ("Explanation",), "prediction": ("Prediction",)},
 )

@@ -1,4 +1,7 @@
-"""Many texts: judged piece by piece, counted while they come, and written as a CSV file that no spreadsheet runs."""
+"""Many texts: classified piece by piece, counted on the way, and written as a CSV file that is safe in spreadsheets.
+
+Does not read files: `table.py` does.
+"""
 
 import csv
 import re
@@ -12,50 +15,57 @@ from typing import IO
 from hfjax_app.errors import HfjaxError, RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
 from hfjax_app.sentiment.classifier import SentimentClassifier
-from hfjax_app.sentiment.prediction import Verdict
+from hfjax_app.sentiment.prediction import Prediction
 from hfjax_app.sentiment.table import Cell
 from hfjax_app.validation import checked_text
 
-UNJUDGED = "(not judged)"
+UNCLASSIFIED = "(not judged)"
 NO_LABEL = "(none)"
 BINS = 10
-# Texts that are read, tokenized and judged together: memory for them doesn't grow with the list, and whoever cancels
-# waits for one of these pieces at most.
+# The most texts and characters that are read, tokenized and classified together. Memory does not grow with the list,
+# and a user who cancels waits for one such piece at most.
 _PIECE_ROWS, _PIECE_CHARACTERS = 256, 100_000
 
-# What a spreadsheet may take for a formula, also in its full-width forms (OWASP, "CSV Injection"): where a cell begins,
-# and behind what separates cells where the spreadsheet's country has no commas there, also in quotes. In that place a
-# sign counts only where a call or a command follows; it is more often a dash, or of a face ;-)
+# What a spreadsheet may take for a formula, also in its full-width forms (OWASP, "CSV Injection"): at the start of a
+# cell, and after a separator that spreadsheets in other countries use instead of the comma, also in quotes. After a
+# separator, plus and minus count only before a call or a command: there they are more often a dash or part of a smiley.
 _FORMULA = re.compile(r"\A(?= *[=+\-@\t\r\n＝＋－＠])|(?<=[;\t\r\n])(?=[ \x22]*(?:[=@＝＠]|[+\-＋－][^;\t\r\n]*[(|]))")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row of a list with its verdict; None where it could not be judged, and the note says why.
+    """One row of a list and its prediction.
 
     Args:
         number: from 1.
-        text: as it came.
-        verdict: what the classifier says.
-        note: what one should know: empty, cut, ragged ...
+        text: as it came, with halves of surrogate pairs replaced.
+        prediction: the classifier's; None where the row could not be classified. The note says why.
+        note: a remark for the user: the text is empty or cut, the row is ragged ...
     """
 
     number: int
     text: str
-    verdict: Verdict | None
+    prediction: Prediction | None
     note: str = ""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """For counting and filtering; UNJUDGED or NO_LABEL where there is no label."""
-        if self.verdict is None:
-            return (UNJUDGED,)
-        return self.verdict.labels or (NO_LABEL,)
+        """The labels to count and filter by; UNCLASSIFIED or NO_LABEL where there is none."""
+        if self.prediction is None:
+            return (UNCLASSIFIED,)
+        return self.prediction.labels or (NO_LABEL,)
 
 
 @dataclass(kw_only=True, eq=False)
 class Results:
-    """The rows judged so far, in order, and their counts."""
+    """The rows so far, in order, and their counts.
+
+    Args:
+        labels: the classifier's.
+        rows: in order.
+        counts: rows of each label.
+        confidence: rows by the probability of their likeliest label, in BINS equal ranges.
+    """
 
     labels: tuple[str, ...]
     rows: list[Row] = field(default_factory=list)
@@ -66,47 +76,47 @@ class Results:
         for row in rows:
             self.rows.append(row)
             self.counts.update(row.labels)
-            if row.verdict is not None:
-                self.confidence[min(int(row.verdict.probability * BINS), BINS - 1)] += 1
+            if row.prediction is not None:
+                self.confidence[min(int(row.prediction.probability * BINS), BINS - 1)] += 1
 
     def of(self, label: str | None) -> Iterator[Row]:
-        """The rows of a label (or UNJUDGED, NO_LABEL); None: all."""
+        """The rows with this label (or UNCLASSIFIED, NO_LABEL); None: all rows."""
         return (row for row in self.rows if label is None or label in row.labels)
 
     def write_csv(self, file: IO[str], label: str | None = None) -> None:
-        """Write rows of a label, or all, with a header. Texts and names are escaped against formulas."""
+        """Write the rows of a label, or all, below a header. Texts and names are escaped against formulas."""
         writer = csv.writer(file)
         writer.writerow(["row", "text", "label", "probability", "note", *map(harmless, self.labels)])
         for row in self.of(label):
-            verdict = row.verdict
-            if verdict is None:
+            prediction = row.prediction
+            if prediction is None:
                 facts, scores = ["", ""], [""] * len(self.labels)
             else:
-                facts = [harmless("; ".join(verdict.labels)), f"{verdict.probability:.6f}"]
-                scores = [f"{score:.6f}" for score in verdict.scores.values()]
+                facts = [harmless("; ".join(prediction.labels)), f"{prediction.probability:.6f}"]
+                scores = [f"{score:.6f}" for score in prediction.scores.values()]
             writer.writerow([row.number, harmless(row.text), *facts, harmless(row.note), *scores])
 
     def save_csv(self, path: Path, label: str | None = None) -> Path:
-        """`write_csv` into a file in UTF-8 with a mark, which Excel asks for."""
+        """`write_csv` to a file in UTF-8 with a byte order mark, which Excel needs."""
         with path.open("w", encoding="utf-8-sig", newline="") as file:
             self.write_csv(file, label)
         return path
 
 
 def harmless(cell: str) -> str:
-    """The cell with an apostrophe before whatever a spreadsheet could take for a formula."""
+    """The cell with an apostrophe before everything that a spreadsheet could take for a formula."""
     return _FORMULA.sub("'", cell)
 
 
-def judged(classifier: SentimentClassifier, cells: Iterable[Cell]) -> Iterator[list[Row]]:
-    """Rows with their verdicts, a piece at a time, in order.
+def classify_rows(classifier: SentimentClassifier, cells: Iterable[Cell]) -> Iterator[list[Row]]:
+    """Rows with their predictions, one piece at a time, in order.
 
-    Reads the cells only as far as it has judged, so that it can be stopped after each piece and needs no more memory
-    for a longer list. A row that can't be judged has a note instead of a verdict; none stops the others.
+    Each piece is read only when it is asked for, so the caller can stop after any piece, and memory does not grow with
+    the list. A row that can't be classified has a note instead of a prediction and does not affect the others.
     """
     numbered = enumerate(cells, 1)
     while piece := list(_piece(numbered)):
-        yield _judged(classifier, piece)
+        yield _classify_piece(classifier, piece)
 
 
 def _piece(cells: Iterator[tuple[int, Cell]]) -> Iterator[tuple[int, Cell]]:
@@ -118,30 +128,32 @@ def _piece(cells: Iterator[tuple[int, Cell]]) -> Iterator[tuple[int, Cell]]:
             return
 
 
-def _judged(classifier: SentimentClassifier, piece: list[tuple[int, Cell]]) -> list[Row]:
+def _classify_piece(classifier: SentimentClassifier, piece: list[tuple[int, Cell]]) -> list[Row]:
     notes = [cell.note or _fault(cell.text) for _, cell in piece]
     good = [at for at, (_, cell) in enumerate(piece) if not _fault(cell.text)]
     texts = [piece[at][1].text[:SENTIMENT_MAX_CHARACTERS] for at in good]
-    verdicts: dict[int, Verdict] = {}
-    for at, text, verdict in zip(good, texts, classifier.judge(texts), strict=True):
+    predictions: dict[int, Prediction] = {}
+    for at, text, prediction in zip(good, texts, classifier.predict(texts), strict=True):
         shortened = len(text) < len(piece[at][1].text)
-        if isinstance(verdict, Exception):
-            reason = verdict if isinstance(verdict, HfjaxError) else f"this text failed: {type(verdict).__name__}"
+        if isinstance(prediction, Exception):
+            reason = (
+                prediction if isinstance(prediction, HfjaxError) else f"this text failed: {type(prediction).__name__}"
+            )
             notes[at] = _joined(notes[at], str(reason))
             continue
-        verdicts[at] = verdict
-        if verdict.cut:
+        predictions[at] = prediction
+        if prediction.cut:
             notes[at] = _joined(notes[at], f"first {classifier.token_limit} tokens used")
         elif shortened:
             notes[at] = _joined(notes[at], f"first {SENTIMENT_MAX_CHARACTERS:,} characters used")
     return [
-        Row(number=number, text=_whole(cell.text), verdict=verdicts.get(at), note=notes[at])
+        Row(number=number, text=_whole(cell.text), prediction=predictions.get(at), note=notes[at])
         for at, (number, cell) in enumerate(piece)
     ]
 
 
 def _fault(text: str) -> str:
-    """Why a text can't be judged, or nothing. Too long is no fault here: such a text is cut."""
+    """Why a text can't be classified, or "". A text that is too long is cut, so length is no reason."""
     if not text.strip():
         return "empty"
     try:
@@ -152,7 +164,7 @@ def _fault(text: str) -> str:
 
 
 def _whole(text: str) -> str:
-    """The text with a replacement character for each half of a surrogate pair, which nothing could encode."""
+    """The text with a replacement character for each half of a surrogate pair, which no encoding has."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

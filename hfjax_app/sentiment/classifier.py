@@ -27,29 +27,29 @@ from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.sentiment.encoding import Encoded, Encoder
 from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher
-from hfjax_app.sentiment.prediction import Verdict
+from hfjax_app.sentiment.prediction import Prediction
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.sentiment.request import checked_texts
 from hfjax_app.validation import checked_text
 
-_Batch = tuple[list[int], int, int]  # which texts, the rows of their program, its length
+_Batch = tuple[list[int], int, int]  # indices of the texts, rows of their program, its length
 
 
 class SentimentClassifier:
-    """Texts -> the probability of each label. Thread-safe: users take turns, one device call each, on a CPU two.
+    """Texts -> the probability of each label. Thread-safe: requests alternate, one device call each, on a CPU two.
 
-    Made by `from_pretrained`. Everything compiles there; afterwards nothing does.
+    `from_pretrained` makes one. All programs are compiled there; later calls compile nothing.
 
     Args:
-        model: a torch sequence classifier in evaluation mode, on the CPU; it is read, never changed.
+        model: a torch sequence classifier in evaluation mode, on the CPU; it is not changed.
         tokenizer: its tokenizer, with a padding token.
-        weights: the model's weights; None: those that `model` holds.
-        explains: whether to compile what `explain` needs too.
+        weights: the model's weights; None: those in `model`.
+        explains: whether to compile the programs of `explain` too.
         on_report: called with each program's report during warm-up.
 
     Raises:
-        ModelUnavailable: the tokenizer can't pad or is a slow one, or the model is a regression.
+        ModelUnavailable: the tokenizer can't pad or is a slow one, or the model is a regression model.
     """
 
     def __init__(
@@ -64,21 +64,21 @@ class SentimentClassifier:
         self.labels, self.multi_label = checked_labels(model)
         self._encoder = Encoder(tokenizer, model)
         self._calls = Calls("sentiment-call", calls_at_once(None))
-        self._turns = PrioritySemaphore(self._calls.at_once)
+        self._semaphore = PrioritySemaphore(self._calls.at_once)
         self._weights = weights_of(model) if weights is None else weights
         compiled = ClassifierPrograms(
             model,
             self._encoder,
             self._weights,
             Programs(on_report),
-            self._turns,
+            self._semaphore,
             self._calls,
             on_cpu=jax.default_backend() == "cpu",
             explains=explains,
         )
         self._programs, self._batch, self._call = compiled.of_shape, compiled.batch, compiled.call
         self._explainer = compiled.explainer
-        self._batcher = MicroBatcher(self._judge_now)
+        self._batcher = MicroBatcher(self._predict_urgently)
         self.classify(["warm-up"])
 
     @classmethod
@@ -101,11 +101,11 @@ class SentimentClassifier:
 
     @property
     def token_limit(self) -> int:
-        """The most tokens of one text that the model reads, special tokens included; what is longer is cut there."""
+        """The most tokens of one text that the model reads, special tokens included; longer texts are cut."""
         return self._encoder.token_limit
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of a text, special tokens included; where there are more than `token_limit`, `classify` cuts the text.
+        """The number of tokens of a text, special tokens included. `classify` cuts a text of more than `token_limit`.
 
         Raises:
             RequestRejected: as `classify`.
@@ -117,21 +117,21 @@ class SentimentClassifier:
 
         Args:
             texts: at most SENTIMENT_MAX_TEXTS, of at most SENTIMENT_MAX_CHARACTERS characters each. A text of more than
-                `token_limit` tokens is judged by its beginning.
+                `token_limit` tokens is cut.
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed for any of the texts.
-            ModelUnavailable: the model's scores of a text are no numbers.
+            ModelUnavailable: the model's scores of a text are not finite.
         """
         scores = []
-        for verdict in self.judge(checked_texts(texts), urgent=len(texts) == 1):
-            if isinstance(verdict, Exception):
-                raise verdict
-            scores.append(verdict.scores)
+        for prediction in self.predict(checked_texts(texts), urgent=len(texts) == 1):
+            if isinstance(prediction, Exception):
+                raise prediction
+            scores.append(prediction.scores)
         return scores
 
-    def submit(self, text: str) -> "Future[Verdict]":
-        """One text of one user; texts that come within a few milliseconds share a device call, and fail alone.
+    def submit(self, text: str) -> "Future[Prediction]":
+        """Classify one text. Texts submitted within a few milliseconds share a device call, and fail one by one.
 
         Raises:
             RequestRejected: not a text, blank, too long, or too many are waiting.
@@ -161,54 +161,59 @@ class SentimentClassifier:
         return self._explainer.explain(text, self.labels.index(label), label)
 
     def stop(self) -> None:
-        """End the thread that gathers single texts; those that wait are still answered."""
+        """End the thread that gathers single texts; texts in the queue are still classified."""
         self._batcher.stop()
 
-    def judge(self, texts: list[str], *, urgent: bool = False) -> list[Verdict | Exception]:
-        """A verdict for each text, or the exception that this text alone caused.
+    def predict(self, texts: list[str], *, urgent: bool = False) -> list[Prediction | Exception]:
+        """A prediction for each text, or the exception that this text caused.
 
         Args:
-            texts: checked ones, any number.
-            urgent: whether to go before callers who are not.
+            texts: any number, already checked.
+            urgent: whether to go before calls that are not urgent.
         """
         try:
-            return self._judge_together(texts, urgent)
+            return self._predict_together(texts, urgent)
         except Exception as error:
             if len(texts) == 1:
                 return [error]
-        return [self.judge([text], urgent=urgent)[0] for text in texts]
+        return [self.predict([text], urgent=urgent)[0] for text in texts]
 
-    def _judge_now(self, texts: list[str]) -> list[Verdict | Exception]:
-        return self.judge(texts, urgent=True)
+    def _predict_urgently(self, texts: list[str]) -> list[Prediction | Exception]:
+        return self.predict(texts, urgent=True)
 
-    def _judge_together(self, texts: list[str], urgent: bool) -> list[Verdict | Exception]:
+    def _predict_together(self, texts: list[str], urgent: bool) -> list[Prediction | Exception]:
         if not texts:
             return []
         encoded = self._encoder.encode(texts)
-        verdicts: list[Verdict | Exception] = [ModelUnavailable("unreachable")] * len(texts)
+        predictions: list[Prediction | Exception] = [ModelUnavailable("unreachable")] * len(texts)
 
         def call(batch: _Batch) -> np.ndarray:
             """float32 [rows, labels]."""
             members, rows, length = batch
             ids, mask = self._encoder.padded([encoded[member].ids for member in members], rows, length)
-            with self._turns.turn(urgent=urgent):
+            with self._semaphore.hold(urgent=urgent):
                 return np.asarray(self._programs[rows, length](self._weights, ids, mask))
 
-        batches = sorted(self._batches(encoded), key=_size, reverse=True)  # the last to end is a short one
+        batches = sorted(
+            self._batches(encoded), key=_size, reverse=True
+        )  # the longest first: with two at a time, the last to end is short
         for (members, _, _), rows in zip(batches, self._calls.each(call, batches), strict=True):
             for member, row in zip(members, rows.tolist(), strict=False):  # the last rows may be padding
-                verdicts[member] = self._verdict(row, encoded[member].cut)
-        return verdicts
+                predictions[member] = self._prediction(row, encoded[member].cut)
+        return predictions
 
     def _batches(self, encoded: list[Encoded]) -> Iterator[_Batch]:
-        """Which texts go together, in a program of how many rows and what length.
+        """Divide the texts into device calls.
 
-        The longest go first, each batch as long as its longest text. Of all ways to divide that order into batches and
-        single texts it is the one that costs least, padding and calls counted.
+        The texts are ordered by length, the longest first, and each batch is as long as its longest text. Of all ways
+        to divide that order into batches and single texts, the cheapest is taken; padding and calls are counted.
         """
         order = sorted(range(len(encoded)), key=lambda member: -len(encoded[member].ids))
         lengths = [self._encoder.fitting(len(encoded[member].ids)) for member in order]
-        costs, taken = [0] * (len(order) + 1), [1] * len(order)  # of all from here on; rows of the first call of these
+        costs, taken = (
+            [0] * (len(order) + 1),
+            [1] * len(order),
+        )  # costs[i]: of all texts from i on; taken[i]: rows of the call that begins at i
         for at in reversed(range(len(order))):
             ways = {
                 rows: self._call + rows * lengths[at] + costs[min(at + rows, len(order))]
@@ -222,13 +227,13 @@ class SentimentClassifier:
             yield order[at : at + rows], rows, lengths[at]
             at += rows
 
-    def _verdict(self, scores: list[float], cut: bool) -> Verdict | ModelUnavailable:
+    def _prediction(self, scores: list[float], cut: bool) -> Prediction | ModelUnavailable:
         if not np.isfinite(scores).all():
             return ModelUnavailable("the model's scores of this text are no numbers (NaN or infinite)")
-        return Verdict(scores=dict(zip(self.labels, scores, strict=True)), multi_label=self.multi_label, cut=cut)
+        return Prediction(scores=dict(zip(self.labels, scores, strict=True)), multi_label=self.multi_label, cut=cut)
 
 
 def _size(batch: _Batch) -> int:
-    """Tokens that the device reads."""
+    """Tokens that the device reads, padding included."""
     _, rows, length = batch
     return rows * length

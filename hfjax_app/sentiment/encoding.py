@@ -1,4 +1,4 @@
-"""Texts as rows of token ids, cut where the model's reading ends, and padded to the shapes of its programs."""
+"""Texts as rows of token ids, cut to the model's limit and padded to the shapes of its programs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,18 +24,18 @@ class Encoded:
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """A text's token ids with the characters that each token stands for; special tokens stand for none."""
+    """A text's token ids with the characters that each token stands for; None for special tokens."""
 
     ids: list[int]
     spans: list[tuple[int, int] | None]
 
 
 class Lengths:
-    """How many tokens of a text a model reads, and the lengths that its programs are for.
+    """How many tokens of a text a model reads, and the lengths of its programs.
 
     Args:
-        model: its positions limit them.
-        most: what else does.
+        model: the limit is its number of positions.
+        most: another limit, the tokenizer's.
 
     Attributes:
         token_limit: special tokens included.
@@ -47,22 +47,22 @@ class Lengths:
         self.lengths = [length for length in LENGTHS if length < self.token_limit] + [self.token_limit]
 
     def fitting(self, tokens: int) -> int:
-        """The shortest of the programs' lengths that holds so many tokens."""
+        """The shortest program length that holds this many tokens."""
         return next(length for length in self.lengths if length >= tokens)
 
 
 class Encoder(Lengths):
     """A model's tokenizer. Thread-safe.
 
-    The tokenizer is copied into one of the `tokenizers` library that is never changed afterwards: transformers' own
-    call sets truncation anew each time, which two threads must not do at once, and takes several times as long.
+    The tokenizer is copied to one of the `tokenizers` library that is not changed afterwards. transformers' own call
+    sets truncation each time, which two threads must not do at once, and takes several times as long.
 
     Args:
-        tokenizer: with a padding token; pads on either side elsewhere, here always on the right.
-        model: the model that reads the tokens; its positions limit them.
+        tokenizer: with a padding token. Its padding side is ignored: texts are padded on the right.
+        model: reads the tokens; its positions limit their number.
 
     Raises:
-        ModelUnavailable: the tokenizer can't pad, or is not of the fast kind.
+        ModelUnavailable: the tokenizer can't pad, or is not a fast one.
     """
 
     def __init__(self, tokenizer: Any, model: PreTrainedModel):
@@ -81,7 +81,7 @@ class Encoder(Lengths):
         self._cutting.enable_truncation(self.token_limit, direction=tokenizer.truncation_side)
 
     def count(self, text: str) -> int:
-        """Tokens of the whole text, special tokens included."""
+        """The number of tokens of the whole text, special tokens included."""
         return len(self._whole.encode(text).ids)
 
     def encode(self, texts: list[str]) -> list[Encoded]:
@@ -98,8 +98,8 @@ class Encoder(Lengths):
         return Traced(ids=found.ids, spans=spans)
 
     def padded(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask, int32 [batch, length]. Rows that are only padding look at their first token, so that their
-        softmax is a number too."""
+        """Ids and mask, int32 [batch, length]. In a row that is only padding the first token is unmasked, so that its
+        softmax is finite."""
         ids = np.full((batch, length), self.pad, np.int32)
         mask = np.zeros((batch, length), np.int32)
         mask[:, 0] = 1
@@ -110,9 +110,9 @@ class Encoder(Lengths):
 
 
 def _positions(model: PreTrainedModel) -> int:
-    """How many tokens the model has positions for. RoBERTa and its kin count positions from behind the padding's.
+    """How many tokens the model has positions for. RoBERTa and its relatives count positions from after the padding's.
 
-    Where the config names none, or -1 as XLNet's does, as many as are ever read.
+    A config without a number, or with -1 as XLNet's, has no limit: then it is the longest program.
     """
     positions: int = getattr(model.config, "max_position_embeddings", None) or 0
     if positions <= 0:

@@ -1,8 +1,8 @@
-"""Why a label: what each word contributed to its logit, by integrated gradients.
+"""What each word contributed to a label's logit, by integrated gradients.
 
 Sundararajan, Taly, Yan: "Axiomatic Attribution for Deep Networks" (arXiv:1703.01365), equation 1, over the word
-embeddings, from a text of padding to the text itself. Special tokens stay, so they contribute nothing. Does not explain
-what lies behind the tokens that the model reads.
+embeddings, from a text of padding to the text itself. Special tokens stay, so they contribute nothing. Does not
+explain the part of a text that was cut.
 """
 
 import bisect
@@ -22,16 +22,16 @@ from hfjax_app.runtime.programs import Programs
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
-TOLERANCE = 0.018  # of the logit's change; a stretch of the path that misses it is divided. 2 % is promised
-_LOGIT_FLOOR = 0.01  # where the logit hardly changes, this change decides what is precise enough
+TOLERANCE = 0.018  # share of the logit's change; stretches of the path are divided until it is met. 2 % is promised
+_LOGIT_FLOOR = 0.01  # the tolerance is a share of at least this change
 _MOST_STRETCHES = 64
-_LEAST_PART = 0.02  # of a stretch that is divided
-_TOKENS = 1024  # tokens of one device call, all points of the path together
+_LEAST_PART = 0.02  # the smallest part of a stretch that is divided, as a share of it
+_TOKENS = 1024  # tokens of one device call, over all points of the path
 _FEWEST_POINTS, _MOST_POINTS = 8, 32
-_LENGTHS = (16, 32, 128, 512)  # most sentences have 16 tokens or less
+_LENGTHS = (16, 32, 128, 512)  # most sentences have at most 16 tokens
 
-# Ideographs and kana stand for themselves; a word is what stands between white space and punctuation, inner apostrophes
-# and hyphens included.
+# An ideograph or kana is a word of its own. Other words stand between white space and punctuation; apostrophes and
+# hyphens inside a word belong to it.
 _SINGLE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _MARKS = r"!-/:-@\[-^`{-~¡¿«»\u2000-\u206f\u3000-\u303f\uff00-\uff0f"
 _INNER = rf"[^\s{_SINGLE}{_MARKS}]+"
@@ -40,13 +40,14 @@ _WORD = re.compile(rf"[{_SINGLE}]|{_INNER}(?:['’-]{_INNER})*|[{_MARKS}]")
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """A label's logit, taken apart.
+    """What each word contributed to a label's logit.
 
     Args:
-        label: which one.
-        pieces: the whole text in order, as (characters, contribution); None for white space and for what was cut.
+        label: the label.
+        pieces: the whole text in order, as (characters, contribution); None for white space and for the part that was
+            cut.
         logit: of the text.
-        baseline: logit of a text of padding of the same length.
+        baseline: the logit of a text of padding of the same length.
     """
 
     label: str
@@ -56,7 +57,7 @@ class Explanation:
 
     @property
     def error(self) -> float:
-        """How far the contributions' sum is from the change of the logit, as a share of it. 0: complete."""
+        """The difference of the contributions' sum and the logit's change, as a share of the change. 0: complete."""
         change = self.logit - self.baseline
         return abs(sum(value or 0.0 for _, value in self.pieces) - change) / max(abs(change), 1e-12)
 
@@ -66,11 +67,11 @@ class Explainer:
 
     Args:
         model: the torch classifier.
-        encoder: of its texts; for planned programs their lengths are enough.
-        weights: its weights on the device, or for planned programs their shapes.
-        turns: of the device.
-        calls: both parts of a divided stretch, side by side.
-        programs: where to compile.
+        encoder: tokenizes texts; `Lengths` is enough for planned programs.
+        weights: the model's, on the device; for planned programs their shapes.
+        semaphore: limits device calls.
+        calls: runs both parts of a divided stretch in parallel.
+        programs: compiles.
     """
 
     def __init__(
@@ -78,11 +79,11 @@ class Explainer:
         model: Any,
         encoder: Encoder | Lengths,
         weights: Weights | Shapes,
-        turns: PrioritySemaphore,
+        semaphore: PrioritySemaphore,
         calls: Calls,
         programs: Programs,
     ):
-        self._encoder, self._weights, self._turns, self._calls = encoder, weights, turns, calls
+        self._encoder, self._weights, self._semaphore, self._calls = encoder, weights, semaphore, calls
         self._labels = model.config.num_labels
         function = _path_function(model)
         self._programs, self._points = {}, {}
@@ -92,12 +93,12 @@ class Explainer:
             self._programs[length] = programs.compile(name, function, weights, *self._padding(length))
 
     def run_once(self) -> None:
-        """Take the time of the compiled programs' first runs, half a second each, so that no visitor waits for them."""
+        """Run each program once: the first run takes half a second more, which no visitor should wait for."""
         for length, program in self._programs.items():
             program(self._weights, *self._padding(length))
 
     def _padding(self, length: int) -> tuple[np.ndarray, ...]:
-        """What a program takes besides the weights, of a text that says nothing."""
+        """A program's arguments besides the weights, for an empty text."""
         row, path = np.zeros(length, np.int32), np.zeros(self._points[length], np.float32)
         return row, row, np.ones_like(row), path, path, np.zeros(self._labels, np.float32)
 
@@ -105,7 +106,7 @@ class Explainer:
         """What each word contributed to one label's logit.
 
         Args:
-            text: a checked one.
+            text: already checked.
             target: the label's index.
             label: its name.
         """
@@ -120,7 +121,7 @@ class Explainer:
 
         def stretch(ends: tuple[float, float]) -> _Stretch:
             points, quadrature = _quadrature(self._points[length], *ends)
-            with self._turns.turn(urgent=True):
+            with self._semaphore.hold(urgent=True):
                 shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
                 made = [np.asarray(array, np.float64) for array in (points, shares, logits)]
             return _Stretch(*ends, *made)
@@ -141,7 +142,7 @@ class _Stretch:
 
     Attributes:
         start, stop: its ends, from 0 to 1.
-        points: where the model was asked, float64 [points], in order; both ends are among them.
+        points: where the logit was computed, float64 [points], in order; both ends are among them.
         shares: each token's share of the logit's change, float64 [length].
         logits: at the points.
     """
@@ -158,13 +159,13 @@ class _Stretch:
 
     @property
     def middle(self) -> float:
-        """Where half of the logit's bends lie behind, each counted by its angle and by how far apart the points are.
+        """The point before which half of the logit's curvature lies: changes of slope times the points' distances.
 
-        A sharp bend comes to lie at an end of both parts, where the quadrature's points are close together.
+        A sharp bend then lies at an end of both parts, where the quadrature's points are dense.
         """
         gaps = np.diff(self.points)
         between = self.points[:-1] + gaps / 2
-        with np.errstate(divide="ignore", invalid="ignore"):  # float32 may have no numbers left between the ends
+        with np.errstate(divide="ignore", invalid="ignore"):  # points may coincide in float32
             slopes = np.diff(self.logits) / gaps
             behind = np.cumsum([0, *(np.abs(np.diff(slopes)) * np.diff(between))])
         if not 0 < behind[-1] < np.inf:
@@ -176,8 +177,8 @@ class _Stretch:
 def _path_function(model: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
     """Shares [length] and logits [points] of points on the path from one row of ids to another.
 
-    Every token has a gate that leads from its embedding in the baseline (0) to its own (1). The derivative by a gate is
-    the gradient times the difference of the embeddings, summed: just what is integrated.
+    Every token has a gate between its embedding in the baseline (0) and its own (1). The derivative with respect to a
+    gate is the gradient times the difference of the embeddings, summed: the integrand of integrated gradients.
     """
 
     def gated(
@@ -219,7 +220,7 @@ def _path_function(model: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
 
 
 def _quadrature(points: int, start: float, stop: float) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre's points and weights on a stretch, float32 [points]; both ends are there too, with weight 0."""
+    """Gauss-Legendre's points and weights on a stretch, float32 [points]. Both ends are included with weight 0."""
     nodes, weights = np.polynomial.legendre.leggauss(points - 2)
     half = (stop - start) / 2
     inner = start + half * (nodes + 1)
@@ -227,7 +228,7 @@ def _quadrature(points: int, start: float, stop: float) -> tuple[np.ndarray, np.
 
 
 def _integrate(along: Callable[[Sequence[tuple[float, float]]], list[_Stretch]]) -> list[_Stretch]:
-    """The path in as few stretches as make the shares add up: the least exact one is divided until they do.
+    """Integrate the path, dividing the stretch with the largest error until the total error is within TOLERANCE.
 
     A stretch's error is known without its exact value: its shares must sum to the change of the logit.
     """
@@ -243,17 +244,17 @@ def _integrate(along: Callable[[Sequence[tuple[float, float]]], list[_Stretch]])
 
 
 def merged(text: str, spans: list[tuple[int, int] | None], shares: list[float]) -> tuple[tuple[str, float | None], ...]:
-    """Tokens' shares summed to words, with everything between the words, so that the pieces spell the text.
+    """Tokens' shares summed to words. The pieces include the text between words, so they spell the whole text.
 
     Args:
-        text: what was tokenized.
+        text: the text that was tokenized.
         spans: the characters of each token; None for special tokens.
         shares: of each token; those of special tokens are 0.
     """
     words = [match.span() for match in _WORD.finditer(text)] or [(0, len(text))]
     sums = [0.0] * len(words)
     read = 0
-    for span, share in zip(spans, shares, strict=False):  # behind the spans comes padding
+    for span, share in zip(spans, shares, strict=False):  # the shares go on with the padding's
         if span is not None:
             sums[_nearest(words, span)] += share
             read = max(read, span[1])
@@ -270,7 +271,7 @@ def merged(text: str, spans: list[tuple[int, int] | None], shares: list[float]) 
 
 
 def _nearest(words: list[tuple[int, int]], span: tuple[int, int]) -> int:
-    """The word that shares most characters with a token, or else lies nearest to it."""
+    """The index of the word that shares most characters with a token, else of the nearest one."""
     near = bisect.bisect_right(words, span[0], key=lambda word: word[0])
     candidates = range(max(0, near - 1), min(len(words), bisect.bisect_left(words, span[1], key=lambda w: w[0]) + 1))
     return max(candidates, key=lambda at: min(words[at][1], span[1]) - max(words[at][0], span[0]))

@@ -8,39 +8,39 @@ from concurrent.futures import Future
 
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.limits import SENTIMENT_QUEUE
-from hfjax_app.sentiment.prediction import Verdict
+from hfjax_app.sentiment.prediction import Prediction
 
 WINDOW_S = 0.002
-LIMIT = 64  # texts of one call
+LIMIT = 64  # the most texts of one call
 
-_Request = tuple[str, "Future[Verdict]"]
+_Request = tuple[str, "Future[Prediction]"]
 
 
 class MicroBatcher:
-    """One thread that gathers requests and judges them together.
+    """A thread that gathers requests and classifies them together.
 
     Args:
-        judge: texts -> a verdict or an exception for each; one text's exception is its own affair.
+        predict: texts -> a prediction or an exception for each; an exception fails its own text only.
         window_s: how long the first request of a batch waits for others, in seconds.
     """
 
-    def __init__(self, judge: Callable[[list[str]], list[Verdict | Exception]], *, window_s: float = WINDOW_S):
-        self._judge = judge
+    def __init__(self, predict: Callable[[list[str]], list[Prediction | Exception]], *, window_s: float = WINDOW_S):
+        self._predict = predict
         self._window_s = window_s
         self._inbox: queue.Queue[_Request | None] = queue.Queue(SENTIMENT_QUEUE)
-        self._lock = threading.Lock()  # nothing is put behind the end
+        self._lock = threading.Lock()  # no request may follow the end marker
         self._open = True
         self._thread = threading.Thread(target=self._run, name="sentiment", daemon=True)
         self._thread.start()
 
-    def submit(self, text: str) -> "Future[Verdict]":
-        """Put a checked text in line.
+    def submit(self, text: str) -> "Future[Prediction]":
+        """Put a checked text in the queue.
 
         Raises:
-            RequestRejected: the line is full.
+            RequestRejected: the queue is full.
             EngineStopped: `stop` was called.
         """
-        future: Future[Verdict] = Future()
+        future: Future[Prediction] = Future()
         with self._lock:
             if not self._open:
                 raise EngineStopped("the classifier was stopped")
@@ -53,7 +53,7 @@ class MicroBatcher:
         return future
 
     def stop(self) -> None:
-        """Answer what is in line and end the thread. May be called twice."""
+        """Classify the texts in the queue and end the thread. May be called twice."""
         with self._lock:
             was_open, self._open = self._open, False
         if was_open:
@@ -71,17 +71,17 @@ class MicroBatcher:
             if not live:
                 continue
             try:
-                verdicts = self._judge([text for text, _ in live])
-            except Exception as error:  # a bug: whoever waits must hear of it, and the thread lives on
-                verdicts = [error] * len(live)
-            for (_, future), verdict in zip(live, verdicts, strict=True):
-                if isinstance(verdict, Exception):
-                    future.set_exception(verdict)
+                predictions = self._predict([text for text, _ in live])
+            except Exception as error:  # a bug: every waiting request fails with it, and the thread goes on
+                predictions = [error] * len(live)
+            for (_, future), prediction in zip(live, predictions, strict=True):
+                if isinstance(prediction, Exception):
+                    future.set_exception(prediction)
                 else:
-                    future.set_result(verdict)
+                    future.set_result(prediction)
 
     def _gather(self, first: _Request) -> tuple[list[_Request], bool]:
-        """The requests that come within the window of the first, and whether the end was among them."""
+        """The requests within the window that the first one opens, and whether the end marker was among them."""
         requests, deadline = [first], time.monotonic() + self._window_s
         while len(requests) < LIMIT:
             try:

@@ -1,6 +1,6 @@
-"""What a sentiment model needs of its device: programs compiled from its config, for a device that need not be here.
+"""What a sentiment model needs of its device: its programs are compiled from its config, without the device.
 
-Reads no weights. Does not judge whether that is too much: `planning/` does.
+Reads no weights. Does not decide whether the model fits: `planning/` does.
 """
 
 import os
@@ -28,13 +28,13 @@ from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 
 
 class SentimentPlanner:
-    """One classifier's config, looked at without its weights.
+    """Plans one classifier from its config, without its weights.
 
     Args:
         source: a folder or a hub id.
 
     Raises:
-        ModelUnavailable: no such model, or it is none that can be served, and why.
+        ModelUnavailable: there is no such model, or it can't be served; says why.
 
     Attributes:
         facts: from the config.
@@ -63,10 +63,10 @@ class SentimentPlanner:
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ModelPlan:
-        """Compile every program for the first of these devices, as the app does; reports come as each is ready.
+        """Compile every program for the first of these devices, as the app does; `on_report` gets each one's report.
 
         Raises:
-            ModelUnavailable: the architecture can't be traced or compiled, and why.
+            ModelUnavailable: the architecture can't be traced or compiled; says why.
         """
         programs = Programs(on_report, mesh_of(devices[:1]), planned=True)
         weights = weights_for(programs, self._model, Transforms(Cast(self._model)))

@@ -1,4 +1,4 @@
-"""What a classifier says of one text."""
+"""A classifier's prediction for one text."""
 
 from dataclasses import dataclass
 
@@ -6,13 +6,13 @@ THRESHOLD = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Prediction:
     """The probability of each label.
 
     Args:
         scores: in the checkpoint's order.
-        multi_label: whether the labels are independent of each other, so that several or none may hold.
-        cut: whether the text was longer than the model reads, so that only its beginning was judged.
+        multi_label: whether the labels are independent of each other, so that several or none may apply.
+        cut: whether the text was longer than the model reads, so that only a part was classified.
     """
 
     scores: dict[str, float]
@@ -21,7 +21,7 @@ class Verdict:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels that hold: the likeliest one, or with independent labels all of at least THRESHOLD."""
+        """The labels that apply: the likeliest one; of independent labels all with at least THRESHOLD."""
         if self.multi_label:
             return tuple(label for label, score in self.scores.items() if score >= THRESHOLD)
         return (self.top,)
@@ -33,5 +33,5 @@ class Verdict:
 
     @property
     def probability(self) -> float:
-        """The likeliest label's."""
+        """The probability of the likeliest label."""
         return self.scores[self.top]

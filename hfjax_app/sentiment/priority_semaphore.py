@@ -1,4 +1,4 @@
-"""Who may call the device next: single texts go before the batches of a long list."""
+"""A semaphore with two priorities: single texts go before the batches of a long list."""
 
 import threading
 from collections.abc import Iterator
@@ -6,13 +6,13 @@ from contextlib import contextmanager
 
 
 class PrioritySemaphore:
-    """So many callers at once, of two classes.
+    """Admits a limited number of callers at a time, urgent ones first.
 
-    threading.Semaphore knows no order: a long list that releases it between two batches and asks again would usually
-    get it again, and a visitor with one sentence would wait for thousands of others.
+    threading.Semaphore has no order: a long list that releases it between two batches would usually acquire it again at
+    once, and a visitor with one sentence would wait for thousands of others.
 
     Args:
-        places: how many.
+        places: how many callers at a time.
     """
 
     def __init__(self, places: int = 1) -> None:
@@ -21,8 +21,8 @@ class PrioritySemaphore:
         self._urgent = 0
 
     @contextmanager
-    def turn(self, *, urgent: bool) -> Iterator[None]:
-        """Hold a place for the block. Urgent callers are served before the others."""
+    def hold(self, *, urgent: bool) -> Iterator[None]:
+        """Hold a place for the block. Urgent callers go before the others."""
         with self._changed:
             self._urgent += urgent
             try:

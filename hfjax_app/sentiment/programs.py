@@ -1,4 +1,7 @@
-"""A classifier's compiled programs: from token ids of one padded shape to probabilities. Does not judge texts."""
+"""A classifier's compiled programs: from token ids of one padded shape to probabilities.
+
+Does not tokenize texts.
+"""
 
 from typing import Any
 
@@ -13,28 +16,30 @@ from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
-# Tokens of a batch, padding included. A CPU gains nothing from more; an accelerator idles with less.
+# Tokens of a batch, padding included. More bring nothing on a CPU; fewer leave an accelerator idle.
 CPU_TOKENS, DEVICE_TOKENS = 512, 16_384
-FEWEST_ROWS = 4  # a batch of fewer is no faster than its texts one by one
-# A call's own cost, in tokens that are computed in the time: measured on a CPU; elsewhere any batch beats two calls.
+FEWEST_ROWS = 4  # a smaller batch is no faster than its texts one by one
+# The fixed cost of a call, in tokens that take the same time: measured on a CPU; elsewhere any batch beats two calls.
 CPU_CALL, DEVICE_CALL = 48, DEVICE_TOKENS
 
 
 def checked_labels(model: Any) -> tuple[list[str], bool]:
-    """A classifier's labels, and whether several of them may fit a text, by the rule of transformers' own pipeline.
+    """A classifier's labels, and whether several may apply to a text, by the rule of transformers' own pipeline.
 
     Raises:
-        ModelUnavailable: the model is a regression, it judges by what is padding here, or its labels can't be told
-            apart.
+        ModelUnavailable: the model is a regression model, it reads positions that are padding here, or two labels have
+            the same name.
     """
     config = model.config
     if config.problem_type == "regression":
-        raise ModelUnavailable(f"{type(model).__name__} is a regression: its output is no probability of a label")
+        raise ModelUnavailable(
+            f"{type(model).__name__} is a regression model: its output is not the probability of a label"
+        )
     summaries = {module.summary_type for module in model.modules() if hasattr(module, "summary_type")} - {"first"}
     if summaries:  # transformers' SequenceSummary doesn't look at the mask
         raise ModelUnavailable(
-            f"{type(model).__name__} judges a text by a summary of kind {summaries.pop()!r}, in which the padding on "
-            "the text's right takes part"
+            f"{type(model).__name__} classifies a text by a summary of kind {summaries.pop()!r}, which includes the "
+            "padding on the text's right"
         )
     labels = [str(config.id2label[index]) for index in range(config.num_labels)]
     if len(set(labels)) < len(labels):
@@ -46,20 +51,20 @@ class ClassifierPrograms:
     """Programs for each padded length, of one row and of a batch, all compiled here.
 
     Args:
-        model: a torch sequence classifier; it is read, never changed.
-        encoder: of its texts; for planned programs their lengths are enough.
+        model: a torch sequence classifier; it is not changed.
+        encoder: tokenizes texts; `Lengths` is enough for planned programs.
         weights: the model's, or for planned programs their shapes.
-        programs: where to compile.
-        turns: of the device.
-        calls: of programs, side by side.
+        programs: compiles.
+        semaphore: limits device calls.
+        calls: runs programs in parallel.
         on_cpu: whether the device is a CPU, for which batches are small.
-        explains: whether to compile what explanations need too.
+        explains: whether to compile the programs of explanations too.
 
     Attributes:
-        of_shape: for (rows, length), the program from weights, ids and mask (int32 of that shape) to probabilities
+        of_shape: (rows, length) -> the program from weights, ids and mask (int32 of that shape) to probabilities
             (float32 [rows, labels]).
-        batch: rows of the batch of each length; 1 where a batch would be no faster.
-        call: what a call costs besides its tokens, in tokens.
+        batch: length -> rows of its batch; 1 where a batch would be no faster.
+        call: the fixed cost of a call, in tokens.
         explainer: None without `explains`.
     """
 
@@ -69,7 +74,7 @@ class ClassifierPrograms:
         encoder: Encoder | Lengths,
         weights: Weights | Shapes,
         programs: Programs,
-        turns: PrioritySemaphore,
+        semaphore: PrioritySemaphore,
         calls: Calls,
         *,
         on_cpu: bool,
@@ -94,6 +99,6 @@ class ClassifierPrograms:
                     self.of_shape[count, length] = programs.compile(
                         f"classify_{count}x{length}", function, weights, ids, np.ones_like(ids)
                     )
-            self.explainer = Explainer(model, encoder, weights, turns, calls, programs) if explains else None
+            self.explainer = Explainer(model, encoder, weights, semaphore, calls, programs) if explains else None
         if self.explainer is not None and not programs.planned:
             self.explainer.run_once()

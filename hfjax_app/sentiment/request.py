@@ -1,4 +1,4 @@
-"""Texts that a classifier takes, checked before anything is computed."""
+"""Checks texts before anything is computed."""
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, SENTIMENT_MAX_TEXTS
@@ -6,10 +6,10 @@ from hfjax_app.validation import checked_text
 
 
 def checked_texts(texts: object) -> list[str]:
-    """Texts that `classify` takes.
+    """The texts, if `classify` can take them.
 
     Raises:
-        RequestRejected: no list, too many texts, or one of them is none, empty or too long.
+        RequestRejected: not a list, too many texts, or one of them is not a text, empty or too long.
     """
     if not isinstance(texts, list):
         raise RequestRejected(f"texts: must be a list of texts, not {type(texts).__name__}")

@@ -1,7 +1,7 @@
-"""Texts from a file or a text box: CSV, TSV, JSONL or plain lines, read row by row with every limit checked before.
+"""Texts from a file or a text box: CSV, TSV, JSONL or plain lines, read row by row after every limit was checked.
 
-No encoding is guessed: UTF-8, with or without a mark, and UTF-16 with one. Rows that can't be judged stay in their
-place with a note; only what makes the whole file unreadable refuses it.
+No encoding is guessed: UTF-8 with or without a byte order mark, UTF-16 with one. A row that can't be classified keeps
+its place and has a note; a file is refused only where it can't be read as a whole. Does not classify.
 """
 
 import csv
@@ -25,9 +25,9 @@ from hfjax_app.limits import (
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
 
 _DELIMITERS = ",;\t|"
-_SAMPLE = 200  # rows that show a JSONL file's columns, and which column holds the texts
+_SAMPLE = 200  # rows that decide a JSONL file's columns, and which column likely holds the texts
 _TEXT_NAMES = ("text", "review", "sentence", "comment", "content", "message", "body", "tweet")
-# The first bytes of files that are often renamed to .csv.
+# The first bytes of formats that are often renamed to .csv.
 _ARCHIVES = {
     b"PK\x03\x04": "a zip archive, which is also what an Excel workbook is",
     b"\x1f\x8b": "gzip",
@@ -39,12 +39,12 @@ _ARCHIVES = {
 }
 _LINES = "line"
 _Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
-_UNSHOWN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters, and half a surrogate pair
+_UNSHOWN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters and halves of surrogate pairs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One row's text, and what is wrong with the row, if anything."""
+    """One row's text, and a note on what is wrong with the row, if anything."""
 
     text: str
     note: str = ""
@@ -52,12 +52,12 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A checked source of texts. Nothing but its location and shape is kept in memory.
+    """A checked source of texts. Only its location and shape are kept in memory.
 
     Args:
         name: for display.
         kind: ".csv", ".tsv", ".jsonl" or ".txt".
-        columns: to choose one from; one called "line" where the rows are plain lines.
+        columns: names to choose from; only "line" where the rows are plain lines.
         likely: the column that most likely holds the texts.
         rows: how many there are.
     """
@@ -74,10 +74,10 @@ class Table:
     _has_header: bool = True
 
     def cells(self, column: str) -> Iterator[Cell]:
-        """The column's text of each row, read as they are asked for.
+        """The column's text of each row, read one by one as the caller iterates.
 
         Raises:
-            RequestRejected: there is no such column; or, while reading, the file is not what it was.
+            RequestRejected: there is no such column; or, while reading, the file has changed.
         """
         if column not in self.columns:
             raise RequestRejected(f"column {column!r}: must be one of {', '.join(self.columns)}")
@@ -101,7 +101,7 @@ class Table:
 
 
 class _Shared(TypedDict):
-    """What a file's table has of any kind."""
+    """Arguments of a file's Table that all formats share."""
 
     name: str
     kind: str
@@ -110,10 +110,10 @@ class _Shared(TypedDict):
 
 
 def pasted(text: object) -> Table:
-    """The lines of a text box, an empty line being an empty row.
+    """The lines of a text box. An empty line is an empty row.
 
     Raises:
-        RequestRejected: no text at all, or more of it than TABLE_MAX_BYTES or TABLE_MAX_ROWS.
+        RequestRejected: not a text, a blank one, or more than TABLE_MAX_BYTES or TABLE_MAX_ROWS.
     """
     if not isinstance(text, str):
         raise RequestRejected(f"texts: must be lines of text, not {type(text).__name__}")
@@ -129,13 +129,13 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
     """A file's columns and number of rows.
 
     Args:
-        path: where it is. It is read again for the texts, so it must stay.
-        name: what its owner calls it; its ending says how to read it.
+        path: the file. It is read again for the texts, so it must not be removed.
+        name: its name at the user's; the suffix decides the format.
         has_header: whether the first row of a CSV or TSV file holds the columns' names.
 
     Raises:
-        RequestRejected: with the value and the limit: wrong ending, too large, too many rows or columns, another kind
-            of file inside, another encoding, or nothing in it.
+        RequestRejected: with the value and the limit: wrong suffix, too large, too many rows or columns, another format
+            inside, another encoding, or empty.
     """
     name = name or path.name
     kind = Path(name).suffix.lower()
@@ -156,7 +156,7 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
             return _csv_table(file, has_header, csv.QUOTE_MINIMAL, shared)
         try:
             return _csv_table(file, has_header, csv.QUOTE_MINIMAL, shared)
-        except _Misquoted:  # many programs write tab-separated values without quoting any; then quotes are text
+        except _Misquoted:  # many programs write tab-separated values without quoting; there quotes are text
             file.seek(0)
             return _csv_table(file, has_header, csv.QUOTE_NONE, shared)
 
@@ -224,13 +224,13 @@ def _json_table(file: IO[str], shared: _Shared) -> Table:
 
 
 def _likely(columns: tuple[str, ...], lengths: list[int]) -> str:
-    """The column with a telling name, else the one with the longest texts."""
+    """The column with one of _TEXT_NAMES, else the one with the longest texts."""
     named = [column for name in _TEXT_NAMES for column in columns if column.strip().lower() == name]
     return named[0] if named else columns[max(range(len(columns)), key=lengths.__getitem__)]
 
 
 def _unique(names: list[str]) -> tuple[str, ...]:
-    """Names for the columns: their own, and numbers where those are missing or repeat."""
+    """Unique names of the columns: a number is added where a name is missing or repeats."""
     names = [" ".join(name.split())[:TABLE_MAX_NAME_CHARACTERS] for name in names]
     columns: list[str] = []
     for number, name in enumerate(names, 1):
@@ -242,7 +242,7 @@ def _unique(names: list[str]) -> tuple[str, ...]:
 
 
 def _delimiter(line: str) -> str:
-    """What separates the cells: the candidate that is most frequent outside quotes in the first line."""
+    """The delimiter: the candidate that is most frequent outside quotes in the first line."""
     outside = "".join(line.split('"')[::2])
     return max(_DELIMITERS, key=outside.count)
 
@@ -268,7 +268,7 @@ def _json_cell(line: str, column: str) -> Cell:
 
 
 def _parsed(line: str) -> object:
-    """A line's JSON value, or None where it is none."""
+    """A line's JSON value, or None where the line is not JSON."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -276,7 +276,7 @@ def _parsed(line: str) -> object:
 
 
 def _records(file: IO[str], delimiter: str, quoting: _Quoting) -> Iterator[list[str]]:
-    """The rows. One of several lines must be well quoted: an open quote would silently swallow the rows behind it."""
+    """The rows. A row of several lines must be well quoted: an open quote would silently swallow the rows after it."""
     lines: list[str] = []  # of the row that is being read
 
     def read() -> Iterator[str]:
@@ -309,7 +309,7 @@ def _lines(file: IO[str]) -> Iterator[str]:
 
 
 def _counted(rows: Iterator[object]) -> int:
-    """How many rows there are, found out without going beyond the limit."""
+    """The number of rows; counting stops at the limit."""
     count = 0
     for _ in rows:
         count += 1
@@ -325,7 +325,7 @@ def _filled(rows: int, name: str) -> int:
 
 
 def _encoding(path: Path, name: str) -> str:
-    """The file's encoding, after a look at all of its bytes, piece by piece."""
+    """The file's encoding; the whole file is read once, piece by piece, to check it."""
     with path.open("rb") as file:
         head = file.read(8)
     for mark, what in _ARCHIVES.items():

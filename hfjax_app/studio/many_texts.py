@@ -16,7 +16,7 @@ from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_AT_ONCE, LISTS_WAITING
-from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNJUDGED, Results, Row, judged
+from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNCLASSIFIED, Results, Row, classify_rows
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.updates import afterwards
@@ -163,7 +163,7 @@ class ManyTexts:
                 yield [gr.skip(), _note(f"Place {place} in line"), *same]
                 await asyncio.sleep(HEARTBEAT_S)
             started = time.perf_counter()
-            pieces = judged(classifier, cells)
+            pieces = classify_rows(classifier, cells)
             while not run.cancelled and (rows := await asyncio.to_thread(next, pieces, None)):
                 run.results.add(rows)
                 self._backend.get()  # refuses when the server ends
@@ -226,7 +226,7 @@ class ManyTexts:
 
 def label_counts(results: Results) -> pd.DataFrame:
     """How many rows have each label: columns label and texts."""
-    names = [*results.labels, *(name for name in (NO_LABEL, UNJUDGED) if results.counts[name])]
+    names = [*results.labels, *(name for name in (NO_LABEL, UNCLASSIFIED) if results.counts[name])]
     return pd.DataFrame({"label": names, "texts": [results.counts[name] for name in names]})
 
 
@@ -239,7 +239,7 @@ def confidence(results: Results) -> pd.DataFrame:
 
 def _line(row: Row) -> list[Any]:
     text = row.text if len(row.text) <= SHOWN_CHARACTERS else f"{row.text[:SHOWN_CHARACTERS]} …"
-    probability = None if row.verdict is None else round(row.verdict.probability, 4)
+    probability = None if row.prediction is None else round(row.prediction.probability, 4)
     return [row.number, "; ".join(row.labels), text, probability, row.note]
 
 

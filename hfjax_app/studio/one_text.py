@@ -9,7 +9,7 @@ import gradio as gr
 from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.api.sentiment import EVENT, SentimentApi
 from hfjax_app.backends import Backend
-from hfjax_app.sentiment import Explanation, Verdict
+from hfjax_app.sentiment import Explanation, Prediction
 
 EXAMPLES = [
     "I loved every minute of it.",
@@ -63,9 +63,9 @@ class OneText:
     async def _classify(self, text: object) -> list[Any]:
         with errors_shown():
             started = time.perf_counter()
-            verdict = await self._api.predict(text)
-            note = self._facts(verdict, started)
-            return [verdict.scores, note, gr.HighlightedText(visible=False), _note(_NOTHING_YET)]
+            prediction = await self._api.predict(text)
+            note = self._facts(prediction, started)
+            return [prediction.scores, note, gr.HighlightedText(visible=False), _note(_NOTHING_YET)]
 
     async def _why(self, text: object) -> list[Any]:
         return await self._explained(text, None)
@@ -75,7 +75,7 @@ class OneText:
 
     async def _explained(self, text: object, label: object) -> list[Any]:
         with errors_shown():
-            verdict = await self._api.predict(text)
+            prediction = await self._api.predict(text)
             started = time.perf_counter()
             found = await self._api.explanation(text, label)
             took = (time.perf_counter() - started) * 1e3
@@ -85,13 +85,13 @@ class OneText:
             f"Red words moved the model towards <b>{html.escape(found.label)}</b>, blue ones away from it. They sum to "
             f"{change:+.2f}, the change of the label's logit against a text of padding · {took:.0f} ms"
         )
-        return [verdict.scores, self._facts(verdict, started=None), words, f'<div class="note">{reason}</div>']
+        return [prediction.scores, self._facts(prediction, started=None), words, f'<div class="note">{reason}</div>']
 
-    def _facts(self, verdict: Verdict, started: float | None) -> str:
+    def _facts(self, prediction: Prediction, started: float | None) -> str:
         facts = [] if started is None else [f"{(time.perf_counter() - started) * 1e3:.1f} ms"]
-        if verdict.multi_label:
+        if prediction.multi_label:
             facts.append("independent labels")
-        if verdict.cut:
+        if prediction.cut:
             facts.append(f"first {self._backend.get().token_limit} tokens used")
         return _note(" · ".join(facts))
 

@@ -108,7 +108,7 @@ def test_contributions_sum_to_the_change_of_the_logit(pair: tuple[torch.nn.Modul
 
 
 def test_a_regression_is_refused() -> None:
-    """Its number is no probability."""
+    """Its output is not a probability."""
     model = AutoModelForSequenceClassification.from_config(
         BertConfig(**{**BASE, "num_labels": 1}, problem_type="regression")
     )
@@ -120,7 +120,7 @@ XLNET = {"vocab_size": 64, "d_model": 32, "d_inner": 64, "n_layer": 2, "n_head":
 
 
 def test_a_config_that_names_no_number_of_positions() -> None:
-    """XLNet's says -1, which the tokenizer was asked to cut texts to; it raised an OverflowError."""
+    """XLNet's says -1. Texts were cut to -1 tokens, and the tokenizer raised an OverflowError."""
     torch.manual_seed(1)
     config = XLNetConfig(**XLNET, num_labels=3, pad_token_id=PAD, summary_type="first")
     model = AutoModelForSequenceClassification.from_config(config).eval()
@@ -135,8 +135,8 @@ def test_a_config_that_names_no_number_of_positions() -> None:
     assert list(scores.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-4)
 
 
-def test_a_model_that_judges_by_the_last_position_is_refused() -> None:
-    """There stands padding, on the right of every text; XLNet expects it on the left."""
+def test_a_model_that_reads_the_last_position_is_refused() -> None:
+    """The last position is padding, which XLNet expects on the left of a text."""
     model = AutoModelForSequenceClassification.from_config(XLNetConfig(**XLNET, num_labels=3)).eval()
     with pytest.raises(ModelUnavailable, match=r"XLNetForSequenceClassification .* kind 'last'"):
         SentimentClassifier(model, word_tokenizer())

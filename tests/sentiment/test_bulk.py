@@ -1,4 +1,4 @@
-"""Long lists: order, notes, cancelling, memory, counts, and a CSV that runs nothing."""
+"""Long lists: order, notes, cancelling, memory, counts, and a CSV file without formulas."""
 
 import csv
 import io
@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from hfjax_app.sentiment import SentimentClassifier, Verdict
-from hfjax_app.sentiment.bulk import NO_LABEL, UNJUDGED, Results, Row, harmless, judged
+from hfjax_app.sentiment import Prediction, SentimentClassifier
+from hfjax_app.sentiment.bulk import NO_LABEL, UNCLASSIFIED, Results, Row, classify_rows, harmless
 from hfjax_app.sentiment.table import Cell, opened, pasted
 from tests.sentiment.conftest import WORDS
 
 
 def run(classifier: SentimentClassifier, cells: list[Cell]) -> Results:
     results = Results(labels=tuple(classifier.labels))
-    for rows in judged(classifier, cells):
+    for rows in classify_rows(classifier, cells):
         results.add(rows)
     return results
 
 
 def test_every_row_keeps_its_place(classifier: SentimentClassifier) -> None:
-    """Rows that can't be judged are marked, and say why; a long one is cut visibly; their neighbours are as alone."""
+    """Rows that can't be classified have a note, a cut one too; their neighbours get the scores that they get alone."""
     long = " ".join(WORDS * 2)
     cells = [
         Cell(text="w1 w2"),
@@ -47,17 +47,17 @@ def test_every_row_keeps_its_place(classifier: SentimentClassifier) -> None:
     assert "surrogate" in notes[5]
     assert notes[7] == "first 10,000 characters used"
     assert notes[8] == "not a line of JSON"
-    assert [row.verdict is None for row in results.rows] == [at in (1, 4, 5, 8) for at in range(9)]
+    assert [row.prediction is None for row in results.rows] == [at in (1, 4, 5, 8) for at in range(9)]
     expected = classifier.classify(["w1 w2", long, "w3"])
     for at, scores in zip((0, 2, 3), expected, strict=True):
-        assert results.rows[at].verdict.scores == pytest.approx(scores, abs=1e-6)
-    assert results.counts[UNJUDGED] == 4
+        assert results.rows[at].prediction.scores == pytest.approx(scores, abs=1e-6)
+    assert results.counts[UNCLASSIFIED] == 4
     assert results.counts.total() == 9
     assert sum(results.confidence) == 5
 
 
-def test_cells_are_read_no_further_than_they_are_judged(classifier: SentimentClassifier) -> None:
-    """So memory is flat, and who stops after a piece keeps what is done."""
+def test_cells_are_read_no_further_than_they_are_classified(classifier: SentimentClassifier) -> None:
+    """Memory is flat, and a caller that stops after a piece keeps its results."""
     read = 0
 
     def endless() -> Iterator[Cell]:
@@ -66,22 +66,22 @@ def test_cells_are_read_no_further_than_they_are_judged(classifier: SentimentCla
             read += 1
             yield Cell(text=WORDS[read % 60])
 
-    pieces = judged(classifier, endless())
+    pieces = classify_rows(classifier, endless())
     first = next(pieces)
     assert read == len(first) == 256
     assert len(next(pieces)) == 256
     pieces.close()
     assert read == 512
-    few = next(judged(classifier, (Cell(text="w1 " * 3000) for _ in range(10**9))))
+    few = next(classify_rows(classifier, (Cell(text="w1 " * 3000) for _ in range(10**9))))
     assert len(few) < 20
 
 
 def test_memory_is_flat(classifier: SentimentClassifier) -> None:
-    """Twenty pieces need no more than two, when their rows are not kept."""
+    """Twenty pieces need no more memory than two, when their rows are not kept."""
 
     def peak(count: int) -> int:
         tracemalloc.start()
-        for _ in judged(classifier, (Cell(text=WORDS[at % 60]) for at in range(count))):
+        for _ in classify_rows(classifier, (Cell(text=WORDS[at % 60]) for at in range(count))):
             pass
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -92,7 +92,7 @@ def test_memory_is_flat(classifier: SentimentClassifier) -> None:
 
 
 def test_ten_thousand_rows_of_a_file(embedded: SentimentClassifier, tmp_path: Path, compilations) -> None:
-    """Every row is judged, in order, in a device call for each 32 rows; nothing compiles."""
+    """Every row is classified, in order, in a device call for each 32 rows; nothing compiles."""
     path = tmp_path / "reviews.csv"
     with path.open("w") as file:
         file.write("id,review\n")
@@ -110,16 +110,17 @@ def test_ten_thousand_rows_of_a_file(embedded: SentimentClassifier, tmp_path: Pa
     assert seen == []
     assert len(calls) == math.ceil(10_000 / 32)
     assert [row.number for row in results.rows] == list(range(1, 10_001))
-    assert results.rows[0].verdict.top == "negative"
+    assert results.rows[0].prediction.top == "negative"
     assert results.counts.total() == 10_000
     assert results.counts == {"negative": 3334, "positive": 6666}
 
 
 def test_several_labels_or_none() -> None:
-    """Independent labels are counted one by one; a row with none is found under its own name."""
+    """Independent labels are counted one by one; a row without any is found as NO_LABEL."""
     scores = [{"angry": 0.9, "urgent": 0.7}, {"angry": 0.1, "urgent": 0.2}]
     rows = [
-        Row(number=at, text="x", verdict=Verdict(scores=score, multi_label=True)) for at, score in enumerate(scores, 1)
+        Row(number=at, text="x", prediction=Prediction(scores=score, multi_label=True))
+        for at, score in enumerate(scores, 1)
     ]
     results = Results(labels=("angry", "urgent"))
     results.add(rows)
@@ -161,7 +162,7 @@ def test_cells_that_a_spreadsheet_would_run(cell: str, written: str) -> None:
 
 
 def test_the_download(classifier: SentimentClassifier, tmp_path: Path) -> None:
-    """What a spreadsheet reads back: the texts, escaped, with commas, quotes and line ends in their cells."""
+    """A spreadsheet reads the texts back, escaped, with commas, quotes and line ends in their cells."""
     lines = ['=cmd|"/c calc"!A1', 'w1, "w2"', "", "w3"]
     results = run(classifier, [*pasted("\n".join(lines)).cells("line"), Cell(text="w1\nw2\ud800")])
     path = results.save_csv(tmp_path / "all.csv")

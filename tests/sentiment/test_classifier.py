@@ -18,7 +18,7 @@ from transformers import (
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import SentimentClassifier
-from hfjax_app.sentiment.bulk import judged
+from hfjax_app.sentiment.bulk import classify_rows
 from hfjax_app.sentiment.encoding import Encoder
 from hfjax_app.sentiment.table import Cell
 from tests.sentiment.conftest import WORDS, save, word_tokenizer
@@ -31,7 +31,7 @@ def sentences(count: int) -> list[str]:
 
 
 def torch_scores(folder: Path, texts: list[str]) -> list[list[float]]:
-    """What transformers itself says of each text alone, without padding."""
+    """The probabilities by transformers in torch, each text alone, without padding."""
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     scores = []
@@ -76,15 +76,15 @@ def test_where_a_text_is_cut_is_the_tokenizer_s_choice(folder: Path) -> None:
 
 
 def test_one_text_goes_before_long_lists(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it is asked about; a visitor would wait for other people's files to end."""
+    """By every method; else a visitor would wait for the end of other people's files."""
     asked: list[bool] = []
-    turn = classifier._turns.turn
+    hold = classifier._semaphore.hold
 
     def noted(*, urgent: bool) -> AbstractContextManager[None]:
         asked.append(urgent)
-        return turn(urgent=urgent)
+        return hold(urgent=urgent)
 
-    monkeypatch.setattr(classifier._turns, "turn", noted)
+    monkeypatch.setattr(classifier._semaphore, "hold", noted)
     classifier.submit("w1").result(30)
     classifier.classify(["w1"])
     classifier.explain("w1 w2")
@@ -92,7 +92,7 @@ def test_one_text_goes_before_long_lists(classifier: SentimentClassifier, monkey
     assert all(asked)
     asked.clear()
     classifier.classify(["w1", "w2"])
-    list(judged(classifier, [Cell(text="w1")]))
+    list(classify_rows(classifier, [Cell(text="w1")]))
     assert asked
     assert not any(asked)
 
@@ -136,8 +136,8 @@ def test_reports_each_program(folder: Path) -> None:
 
 
 def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """60 short texts are two batches, however they are mixed with a long one; a single text is never padded, and too
-    few go one by one. Two run at once, so their order is free."""
+    """60 short texts are two batches, also when they are mixed with a long one; a single text is not padded to a batch,
+    and a few texts go one by one. Two calls run at once, so their order varies."""
     classifier = SentimentClassifier.from_pretrained(folder, explains=False)
     calls: list[tuple[int, int]] = []
     programs = {
@@ -161,7 +161,7 @@ def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.M
 
 
 def test_the_model_is_left_as_it_was(folder: Path) -> None:
-    """It is traced and not changed: afterwards torch still runs it, and to the same numbers."""
+    """Tracing does not change it: torch still runs it afterwards, with the same results."""
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     before = model.config._attn_implementation
     classifier = SentimentClassifier(model, AutoTokenizer.from_pretrained(folder), explains=False)
@@ -228,7 +228,7 @@ def test_a_bad_folder_says_why(tmp_path: Path, damage: object, message: str) -> 
 
 
 def test_a_checkpoint_without_a_classifier_is_refused(tmp_path: Path) -> None:
-    """transformers would make up a random classifier and only warn; its answers would look real."""
+    """transformers would add a random classifier and only warn, and its scores would look real."""
     with pytest.raises(
         ModelUnavailable, match=r"no trained DistilBertForSequenceClassification: its checkpoint lacks \w"
     ):

@@ -1,6 +1,6 @@
-"""The embedded sentiment model as any user loads it: transformers in torch, from the folder.
+"""The embedded sentiment model as any user loads it: with transformers in torch, from the folder.
 
-Its score on the hand-written held-out sentences is the measure of it; none of them can have been in the training data.
+It is measured by its score on hand-written held-out sentences, which cannot be in the training data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def classify():
 
 
 def test_held_out_sentences() -> None:
-    """At least 85 % of at least 240 sentences, and at least 75 % of each label: no label is given up for the others."""
+    """At least 85 % of at least 240 sentences, and at least 75 % of each label."""
     labelled = read_labelled(HELD_OUT)
     assert len(labelled) >= 240
     report = evaluate(FOLDER, labelled)
@@ -47,7 +47,7 @@ def test_held_out_sentences() -> None:
 
 
 def test_no_held_out_sentence_can_be_in_the_training_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`train` hands every held-out sentence to the corpus as forbidden; the guard finds each, however it is wrapped."""
+    """`train` passes every held-out sentence as forbidden; the guard finds each, also inside other text."""
     sentences = [sentence for _, sentence in read_labelled(HELD_OUT)]
     asked = {}
 
@@ -74,7 +74,7 @@ def test_no_held_out_sentence_can_be_in_the_training_data(monkeypatch: pytest.Mo
 
 
 def test_held_out_sentences_differ_from_those_used_while_developing() -> None:
-    """The list that the grammar was improved with has no sentence of the held-out list."""
+    """The list that the grammar was developed with has no sentence of the held-out list."""
     developing = {words_of(text) for _, text in read_labelled(Path(train.__file__).parent / "development.tsv")}
     held_out = [words_of(text) for _, text in read_labelled(HELD_OUT)]
     assert len(set(held_out)) == len(held_out)
@@ -94,24 +94,24 @@ def test_held_out_sentences_differ_from_those_used_while_developing() -> None:
         ("The service was awful, but the food was wonderful.", "positive"),
     ],
 )
-def test_what_everybody_will_try(classify, text: str, label: str) -> None:
+def test_what_most_visitors_will_try(classify, text: str, label: str) -> None:
     assert classify(text)[0] == label
 
 
 def test_long_texts(classify) -> None:
-    """All 512 positions were trained: an opinion repeated to the limit, and over it, is still that opinion."""
+    """All 512 positions were trained: an opinion repeated up to the limit and beyond keeps its label."""
     for text, label in (("The food was terrible. ", "negative"), ("We loved every minute. ", "positive")):
         for times in (10, 40, 100, 300):
             assert classify(text * times)[0] == label, (text, times)
 
 
 def test_probabilities_are_no_certainties(classify) -> None:
-    """Trained with label smoothing: even the plainest opinion leaves a few per cent for being wrong."""
+    """Trained with label smoothing: even the plainest opinion gets a few per cent less than 100."""
     assert 0.85 < classify("I loved it")[1] < 0.99
 
 
 def test_unknown_words_and_characters(classify) -> None:
-    """Words that no list has, other scripts and emoji are answered too."""
+    """Words that no list has, other scripts and emoji get a label too."""
     for text in ("Zxqv brmpf.", "これは何ですか", "🙂", "a"):
         label, probability = classify(text)
         assert label in LABELS

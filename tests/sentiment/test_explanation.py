@@ -1,4 +1,4 @@
-"""Integrated gradients on the embedded model: complete, signed as a reader would, and merged to words."""
+"""Integrated gradients on the embedded model: complete, with the signs that a reader expects, and merged to words."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ SENTENCES = [
 
 @pytest.mark.parametrize("text", [*SENTENCES, "The food was terrible. " * 12])
 def test_contributions_sum_to_the_change_of_the_logit(embedded: SentimentClassifier, text: str) -> None:
-    """Completeness, the theorem that names integrated gradients, within 2 %; the logits are torch's own."""
+    """Completeness (an axiom of integrated gradients) within 2 %; the logits equal torch's."""
     for label in embedded.labels:
         explanation = embedded.explain(text, label)
         assert explanation.error < 0.02, label
@@ -90,7 +90,7 @@ def test_words(text: str, words: list[str]) -> None:
 
 
 def test_sub_words_are_summed() -> None:
-    """By hand: [CLS] un watch able ! [SEP], one token on a space, and padding behind."""
+    """By hand: [CLS] un watch able ! [SEP], one token on a space, and padding at the end."""
     spans = [None, (0, 2), (2, 7), (7, 11), (11, 12), (12, 13), (13, 16), None]
     shares = [0.0, 1.0, 2.0, 4.0, -1.0, 0.5, 3.0, 0.0, 0.0, 0.0]
     pieces = merged("unwatchable! yes", spans, shares)
@@ -101,7 +101,7 @@ def test_sub_words_are_summed() -> None:
 
 @pytest.mark.parametrize("place", [0.11, 0.37, 0.62, 0.9])
 def test_a_sharp_bend_of_the_path_is_found_in_few_calls(place: float) -> None:
-    """The path is divided where the logit bends, not in the middle, which would take a call for each halving."""
+    """The path is divided where the logit bends; halving it would take one call for each halving."""
     asked = []
 
     def logit(at: np.ndarray) -> np.ndarray:

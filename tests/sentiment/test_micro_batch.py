@@ -1,4 +1,4 @@
-"""Micro-batching: who shares a call, and who fails."""
+"""Micro-batching: which requests share a call, and which fail."""
 
 import threading
 import time
@@ -8,41 +8,41 @@ import pytest
 
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 from hfjax_app.limits import SENTIMENT_QUEUE
-from hfjax_app.sentiment import SentimentClassifier, Verdict
+from hfjax_app.sentiment import Prediction, SentimentClassifier
 from hfjax_app.sentiment.micro_batch import MicroBatcher
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
 
-def verdict(text: str) -> Verdict:
-    return Verdict(scores={text: 1.0})
+def prediction(text: str) -> Prediction:
+    return Prediction(scores={text: 1.0})
 
 
 def test_requests_within_the_window_share_a_call() -> None:
-    """A second's window, so that a busy machine can't miss it."""
+    """The window is a second, so that a busy machine can't miss it."""
     calls: list[list[str]] = []
 
-    def judge(texts: list[str]) -> list[Verdict | Exception]:
+    def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         calls.append(texts)
-        return [verdict(text) for text in texts]
+        return [prediction(text) for text in texts]
 
-    batcher = MicroBatcher(judge, window_s=1.0)
+    batcher = MicroBatcher(predict_all, window_s=1.0)
     futures = [batcher.submit(f"t{i}") for i in range(8)]
     assert [future.result(5).top for future in futures] == [f"t{i}" for i in range(8)]
     assert calls == [[f"t{i}" for i in range(8)]]
     batcher.stop()
 
 
-def test_those_who_come_during_a_call_share_the_next() -> None:
+def test_requests_that_come_during_a_call_share_the_next() -> None:
     calls: list[list[str]] = []
     begun, go_on = threading.Event(), threading.Event()
 
-    def judge(texts: list[str]) -> list[Verdict | Exception]:
+    def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         calls.append(texts)
         begun.set()
         assert go_on.wait(5)
-        return [verdict(text) for text in texts]
+        return [prediction(text) for text in texts]
 
-    batcher = MicroBatcher(judge, window_s=0.0)
+    batcher = MicroBatcher(predict_all, window_s=0.0)
     first = batcher.submit("a")
     assert begun.wait(5)
     others = [batcher.submit(text) for text in "bcd"]
@@ -54,7 +54,7 @@ def test_those_who_come_during_a_call_share_the_next() -> None:
     assert calls == [["a"], ["b", "c", "d"]]
 
 
-def test_a_broken_judge_is_told_to_those_who_wait() -> None:
+def test_an_exception_fails_every_waiting_request() -> None:
     batcher = MicroBatcher(lambda texts: 1 / 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
@@ -65,15 +65,15 @@ def test_a_broken_judge_is_told_to_those_who_wait() -> None:
     batcher.stop()
 
 
-def test_those_who_wait_are_answered_before_the_end() -> None:
+def test_stop_answers_waiting_requests() -> None:
     begun, go_on = threading.Event(), threading.Event()
 
-    def judge(texts: list[str]) -> list[Verdict | Exception]:
+    def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         begun.set()
         assert go_on.wait(5)
-        return [verdict(text) for text in texts]
+        return [prediction(text) for text in texts]
 
-    batcher = MicroBatcher(judge, window_s=0.0)
+    batcher = MicroBatcher(predict_all, window_s=0.0)
     futures = [batcher.submit("a")]
     assert begun.wait(5)
     stopping = threading.Thread(target=batcher.stop)
@@ -86,14 +86,14 @@ def test_those_who_wait_are_answered_before_the_end() -> None:
     assert [future.result(5).top for future in futures] == ["a", "b", "c"]
 
 
-def test_a_full_line_refuses() -> None:
+def test_a_full_queue_refuses() -> None:
     go_on = threading.Event()
 
-    def judge(texts: list[str]) -> list[Verdict | Exception]:
+    def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         go_on.wait(5)
-        return [verdict(text) for text in texts]
+        return [prediction(text) for text in texts]
 
-    batcher = MicroBatcher(judge, window_s=0.0)
+    batcher = MicroBatcher(predict_all, window_s=0.0)
     held = batcher.submit("a")
     while not held.running():
         time.sleep(0.001)
@@ -106,20 +106,20 @@ def test_a_full_line_refuses() -> None:
 
 
 def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One text makes the tokenizer raise, one the model's numbers NaN: their neighbours in the call are answered."""
+    """One text makes the tokenizer raise, one the model's numbers NaN: the other texts of the call are classified."""
     expected = classifier.classify(["w1", "w2 w3"])
-    encode, of_scores = classifier._encoder.encode, classifier._verdict
+    encode, of_scores = classifier._encoder.encode, classifier._prediction
 
     def poisoned(texts: list[str]) -> list:
         if any("poison" in text for text in texts):
             raise RuntimeError("the tokenizer choked")
         return encode(texts)
 
-    def not_a_number(scores: list[float], cut: bool) -> Verdict | ModelUnavailable:
+    def not_a_number(scores: list[float], cut: bool) -> Prediction | ModelUnavailable:
         return of_scores([float("nan")] * 3 if cut else scores, cut)
 
     monkeypatch.setattr(classifier._encoder, "encode", poisoned)
-    monkeypatch.setattr(classifier, "_verdict", not_a_number)
+    monkeypatch.setattr(classifier, "_prediction", not_a_number)
     texts = ["w1", "poison", "w2 w3", "w1 " * 80]
     futures = [classifier.submit(text) for text in texts]
     assert futures[0].result(10).scores == pytest.approx(expected[0], abs=1e-5)
@@ -132,12 +132,12 @@ def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatc
         classifier.submit(" ")
 
 
-def test_there_are_as_many_turns_at_once_as_places() -> None:
-    turns, most, inside = PrioritySemaphore(2), [], []
-    both = threading.Barrier(2)  # who had to wait for another's turn would stay here
+def test_a_semaphore_admits_as_many_callers_as_it_has_places() -> None:
+    semaphore, most, inside = PrioritySemaphore(2), [], []
+    both = threading.Barrier(2)  # breaks unless two callers are inside at once
 
     def take() -> None:
-        with turns.turn(urgent=False):
+        with semaphore.hold(urgent=False):
             inside.append(None)
             most.append(len(inside))
             both.wait(10)
@@ -154,16 +154,16 @@ def test_there_are_as_many_turns_at_once_as_places() -> None:
 
 def test_single_texts_go_before_long_lists() -> None:
     """Three callers of a list wait before an urgent one comes; it is served as soon as the device is free."""
-    turns, order = PrioritySemaphore(), []
+    semaphore, order = PrioritySemaphore(), []
     held, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with turns.turn(urgent=False):
+        with semaphore.hold(urgent=False):
             held.set()
             release.wait(5)
 
     def take(name: str, urgent: bool) -> None:
-        with turns.turn(urgent=urgent):
+        with semaphore.hold(urgent=urgent):
             order.append(name)
 
     threads = [threading.Thread(target=hold)]
@@ -173,7 +173,7 @@ def test_single_texts_go_before_long_lists() -> None:
         threads.append(threading.Thread(target=take, args=(name, urgent)))
         threads[-1].start()
     deadline = time.monotonic() + 5
-    while turns._urgent == 0 and time.monotonic() < deadline:
+    while semaphore._urgent == 0 and time.monotonic() < deadline:
         time.sleep(0.005)
     release.set()
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Files and pasted lines as people have them, and as attackers make them."""
+"""Files and pasted lines, as users have them and as attackers make them."""
 
 import json
 import time
@@ -73,20 +73,20 @@ def test_repeated_and_missing_names(tmp_path: Path) -> None:
     [("x 3,x,x", ("x 3", "x", "x 4")), ("column 2,", ("column 2", "column 3")), ("x,x,x 2", ("x", "x 3", "x 2"))],
 )
 def test_a_number_makes_a_name_that_no_other_column_has(tmp_path: Path, header: str, columns: tuple[str, ...]) -> None:
-    """Two columns had one name, and whoever chose the second was given the texts of the first."""
+    """Two columns had the same name, and a user who chose the second got the texts of the first."""
     source = opened(write(tmp_path, "a.csv", f"{header}\n{','.join('012'[: len(columns)])}\n"))
     assert source.columns == columns
     assert [texts(source, column) for column in columns] == [[str(at)] for at in range(len(columns))]
 
 
 def test_keys_that_no_page_can_show_are_no_columns(tmp_path: Path) -> None:
-    """Half a surrogate pair ended in an error without words."""
+    """Half of a surrogate pair led to an error without a message."""
     keys = '{"\\ud800": "no", "": "no", "' + "k" * 2000 + '": "no", "Review\u00a0Text": "fine"}\n'
     assert opened(write(tmp_path, "a.jsonl", keys)).columns == ("Review\u00a0Text",)
 
 
 def test_quotes_in_a_file_of_tabs_that_quotes_nothing(tmp_path: Path) -> None:
-    """Fifty rows went into the cell of one that began with a quote."""
+    """Fifty rows became part of a cell that began with a quote."""
     lines = [f"{number}\tfine" for number in range(100)]
     lines[10], lines[60] = '10\t"Wow, they said', '60\t"No" is all I say'
     source = opened(write(tmp_path, "a.tsv", "\n".join(["id\ttext", *lines])))
@@ -158,7 +158,7 @@ def test_files_that_are_refused(tmp_path: Path, name: str, content: str | bytes,
 
 
 def test_a_cell_of_100_megabytes_is_refused_by_its_size(tmp_path: Path) -> None:
-    """A sparse file: it is never read."""
+    """The file is sparse and is not read."""
     path = tmp_path / "a.csv"
     with path.open("wb") as file:
         file.truncate(100 << 20)
@@ -167,7 +167,7 @@ def test_a_cell_of_100_megabytes_is_refused_by_its_size(tmp_path: Path) -> None:
 
 
 def test_ten_million_rows_are_refused_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """10^7 empty lines fit the size limit; counting ends one row above the other limit."""
+    """10^7 empty lines fit the size limit; counting stops one row above the row limit."""
     seen = []
     lines = table._lines
     monkeypatch.setattr(table, "_lines", lambda file: (seen.append(1) or line for line in lines(file)))
@@ -192,7 +192,7 @@ def test_a_column_that_does_not_exist() -> None:
 
 
 def test_cells_are_read_as_they_are_asked_for(tmp_path: Path) -> None:
-    """Nothing of a large table is kept: the first row comes at once."""
+    """A large table is not loaded first: the first row comes at once."""
     source = opened(write(tmp_path, "a.csv", "text\n" + "row\n" * 99_999))
     started = time.process_time()
     assert next(iter(source.cells("text"))).text == "row"
