@@ -172,7 +172,7 @@ def image(arguments: argparse.Namespace) -> None:
         print(f"note: {step.notice}", file=sys.stderr)
     [picture] = step.pictures
     if out.suffix.lower() == ".png":
-        out.write_bytes(picture.png)  # with its recipe inside
+        out.write_bytes(picture.png)  # with its generation parameters inside
     else:
         picture.image.save(out)
     print(f"{out} (seed {picture.seed})")

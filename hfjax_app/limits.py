@@ -59,5 +59,5 @@ PICTURE_MAX_PIXELS = 40_000_000  # what today's cameras make; 160 MB when decode
 PICTURES_SENT = 256  # that pages' editors have sent and not asked for; each stroke of a brush sends another
 PICTURES_SENT_BYTES = 256 << 20  # of these together
 PICTURE_ID_CHARACTERS = 40  # of the number that a page gives such a picture; the page's have about eleven
-RECIPE_MAX_CHARACTERS = 20_000  # besides the mask
-RECIPE_MAX_NAME_CHARACTERS = 300  # of a model, a scheduler and the like
+GENERATION_PARAMETERS_MAX_CHARACTERS = 20_000  # besides the mask
+GENERATION_PARAMETERS_MAX_NAME_CHARACTERS = 300  # of a model, a scheduler and the like

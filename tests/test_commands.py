@@ -24,7 +24,7 @@ from hfjax_app.__main__ import main
 from hfjax_app.chat import SamplingParams
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting
 from hfjax_app.images.checkpoint import Recommended
-from hfjax_app.images.recipe import Recipe
+from hfjax_app.images.generation_parameters import GenerationParameters
 from hfjax_app.settings import Settings
 from tests.chat.conftest import make_model, make_tokenizer
 from tests.images.pipelines import stable_diffusion as make_pipeline
@@ -297,10 +297,10 @@ def test_image_waits_as_long_as_another_size_compiles(
     def generate(*args: Any, **options: Any) -> Iterator[Any]:
         for seconds in (3, 2, 1):
             yield Waiting(reason=f"40 x 32 compiles about {seconds} s first")
-        recipe = Recipe(
+        parameters = GenerationParameters(
             prompt="a", negative_prompt="", steps=1, guidance_scale=1, seed=7, width=1, height=1, scheduler="DDIM"
         )
-        picture = Picture(seed=7, pixels=np.zeros((1, 1, 3), np.float32), latents=None, recipe=recipe)
+        picture = Picture(seed=7, pixels=np.zeros((1, 1, 3), np.float32), latents=None, parameters=parameters)
         yield ImageStep(step=1, steps=1, seconds=1, pictures=(picture,), show=list, notice=None)
 
     generator = SimpleNamespace(recommended=Recommended(), generate=generate)

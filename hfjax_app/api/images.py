@@ -76,9 +76,9 @@ class ImagesApi:
 
     @streamed
     async def replay(self, png: str, image: str | None = None, mask: str | None = None) -> dict[str, Any]:
-        """Draws a PNG file (a data URL) again from the recipe inside: {"identical", "summary"}; before that streams
-        what /generate streams. `image` is needed where the picture was drawn from one, `mask` only where the file,
-        an older one, does not hold it."""
+        """Draws a PNG file (a data URL) again from the generation parameters inside: {"identical", "summary"}; before
+        that streams what /generate streams. `image` is needed where the picture was drawn from one, `mask` only where
+        the file, an older one, does not hold it."""
         from hfjax_app.images import replay
         from hfjax_app.images.uploads import from_data_url
 

@@ -2,13 +2,13 @@
 
 from hfjax_app.lazy_import import on_demand
 
-__all__ = ["ImageGenerator", "ImageStep", "Picture", "Verdict", "Waiting", "replay"]
+__all__ = ["Comparison", "ImageGenerator", "ImageStep", "Picture", "Waiting", "replay"]
 
 __getattr__ = on_demand(
     __name__,
     {
         "generator": ("ImageGenerator",),
         "steps": ("ImageStep", "Picture", "Waiting"),
-        "verification": ("Verdict", "replay"),
+        "verification": ("Comparison", "replay"),
     },
 )

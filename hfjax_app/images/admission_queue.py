@@ -1,4 +1,4 @@
-"""A line before a room of limited size."""
+"""A queue that admits a limited number of requests at a time, in the order in which they came."""
 
 import threading
 from collections.abc import Iterator
@@ -6,32 +6,39 @@ from functools import partial
 
 
 class AdmissionQueue:
-    """At most `room` at a time; the others wait in order and know their place.
+    """Admits at most `capacity` requests at a time; the others wait in order and know their place.
 
     Args:
-        room: how many are served at the same time.
+        capacity: how many requests are served at the same time.
     """
 
-    def __init__(self, room: int):
-        self._room = room
-        self._line: list[object] = []  # those served, then those who wait
+    def __init__(self, capacity: int):
+        self._capacity = capacity
+        self._tickets: list[object] = []  # of the requests being served, then of those that wait
         self._moved = threading.Condition()
 
     def join(self) -> object:
-        """A ticket at the end of the line. Whoever takes one must `leave` with it."""
+        """A ticket at the end of the queue. The caller must return it with `leave`."""
         ticket = object()
         with self._moved:
-            self._line.append(ticket)
+            self._tickets.append(ticket)
         return ticket
 
     def leave(self, ticket: object) -> None:
         with self._moved:
-            self._line.remove(ticket)
+            self._tickets.remove(ticket)
             self._moved.notify_all()
 
     def wait(self, ticket: object, seconds: float) -> Iterator[int]:
-        """Ends when it is the ticket's turn; until then yields its place (1: the next one) when that changes, and at
-        least every so many seconds, so that one who has gone can be told apart.
+        """Wait for admission.
+
+        Args:
+            ticket: from `join`.
+            seconds: the longest time between two places.
+
+        Yields:
+            the ticket's place (1: the next one) when it changes, and at least every `seconds`, so that the caller can
+            notice a client that has gone.
         """
         with self._moved:
             place = self._place(ticket)
@@ -45,4 +52,4 @@ class AdmissionQueue:
         return self._place(ticket) != place
 
     def _place(self, ticket: object) -> int:
-        return self._line.index(ticket) - self._room + 1
+        return self._tickets.index(ticket) - self._capacity + 1

@@ -1,6 +1,6 @@
-"""Reading a text-to-image checkpoint: any pipeline class that diffusers has, and what its model card recommends.
+"""Reading a text-to-image checkpoint: any of diffusers' pipeline classes, and the settings of its model card.
 
-Does not cover pipelines whose denoiser reads something else than latents (packed ones, inpainting UNets), adapters, or
+Does not cover pipelines whose denoiser reads other inputs than latents (packed ones, inpainting UNets), adapters, or
 the safety checker.
 """
 
@@ -28,7 +28,7 @@ _WITHOUT = {"safety_checker": None, "requires_safety_checker": False}
 
 
 class Pipeline(Protocol):
-    """What is used here of diffusers' text-to-image pipelines; their common base class doesn't declare it."""
+    """The part of diffusers' text-to-image pipelines that is used here; their common base class doesn't declare it."""
 
     scheduler: Any
     vae: AutoencoderKL
@@ -43,7 +43,7 @@ class Pipeline(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Recommended:
-    """What a model draws best with; diffusers' usual values where its card says nothing.
+    """The settings that a model card recommends; diffusers' usual values where it names none.
 
     Attributes:
         steps: denoising steps.
@@ -57,8 +57,8 @@ class Recommended:
 def read_empty(source: str | os.PathLike[str]) -> Pipeline:
     """The checkpoint's torch pipeline without its weights, of the class that diffusers has for it.
 
-    It is made from the configs and tokenizers alone. Its networks' parameters are on the CPU, because a pipeline asks
-    where they are, but take no memory: each is one zero (float32), expanded to its shape.
+    It is made from the configs and tokenizers alone. Pipelines read the device of their networks' parameters, so these
+    are on the CPU, but take no memory: each is one zero (float32), expanded to its shape.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
@@ -89,11 +89,11 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
 
 
 def fetch_weights(source: str | os.PathLike[str], pipeline: Pipeline) -> Checkpoint:
-    """The files with the weights of the networks that draw, each in its folder, downloaded as needed.
+    """The weight files of the pipeline's networks, each in its folder, downloaded as needed.
 
     Args:
-        source: what `pipeline` was made from.
-        pipeline: tells which networks there are.
+        source: the folder or hub id of `pipeline`.
+        pipeline: has the networks.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
@@ -102,7 +102,7 @@ def fetch_weights(source: str | os.PathLike[str], pipeline: Pipeline) -> Checkpo
 
 
 def _network_class(component: Any) -> type[torch.nn.Module] | None:
-    """The class of a component that model_index.json names as [library, class]; None where it is no network."""
+    """The class of a component that model_index.json names as [library, class]; None where it is not a network."""
     match component:
         case ["diffusers", str(name)]:
             kind = getattr(diffusers, name, None)
@@ -122,7 +122,7 @@ def _empty(kind: type[Any], folder: Path) -> torch.nn.Module:
         else:
             network = kind.from_config(kind.load_config(folder))
     if isinstance(network, PreTrainedModel):
-        network.tie_weights()  # emptying untied them
+        network.tie_weights()  # init_empty_weights unties them
     zeros: dict[int, torch.nn.Parameter] = {}  # tied parameters stay tied
     for module in network.modules():
         for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
@@ -151,7 +151,7 @@ def _checked(pipeline: Pipeline, name: str) -> Pipeline:
 
 
 def network_names(pipeline: Pipeline) -> list[str]:
-    """The names of the pipeline's components that draw."""
+    """The names of the pipeline's networks: text encoders, denoiser and autoencoder."""
     return [*text_encoder_names(pipeline), denoiser_name(pipeline), "vae"]
 
 
@@ -170,7 +170,7 @@ def denoiser_name(pipeline: Pipeline) -> str:
 
 
 def revision_of(source: str | os.PathLike[str]) -> str:
-    """What a checkpoint is, exactly: the commit of one from the hub, else a hash of its folder's files.
+    """The checkpoint's revision: its commit on the hub, or a hash of its folder's files.
 
     Returns:
         12 hexadecimal digits.
@@ -192,16 +192,15 @@ def revision_of(source: str | os.PathLike[str]) -> str:
 
 
 def recommended(source: str | os.PathLike[str]) -> Recommended:
-    """What the model card in the checkpoint's folder says, in the convention of Hugging Face's inference widget.
+    """The settings of the model card in the checkpoint's folder, in the convention of Hugging Face's inference widget.
 
     The card's front matter holds `inference: parameters: {num_inference_steps: ..., guidance_scale: ...}`. A card that
-    is missing, can't be read, or names values outside the limits recommends nothing: a card never keeps a model from
-    being used.
+    is missing, can't be read, or has values outside the limits is ignored: it never stops a model from loading.
     """
     card = Path(source) / "README.md"
     try:
         inference: Any = ModelCard.load(card).data.to_dict().get("inference") if card.is_file() else None
-    except Exception:  # a card is free text, and its front matter any YAML
+    except Exception:  # a card is free text, and its front matter is any YAML
         inference = None
     parameters = inference.get("parameters") if isinstance(inference, dict) else None
     if not isinstance(parameters, dict):

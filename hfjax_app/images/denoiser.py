@@ -1,8 +1,8 @@
-"""One denoising step of one picture, compiled: the network's prediction, guidance, the scheduler's sum, the mask.
+"""One compiled denoising step of one picture: the network's prediction, guidance, the scheduler's sum and the mask.
 
-All of it is one program, and where there are several devices, two of them share the rows of a guidance pair. On one CPU
-device each row is a call of its own, both side by side, and a second program does the rest: a network that is given two
-rows at once leaves half a core idle. Does not know prompts or pixels.
+The step is one program. Where there are several devices, two of them share the rows of a guidance pair. On one CPU
+device each row is a call of its own, both in parallel, and a second program does the rest: a network that computes two
+rows in one call leaves half a core idle. Does not cover prompts and pixels.
 """
 
 from typing import Any
@@ -27,14 +27,14 @@ class Network:
     """A denoiser as a pure function of JAX arrays.
 
     Args:
-        module: takes the weights as they are held.
-        weights: its own on the device, or for planned programs their shapes.
-        dtype: that it computes in.
-        reader: calls it as its pipeline does.
+        module: the network, adapted to the layout of the weights.
+        weights: its weights on the device, or for planned programs their shapes.
+        dtype: of its computation.
+        reader: calls the network as its pipeline does.
         mesh: the devices that share the rows, one axis; None: one device.
 
     Attributes:
-        weights: as given, or with all vectors as one argument, see `runtime/packed_arguments.py`.
+        weights: as given, or with all 1-D parameters packed into one argument, see `runtime/packed_arguments.py`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Network:
         Args:
             weights: of `weights`' shapes.
             latents: float32, one row or all.
-            arrays: what the network is told of them, `Conditioning.arrays`.
+            arrays: their conditioning, `Conditioning.arrays`.
             numbers: the step's timestep and input_scale.
             rows: `Conditioning.rows`.
         """
@@ -63,27 +63,27 @@ class Network:
         def call(model: Any, latents: Any, timestep: Any, arrays: Any) -> Any:
             return self._reader.call(model, rows, latents, timestep, arrays)
 
-        told = [self._given(array, len(latents)) for array in arrays]
-        inputs = self._shared_out((latents * numbers["input_scale"]).astype(self._dtype))
+        conditioning = [self._prepared(array, len(latents)) for array in arrays]
+        inputs = self._sharded((latents * numbers["input_scale"]).astype(self._dtype))
         weights = self._arguments.unpack(weights)
-        outputs = pure_function(self._module, call)(weights, inputs, numbers["timestep"], told)
-        outputs = self._shared_out(outputs[:, : latents.shape[1]])  # without learned variance
-        return self._together(outputs).astype(jnp.float32)
+        outputs = pure_function(self._module, call)(weights, inputs, numbers["timestep"], conditioning)
+        outputs = self._sharded(outputs[:, : latents.shape[1]])  # without learned variance
+        return self._replicated(outputs).astype(jnp.float32)
 
-    def _given(self, array: jax.Array | None, rows: int) -> jax.Array | None:
-        """What the denoiser is told, as diffusers tells it: floating-point numbers in the networks' dtype."""
+    def _prepared(self, array: jax.Array | None, rows: int) -> jax.Array | None:
+        """A conditioning array as diffusers passes it: floating-point numbers in the networks' dtype."""
         if array is None:
             return None
         if jnp.issubdtype(array.dtype, jnp.floating):
             array = array.astype(self._dtype)
-        return self._shared_out(array) if array.shape[:1] == (rows,) else array
+        return self._sharded(array) if array.shape[:1] == (rows,) else array
 
-    def _shared_out(self, array: jax.Array) -> jax.Array:
-        """A device for each row of a guidance pair, as far as there are two."""
+    def _sharded(self, array: jax.Array) -> jax.Array:
+        """The array with its rows split over the mesh."""
         mesh = self._mesh
         return array if mesh is None else jax.lax.with_sharding_constraint(array, split(mesh, array.shape, 0))
 
-    def _together(self, array: jax.Array) -> jax.Array:
+    def _replicated(self, array: jax.Array) -> jax.Array:
         mesh = self._mesh
         return array if mesh is None else jax.lax.with_sharding_constraint(array, replicated(mesh))
 
@@ -92,12 +92,12 @@ class Denoiser:
     """A network's step for pictures of one size, with guidance or without it. Thread-safe.
 
     Args:
-        name: of the program, or the beginning of both names.
-        programs: where they are compiled.
+        name: of the program, or the prefix of both programs' names.
+        programs: compiles.
         network: the denoiser.
-        told: what the network is told, of the shapes to compile for.
-        state, fixed, numbers: shapes of what `__call__` takes.
-        calls: makes those of the rows, side by side where it makes so many at once.
+        conditioning: an example with the shapes to compile for.
+        state, fixed, numbers: shapes of the arguments of `__call__`.
+        calls: runs the calls of the rows; where it runs that many in parallel, the network is compiled for one row.
     """
 
     def __init__(
@@ -105,65 +105,65 @@ class Denoiser:
         name: str,
         programs: Programs,
         network: Network,
-        told: Conditioning,
+        conditioning: Conditioning,
         state: Any,
         fixed: Any,
         numbers: Any,
         calls: Calls,
     ):
-        self._weights, self._rows, self._calls = network.weights, told.rows, calls
+        self._weights, self._rows, self._calls = network.weights, conditioning.rows, calls
         self._predict: Program | None = None
         if not 1 < self._rows <= calls.at_once:
 
             def denoise(weights: Weights, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
-                latents = jnp.concatenate([state["latents"]] * told.rows)
-                outputs = network.predict(weights, latents, arrays, numbers, told.rows)
-                return _followed(state, outputs, fixed, numbers)
+                latents = jnp.concatenate([state["latents"]] * conditioning.rows)
+                outputs = network.predict(weights, latents, arrays, numbers, conditioning.rows)
+                return _guided_step(state, outputs, fixed, numbers)
 
             place = None if programs.mesh is None else replicated(programs.mesh)
-            arguments = (network.weights, state, shapes_of(told.arrays), fixed, numbers)
+            arguments = (network.weights, state, shapes_of(conditioning.arrays), fixed, numbers)
             self._step = programs.compile(name, denoise, *arguments, donate=(1,), shardings=place)
             return
 
         def predict_row(weights: Weights, latents: jax.Array, arrays: Any, numbers: Any) -> jax.Array:
-            return network.predict(weights, latents, arrays, numbers, told.rows)
+            return network.predict(weights, latents, arrays, numbers, conditioning.rows)
 
         def follow(state: Any, outputs: list[jax.Array], fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
-            return _followed(state, jnp.concatenate(outputs), fixed, numbers)
+            return _guided_step(state, jnp.concatenate(outputs), fixed, numbers)
 
-        [row, *_] = self._by_row(told.arrays)
+        [row, *_] = self._by_row(conditioning.arrays)
         row_arguments = (network.weights, state["latents"], shapes_of(row), _for_prediction(numbers))
         self._predict = programs.compile(f"{name}_row", predict_row, *row_arguments)
         outputs = [state["latents"]] * self._rows
         self._step = programs.compile(f"{name}_follow", follow, state, outputs, fixed, numbers, donate=(0,))
 
     def arranged(self, arrays: Any) -> Any:
-        """`Conditioning.arrays`, still NumPy's, as `__call__` takes them: whole, or for each row alone."""
+        """`Conditioning.arrays` (NumPy) in the form that `__call__` takes: for all rows together, or a list by row."""
         return arrays if self._predict is None else self._by_row(arrays)
 
     def __call__(self, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
-        """One step: (next state, predicted clean latents). `state` is used up.
+        """One step: (next state, predicted clean latents). `state` is donated.
 
         Args:
             state: latents, memory and history.
-            arrays: what the network is told, `arranged`.
-            fixed: what stays the same for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
+            arrays: the conditioning, `arranged`.
+            fixed: constant for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
             numbers: the schedule's, of this step.
         """
-        made: tuple[Any, jax.Array]
+        result: tuple[Any, jax.Array]
         if (program := self._predict) is None:
-            made = self._step(self._weights, state, arrays, fixed, numbers)
-            return made
+            result = self._step(self._weights, state, arrays, fixed, numbers)
+            return result
 
-        def predict(row: Any) -> Any:  # nobody waits here: what one thread hands out, jax on CPU does in order
+        def predict(row: Any) -> Any:  # does not block: jax on CPU runs one thread's calls in order
             return program(self._weights, state["latents"], row, _for_prediction(numbers))
 
-        made = self._step(state, self._calls.together(predict, arrays), fixed, numbers)
-        return made
+        result = self._step(state, self._calls.together(predict, arrays), fixed, numbers)
+        return result
 
     @property
     def argument_bytes(self) -> int:
-        """Of the program that takes the weights."""
+        """Bytes of the arguments of the program that takes the weights."""
         return argument_bytes(self._predict or self._step)
 
     def texts(self) -> list[str]:
@@ -171,7 +171,7 @@ class Denoiser:
         return [program.as_text() for program in (self._predict, self._step) if program is not None]
 
     def _by_row(self, arrays: Any) -> list[Any]:
-        """What the network is told of each row."""
+        """The conditioning of each row."""
 
         def part(array: Any, row: int) -> Any:
             return array[row : row + 1] if array is not None and array.shape[:1] == (self._rows,) else array
@@ -180,11 +180,11 @@ class Denoiser:
 
 
 def _for_prediction(numbers: Any) -> Any:
-    """What the network's prediction depends on."""
+    """The numbers that the network's prediction depends on."""
     return {name: numbers[name] for name in _FOR_PREDICTION}
 
 
-def _followed(state: Any, outputs: jax.Array, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
+def _guided_step(state: Any, outputs: jax.Array, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
     """Classifier-free guidance (arXiv:2207.12598), then the scheduler's weighted sum, both as in diffusers.
 
     state["history"]: [depth - 1, (sample, output), *latent_shape], the newest pair first. Where the mask is 0, the

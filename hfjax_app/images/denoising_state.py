@@ -16,10 +16,16 @@ from hfjax_app.images.schedule import Schedule
 
 @dataclass(eq=False)
 class DenoisingState:
-    """One picture on its way: its state on the device, which each step uses up, and what stays the same."""
+    """The state of one picture between two denoising steps.
+
+    Attributes:
+        seed: the picture's.
+        arrays: latents, history and memory on the device; each step donates them and returns new ones.
+        fixed: constant for the picture, see `Denoiser.__call__`.
+    """
 
     seed: int
-    state: dict[str, jax.Array]
+    arrays: dict[str, jax.Array]
     fixed: dict[str, Any]
 
     @classmethod
@@ -32,6 +38,16 @@ class DenoisingState:
         given: np.ndarray | None,
         scale: int,
     ) -> "DenoisingState":
+        """The state before the first step.
+
+        Args:
+            request: has the picture to start from, the mask, strength and guidance.
+            schedule: of the request's steps.
+            programs: for the request's size.
+            seed: of the noise.
+            given: the first noise, float32 of the latents' shape; None: the seed's.
+            scale: pixels a side for each latent.
+        """
         first, spread = noise.first_noise(seed, programs.latent_shape)
         first = first if given is None else given
         if request.image is None:
@@ -40,25 +56,25 @@ class DenoisingState:
         else:
             image = np.asarray(programs.encode(request.image, spread))
             latents = schedule.noising[0, 0] * image + schedule.noising[0, 1] * first
-            if request.mask is not None and request.strength == 1:  # as in diffusers: nothing of what is masked stays
+            if request.mask is not None and request.strength == 1:  # as in diffusers: starts from noise alone
                 latents = first * np.float32(schedule.noise_scale)
         fixed = {
             "noise": first,
             "image": image,
             "mask": request.latent_mask(scale),
             "key": noise.key_of(seed),
-            "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, less is none
+            "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, 1 and less are no guidance
         }
-        return cls(seed=seed, state=programs.start(latents), fixed=programs.put(fixed))
+        return cls(seed=seed, arrays=programs.start(latents), fixed=programs.put(fixed))
 
-    def advance(self, programs: SizedPrograms, told: Conditioning, schedule: Schedule, step: int) -> jax.Array:
-        """Make one step, from 0, and wait for it: the predicted clean latents.
+    def advance(self, programs: SizedPrograms, conditioning: Conditioning, schedule: Schedule, step: int) -> jax.Array:
+        """Make step number `step`, from 0, and wait for it: the predicted clean latents.
 
         Raises:
-            ModelUnavailable: what the denoiser made is no number; no later step would be one.
+            ModelUnavailable: the latents are not finite; those of later steps would not be either.
         """
-        self.state, clean = programs.denoise(self.state, told, self.fixed, schedule, step)
-        clean.copy_to_host_async()  # small, and on its way when the step ends: to look at it is no second wait
+        self.arrays, clean = programs.denoise(self.arrays, conditioning, self.fixed, schedule, step)
+        clean.copy_to_host_async()  # small; the copy overlaps with the step
         if not np.isfinite(np.asarray(clean)).all():
             raise ModelUnavailable(
                 f"the image model made latents that are no numbers (NaN) in step {step + 1}; try another seed"

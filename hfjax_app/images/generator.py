@@ -1,7 +1,6 @@
-"""Text (and a picture) to images, step by step: runs the compiled programs in fair turns, yields each step's previews.
+"""Text (and a picture) to images: runs the compiled programs step by step, in fair order among requests.
 
-What may be asked is in `request.py`, the networks and the schedulers' numbers in `pipeline.py` and `schedule.py`; this
-file draws.
+Does not check values (`request.py`), and has no networks (`pipeline.py`) and no schedulers (`schedule.py`).
 """
 
 import os
@@ -24,9 +23,9 @@ from hfjax_app.images import preview
 from hfjax_app.images.admission_queue import AdmissionQueue
 from hfjax_app.images.checkpoint import Pipeline, Recommended, fetch_weights, read_empty, recommended, revision_of
 from hfjax_app.images.denoising_state import DenoisingState
+from hfjax_app.images.generation_parameters import GenerationParameters, current_versions, digest
 from hfjax_app.images.mask import to_text
 from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
-from hfjax_app.images.recipe import Recipe, current_versions, digest
 from hfjax_app.images.request import (
     MAX_GUIDANCE,
     MAX_STEPS,
@@ -55,29 +54,29 @@ _Result = TypeVar("_Result")
 class ImageGenerator:
     """Prompts -> pictures. Thread-safe: users alternate step by step.
 
-    Made by `from_pretrained`. Everything compiles there; `generate` compiles only for a size that is not warm, and says
-    so first.
+    `from_pretrained` makes one and compiles its programs. `generate` compiles only for a size that is not warm, and
+    yields Waiting meanwhile.
 
     Args:
         pipeline: a torch pipeline on the CPU; it stays usable as it is.
-        checkpoint: the files of its weights; None: they are the pipeline's own.
-        advice: what its model card recommends.
-        name: the checkpoint's, for recipes.
-        revision: what exactly the checkpoint is, for recipes.
-        sizes: (width, height) of more pictures than the checkpoint's own to compile for now.
+        checkpoint: its weight files; None: the weights are in the pipeline.
+        advice: the settings that its model card recommends.
+        name: the checkpoint's, for generation parameters.
+        revision: the checkpoint's, for generation parameters.
+        sizes: (width, height) of pictures to compile for now, besides the checkpoint's own.
         dtype: of the networks' weights: "float32", "bfloat16", "float16" or "auto": float32 on CPU, bfloat16 on TPU and
             GPU. Latents and the schedulers' arithmetic are float32.
         on_report: called with each program's report during warm-up.
 
     Raises:
         ModelUnavailable: the pipeline can't run in compiled programs; says why.
-        RequestRejected: one of the sizes is none that the model can draw.
+        RequestRejected: the model can't draw one of the sizes.
 
     Attributes:
-        recommended: steps and guidance scale that the model draws best with.
+        recommended: the steps and guidance scale of its model card.
         name: the checkpoint's, or None.
         revision: the checkpoint's, or None.
-        versions: of everything else that decides a picture's pixels.
+        versions: of everything else that a picture's pixels depend on.
     """
 
     def __init__(
@@ -103,8 +102,8 @@ class ImageGenerator:
         )
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = FairLock()
-        self._line = AdmissionQueue(IMAGES_SERVED_TOGETHER)
-        self._compiler = threading.Lock()  # held while another size compiles
+        self._queue = AdmissionQueue(IMAGES_SERVED_TOGETHER)
+        self._compiler = threading.Lock()  # held while a size compiles
         self._colours: np.ndarray | None = None
         own = self._programs.sized(self.size)
         for size in sizes:
@@ -145,12 +144,12 @@ class ImageGenerator:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) of the pictures that the model was made for, in pixels."""
+        """(width, height) in pixels of the pictures that the model was trained for."""
         return self._programs.size
 
     @property
     def warm_sizes(self) -> tuple[tuple[int, int], ...]:
-        """The sizes that are drawn without compiling first."""
+        """The sizes whose programs are compiled."""
         return self._programs.warm_sizes
 
     @property
@@ -165,7 +164,7 @@ class ImageGenerator:
 
     @property
     def max_steps(self) -> int:
-        """The most steps that may be asked for."""
+        """The most steps of a request."""
         return min(MAX_STEPS, self._programs.samplers.max_steps)
 
     def generate(
@@ -185,33 +184,33 @@ class ImageGenerator:
         strength: float = 0.8,
         latents: np.ndarray | None = None,
     ) -> Generator[ImageStep | Waiting, None, None]:
-        """Draw pictures; closing the generator between two steps ends the work there.
+        """Draw pictures. Closing the generator between two steps ends the work there.
 
-        The arguments are checked by the call itself, before the first step is asked for.
+        The call itself checks the arguments, before the first step.
 
         Args:
-            prompt: what to draw; what the text encoder can't read is cut, and the steps' `notice` says so.
-            negative_prompt: what to stay away from; may be empty.
+            prompt: what to draw. The text encoder's limit cuts it, and the steps' `notice` says so.
+            negative_prompt: what to avoid; may be empty.
             steps: denoising steps, 1 to `max_steps`.
             guidance_scale: how closely to follow the prompt, 0 to MAX_GUIDANCE; 1 and less mean no guidance, as in
                 diffusers.
-            seed: of the first picture, 0 to MAX_SEED; the others' follow it. None draws one of 32 bits, so that it
-                survives a text field of JavaScript.
-            images: how many pictures, 1 to MAX_IMAGES. Each is what its seed gives alone.
-            width: in pixels, a multiple of 8 or what the model takes; None is its own.
+            seed: of the first picture, 0 to MAX_SEED; the others' follow it. None: a random one of 32 bits, which
+                JavaScript can represent.
+            images: how many pictures, 1 to MAX_IMAGES. Each equals the one that its seed gives alone.
+            width: in pixels, a multiple of 8 or of what the model takes; None: the model's own.
             height: the same.
-            scheduler: one of `schedulers`; None is the checkpoint's own.
-            image: a picture to start from, which is scaled and cut to the size.
+            scheduler: one of `schedulers`; None: the checkpoint's own.
+            image: a picture to start from; it is scaled and cut to the size.
             mask: with `image`: white where to draw; the rest of the picture stays.
-            strength: with `image`: how much of it to replace, 0 to 1; the steps that are made are this part of `steps`.
+            strength: with `image`: how much of it to replace, 0 to 1; this share of `steps` is made.
             latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
 
         Yields:
-            Waiting while the request waits, then one ImageStep for each step, the last one with the pictures.
+            Waiting while the request waits, then an ImageStep for each step, the last one with the pictures.
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed.
-            ModelUnavailable: while drawing: the model made something that is no number.
+            ModelUnavailable: while drawing: latents or pixels are not finite.
         """
         prompt, negative_prompt = checked_prompts(prompt, negative_prompt)
         if negative_prompt.strip() and not self._programs.reader.takes_negative:
@@ -235,7 +234,7 @@ class ImageGenerator:
             raise RequestRejected(f"strength = {strength!r}: of {steps} steps it leaves none; raise it or the steps")
         schedule = self._programs.samplers.schedule(name, request.steps, request.start)
         given = None if latents is None else self._checked_latents(latents, request)
-        recipe = Recipe(
+        parameters = GenerationParameters(
             prompt=prompt,
             negative_prompt=negative_prompt,
             steps=request.steps,
@@ -251,23 +250,26 @@ class ImageGenerator:
             revision=self.revision,
             versions=self.versions,
         )
-        return self._served(request, recipe, schedule, given)
+        return self._served(request, parameters, schedule, given)
 
     def _served(
-        self, request: ImageRequest, recipe: Recipe, schedule: Schedule, given: np.ndarray | None
+        self, request: ImageRequest, parameters: GenerationParameters, schedule: Schedule, given: np.ndarray | None
     ) -> Generator[ImageStep | Waiting, None, None]:
-        programs = yield from self._compiled(request.size)  # before it takes a place that others could draw in
-        ticket = self._line.join()
+        programs = yield from self._compiled(request.size)  # first, so that it holds no place in the queue meanwhile
+        ticket = self._queue.join()
         try:
-            for place in self._line.wait(ticket, _LOOK_UP_S):
+            for place in self._queue.wait(ticket, _LOOK_UP_S):
                 yield Waiting(reason=f"number {place} in the line")
-            yield from self._draw(request, recipe, schedule, given, programs)
+            yield from self._draw(request, parameters, schedule, given, programs)
         finally:
-            self._line.leave(ticket)
+            self._queue.leave(ticket)
 
     def _compiled(self, size: tuple[int, int]) -> Generator[Waiting, None, SizedPrograms]:
-        """The programs for a size. They compile in another thread, one size at a time: who leaves does not wait for it,
-        and it is kept for whoever asks next, unless it had not begun."""
+        """The programs for a size. They compile in another thread, one size at a time.
+
+        A request that is closed does not wait for a compilation. One that has begun is finished and kept for later
+        requests; one that has not begun is dropped.
+        """
         started, (wide, tall), compiling = time.perf_counter(), size, None
         while compiling is None or not compiling.done():
             if not (seconds := self._programs.compile_seconds(size)):
@@ -277,13 +279,13 @@ class ImageGenerator:
             left = max(1, round(seconds - (time.perf_counter() - started)))
             yield Waiting(reason=f"{wide} x {tall} compiles about {left} s first")
             if compiling is None:
-                time.sleep(_LOOK_UP_S)  # whoever waits here must be told every half second that it does
+                time.sleep(_LOOK_UP_S)  # a caller that has gone can close the generator at each yield
             else:
                 wait([compiling], _LOOK_UP_S)
         return self._programs.sized(size) if compiling is None else compiling.result()
 
     def _compile(self, size: tuple[int, int]) -> Future[SizedPrograms]:
-        """Compile in a thread that a process which ends does not wait for; gives the compiler free afterwards."""
+        """Compile in a daemon thread, so that the process can end meanwhile; releases `_compiler` afterwards."""
         compiling: Future[SizedPrograms] = Future()
 
         def compile_programs() -> None:
@@ -300,28 +302,32 @@ class ImageGenerator:
     def _draw(
         self,
         request: ImageRequest,
-        recipe: Recipe,
+        parameters: GenerationParameters,
         schedule: Schedule,
         given: np.ndarray | None,
         programs: SizedPrograms,
     ) -> Generator[ImageStep, None, None]:
         started = time.perf_counter()
         with self._device:
-            told = programs.read(request.prompt, request.negative_prompt, request.guidance_scale)
+            conditioning = programs.read(request.prompt, request.negative_prompt, request.guidance_scale)
         notice = self._notice(request)
-        runs = []
+        states = []
         for seed in request.seeds:
             with self._device:
-                runs.append(DenoisingState.begin(request, schedule, programs, seed, given, self._programs.scale))
+                states.append(DenoisingState.begin(request, schedule, programs, seed, given, self._programs.scale))
         for i in range(schedule.steps):
-            advance = partial(DenoisingState.advance, programs=programs, told=told, schedule=schedule, step=i)
-            expected = self._in_turns(advance, runs)
-            made: list[tuple[np.ndarray | None, np.ndarray | None]] = [(None, None)] * len(runs)
+            advance = partial(
+                DenoisingState.advance, programs=programs, conditioning=conditioning, schedule=schedule, step=i
+            )
+            expected = self._in_turns(advance, states)
+            results: list[tuple[np.ndarray | None, np.ndarray | None]] = [(None, None)] * len(states)
             if i == schedule.steps - 1:
-                made = self._in_turns(partial(self._finished, programs=programs), runs)
+                results = self._in_turns(partial(self._finished, programs=programs), states)
             pictures = tuple(
-                Picture(seed=run.seed, pixels=pixels, latents=latents, recipe=replace(recipe, seed=run.seed))
-                for run, (pixels, latents) in zip(runs, made, strict=True)
+                Picture(
+                    seed=state.seed, pixels=pixels, latents=latents, parameters=replace(parameters, seed=state.seed)
+                )
+                for state, (pixels, latents) in zip(states, results, strict=True)
             )
             yield ImageStep(
                 step=i + 1,
@@ -332,17 +338,17 @@ class ImageGenerator:
                 notice=notice,
             )
 
-    def _finished(self, run: DenoisingState, programs: SizedPrograms) -> tuple[np.ndarray, np.ndarray]:
+    def _finished(self, state: DenoisingState, programs: SizedPrograms) -> tuple[np.ndarray, np.ndarray]:
         """Pixels and latents of a picture after its last step."""
-        pixels = programs.decode(run.state["latents"])
+        pixels = programs.decode(state.arrays["latents"])
         if not np.isfinite(pixels).all():
             raise ModelUnavailable("the image model made pixels that are no numbers (NaN); try another seed")
-        return pixels, np.asarray(run.state["latents"])
+        return pixels, np.asarray(state.arrays["latents"])
 
     def _in_turns(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-        """`call` of each item, as many in a turn as are made at once.
+        """`call` of each item, in groups of as many as `calls` runs in parallel.
 
-        A turn ends when the device is done, so that never more than one group waits in its queue.
+        The device is released after each group is done, so that at most one group waits in its queue.
         """
         results: list[_Result] = []
         for group in self._programs.calls.groups(items):
@@ -353,9 +359,9 @@ class ImageGenerator:
     def _previews(
         self, pictures: Sequence[Picture], expected: list[jax.Array], programs: SizedPrograms
     ) -> list[Image.Image]:
-        """The pictures, or before the last step what their predicted clean latents stand for."""
-        if made := [picture.image for picture in pictures if picture.image is not None]:
-            return made
+        """The pictures; before the last step, pictures of their predicted clean latents."""
+        if finished := [picture.image for picture in pictures if picture.image is not None]:
+            return finished
         if self._colours is not None:
             return [preview.estimate(np.asarray(clean), self._colours, programs.size) for clean in expected]
         return [preview.to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]

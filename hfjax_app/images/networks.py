@@ -1,4 +1,4 @@
-"""The networks of a pipeline and what devices hold of them; the pipeline itself stays usable as it is."""
+"""The networks of a pipeline and their weights on devices. The pipeline itself is not changed."""
 
 import copy
 from typing import Any, TypeVar
@@ -21,13 +21,13 @@ _Module = TypeVar("_Module", bound=torch.nn.Module)
 def adapted_weights(
     programs: Programs, module: _Module, dtype: Any, files: Checkpoint | None
 ) -> tuple[Weights | Shapes, _Module]:
-    """A network's weights as the programs' devices hold them, or their shapes, and the network that takes them.
+    """A network's transformed weights on the programs' devices (or their shapes), and the network adapted to them.
 
     Args:
-        programs: that they are for.
-        module: a denoiser or an autoencoder; it is read, never changed.
+        programs: use the weights.
+        module: a denoiser or an autoencoder; it is not changed.
         dtype: JAX's, of its floating-point parameters.
-        files: of the weights; None: they are the module's own.
+        files: the weights; None: they are in the module.
     """
     transforms = image_transforms(module, programs.mesh, _torch_dtype(dtype))
     weights = weights_for(programs, module, transforms, checkpoint=files)
@@ -39,12 +39,12 @@ def adapted_weights(
 def text_encoder_weights(
     programs: Programs, encoder: torch.nn.Module, dtype: Any, files: Checkpoint | None
 ) -> Weights | Shapes:
-    """As `adapted_weights`, for a network that takes them as torch has them."""
+    """As `adapted_weights`, for a text encoder, whose weights keep torch's layout."""
     return weights_for(programs, encoder, Transforms(Cast(encoder, _torch_dtype(dtype))), checkpoint=files)
 
 
 def same_tensors(module: _Module) -> _Module:
-    """The module once more, with the same tensors, so that those of one can be replaced and the other keeps its own."""
+    """A copy of the module with the same tensors. Replacing a tensor of one does not change the other."""
     other = copy.copy(module)
     other._parameters, other._buffers = dict(module._parameters), dict(module._buffers)
     other._modules = {name: child and same_tensors(child) for name, child in module._modules.items()}
@@ -52,7 +52,7 @@ def same_tensors(module: _Module) -> _Module:
 
 
 def without_weights(module: _Module) -> _Module:
-    """The module once more, with its parameters on the meta device, tied ones once; buffers are the same."""
+    """A copy of the module with its parameters on the meta device, tied ones once, and the same buffers."""
     other = same_tensors(module)
     parameters: dict[int, torch.nn.Parameter] = {}
     for part in other.modules():

@@ -1,7 +1,7 @@
-"""Noise from a picture's seed: the same on every device, whatever the pictures around it.
+"""Noise from a picture's seed: the same on every device, alone or among other pictures.
 
-The noise that a picture starts from is NumPy's (PCG64), made on the host. What stochastic samplers add at each step is
-made on the device, by jax's counter-based Threefry, which gives the same bits everywhere too.
+The first noise is NumPy's (PCG64), made on the host. The noise that stochastic samplers add at each step is made on the
+device by jax's counter-based Threefry, which also gives the same bits everywhere.
 """
 
 import jax
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def first_noise(seed: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """What a run starts from, and what an encoded picture's spread is sampled with: float32, unit normal."""
+    """The noise of the first step, and the noise that samples an encoded picture's latents: float32, unit normal."""
     generator = np.random.Generator(np.random.PCG64(seed))
     return generator.standard_normal(shape, np.float32), generator.standard_normal(shape, np.float32)
 
@@ -21,6 +21,6 @@ def key_of(seed: int) -> np.ndarray:
 
 
 def step_noise(key: jax.Array, step: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The fresh unit normal noise of one step, float32; `step` counts from 0. To be traced."""
+    """The fresh unit normal noise of one step, float32; `step` counts from 0. Is traced."""
     folded = jax.random.fold_in(jax.random.wrap_key_data(key, impl="threefry2x32"), step)
     return jax.random.normal(folded, shape, jnp.float32)

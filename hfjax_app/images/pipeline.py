@@ -1,10 +1,10 @@
-"""A text-to-image pipeline as compiled programs: read the prompts, encode a picture, denoise by one step, decode.
+"""A text-to-image pipeline as compiled programs: read the prompts, encode a picture, make one denoising step, decode.
 
-The networks are transformers' and diffusers' own, unmodified; `prompt_conditioning.py` finds what the denoiser is
-told, and `denoiser.py` makes a step of it. One picture at a time: a guidance pair keeps a denoiser's arithmetic busy.
-Pictures that are drawn together take turns, each in the same programs as alone, and come out the same to the last
-bit. Where there are several devices, two of them share a guidance pair; each holds all weights, and both
-compute everything else. Another size is another set of programs.
+The networks are transformers' and diffusers' own, unmodified. `prompt_conditioning.py` prepares the denoiser's
+arguments, and `denoiser.py` makes a step. A program takes one picture: a guidance pair keeps the arithmetic units busy.
+Pictures that are drawn together alternate in the same programs, and equal those drawn alone to the last bit. Where
+there are several devices, two of them share a guidance pair; each holds all weights and computes everything else.
+Each size has its own programs.
 """
 
 import threading
@@ -35,35 +35,35 @@ from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
 from hfjax_app.runtime.transforms import calls_at_once
 
 SIZE_STEP = 8
-MOST_PIXELS = 4  # times those of the checkpoint's own size
-_NEUTRAL = "a"
+MOST_PIXELS = 4  # times the pixels of the checkpoint's own size
+_NEUTRAL = "a"  # a prompt to compile with
 
 
 class DiffusionPrograms:
     """The networks of a pipeline on the device, and their programs.
 
     Args:
-        pipeline: on the CPU; it stays usable as it is.
+        pipeline: on the CPU; it is not changed.
         on_report: called with each program's report.
-        alone: whether to prepare for guidance of 1 and less with a program of its own, half as expensive.
-        programs: where to compile; None: for the first two devices of this process, or the only one.
-        dtype: of the networks' weights and of what they compute; latents, guidance, noise and the schedulers' sums are
-            float32. As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
-        checkpoint: the files of the weights, see `checkpoint.fetch_weights`; None: they are the pipeline's own.
+        alone: whether to compile another program for guidance of 1 and less, which costs half as much.
+        programs: compiles; None: for the first two devices of this process, or the only one.
+        dtype: of the networks' weights and computation; latents, guidance, noise and the schedulers' sums are float32.
+            As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
+        checkpoint: the weight files, see `checkpoint.fetch_weights`; None: the weights are in the pipeline.
 
     Raises:
         ModelUnavailable: the pipeline's scheduler can't run in a compiled program, or its files can't be read.
 
     Attributes:
-        size: (width, height) of the pictures that the checkpoint was made for, in pixels.
+        size: (width, height) in pixels of the pictures that the checkpoint was trained for.
         samplers: the schedulers that may be chosen.
-        reader: prompts -> what the denoiser is told.
+        reader: prompts -> the denoiser's conditioning.
         dtype: of the denoiser's and the text encoders' weights.
         vae_dtype: of the autoencoder's.
         network: the denoiser.
-        calls: side by side, where the device is served well by that.
-        vae: the autoencoder, which takes the weights as they are held.
-        everywhere: the place of what is no network's own axis: on both devices of a pair; None without a mesh.
+        calls: runs calls in parallel where that is faster on the device.
+        vae: the autoencoder, adapted to the layout of its weights.
+        everywhere: the sharding of replicated arrays; None without a mesh.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class DiffusionPrograms:
         self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
         self.channels: int = self.vae.config["latent_channels"]
         self.scale: int = 2 ** (len(self.vae.config["block_out_channels"]) - 1)
-        # pixels a side that are one piece for the denoiser: transformers read patches of latents
+        # pixels a side of the denoiser's smallest unit: transformers read patches of latents
         self._patch = self.scale * (module.config.get("patch_size") or 1)
         sample = module.config.sample_size
         height, width = (sample, sample) if isinstance(sample, int) else sample
@@ -111,12 +111,12 @@ class DiffusionPrograms:
 
     @property
     def devices(self) -> int:
-        """How many the programs run on together."""
+        """The number of devices that a program runs on."""
         return 1 if self._programs.mesh is None else self._programs.mesh.size
 
     @property
     def device(self) -> str:
-        """What the programs run on, in words: a device's kind, or "2 x" that."""
+        """The devices that the programs run on, in words: a device's kind, or "2 x" and the kind."""
         mesh = self._programs.mesh
         kind = (jax.local_devices() if mesh is None else mesh.local_devices)[0].device_kind
         return kind if self.devices == 1 else f"{self.devices} x {kind}"
@@ -128,7 +128,7 @@ class DiffusionPrograms:
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes that all networks hold on the device, by the compiler's figures, with a step's arguments."""
+        """Bytes of all networks' weights and a step's arguments on the device, by the compiler's figures."""
         sizes = [sized.argument_bytes for sized in self._sized.values()]
         largest: list[int] = [max(network) for network in zip(*sizes, strict=True)]
         return self.reader.argument_bytes + sum(largest)
@@ -137,7 +137,7 @@ class DiffusionPrograms:
         """(width, height); None stands for the checkpoint's own.
 
         Raises:
-            RequestRejected: not a whole number, not a multiple of what the model takes, too small or too large.
+            RequestRejected: not a whole number, not a multiple of the model's unit, too small or too large.
         """
         given = {"width": width, "height": height}
         own = dict(zip(given, self.size, strict=True))
@@ -159,15 +159,15 @@ class DiffusionPrograms:
         return wide, tall
 
     def compile_seconds(self, size: tuple[int, int]) -> float:
-        """About how long a size's programs take to compile, going by the first size's; 0 if they are warm."""
+        """The estimated compile time of a size's programs, from the first size's; 0 if they are warm."""
         return 0.0 if size in self._sized else self.sized(self.size).compile_seconds
 
     def sized(self, size: tuple[int, int], *, keep: bool = False) -> "SizedPrograms":
-        """The programs for one size, compiled now unless they are there. Thread-safe.
+        """The programs for one size, compiled now unless they are warm. Thread-safe.
 
         Args:
             size: (width, height), checked.
-            keep: for good; of the others the IMAGE_WARM_SIZES that were asked for last are kept.
+            keep: never drop them. Of the other sizes, the IMAGE_WARM_SIZES that were used last are kept.
         """
         if found := self._sized.get(size):
             self._asked_at[size] = time.monotonic()
@@ -190,7 +190,7 @@ class SizedPrograms:
     Attributes:
         size: (width, height) in pixels.
         latent_shape: (1, channels, height, width) of the latents.
-        compile_seconds: what the programs took, or would have taken without the cache.
+        compile_seconds: the programs' compile time, or the time without the cache.
     """
 
     def __init__(self, parts: DiffusionPrograms, programs: Programs, size: tuple[int, int], *, alone: bool):
@@ -224,12 +224,12 @@ class SizedPrograms:
         before = len(programs.reports)
         with programs.together():
             for guidance in (2.0, 1.0) if alone else (2.0,):
-                told = parts.reader.read(_NEUTRAL, "", guidance, size)
-                self._denoisers[told.rows] = Denoiser(
+                conditioning = parts.reader.read(_NEUTRAL, "", guidance, size)
+                self._denoisers[conditioning.rows] = Denoiser(
                     f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
                     programs,
                     parts.network,
-                    told,
+                    conditioning,
                     state,
                     fixed,
                     numbers,
@@ -251,23 +251,24 @@ class SizedPrograms:
                 latents,
                 shardings=parts.everywhere,
             )
-        # Not what has passed since: other models' programs may have been compiled first.
+        # Not the elapsed time: other models' programs may have been compiled first.
         self.compile_seconds = sum(report.seconds + report.saved for report in programs.reports[before:])
 
     def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Conditioning:
-        """What the denoiser is told of the prompts, on the device; a guidance scale of 1 and less is none."""
+        """The conditioning for the prompts, on the device. A guidance scale of 1 or less means no guidance."""
         guided = guidance_scale > 1 or 1 not in self._denoisers
-        told = self._parts.reader.read(
+        conditioning = self._parts.reader.read(
             prompt, negative_prompt, max(guidance_scale, 1.0 + 2**-10) if guided else guidance_scale, self.size
         )
-        return replace(told, arrays=self.put(self._denoisers[told.rows].arranged(told.arrays)))
+        denoiser = self._denoisers[conditioning.rows]
+        return replace(conditioning, arrays=self.put(denoiser.arranged(conditioning.arrays)))
 
     def put(self, arrays: Any) -> Any:
-        """A pytree of arrays where the programs want them, so that no step copies them again."""
+        """A pytree of arrays on the programs' devices, so that no step copies them again."""
         return jax.device_put(arrays, self._parts.everywhere)
 
     def start(self, latents: np.ndarray) -> dict[str, jax.Array]:
-        """A run's state on the device: latents (float32, `latent_shape`), history and memory."""
+        """The state before the first step, on the device: latents (float32, `latent_shape`), history and memory."""
         history = np.zeros((self._parts.samplers.depth - 1, 2, *self.latent_shape), np.float32)
         state: dict[str, jax.Array] = self.put(
             {"latents": latents, "memory": np.zeros_like(latents), "history": history}
@@ -275,15 +276,20 @@ class SizedPrograms:
         return state
 
     def denoise(
-        self, state: dict[str, jax.Array], told: Conditioning, fixed: dict[str, Any], schedule: Schedule, step: int
+        self,
+        state: dict[str, jax.Array],
+        conditioning: Conditioning,
+        fixed: dict[str, Any],
+        schedule: Schedule,
+        step: int,
     ) -> tuple[dict[str, jax.Array], jax.Array]:
-        """One step: (next state, predicted clean latents). `state` is used up.
+        """One step: (next state, predicted clean latents). `state` is donated.
 
         Args:
-            state: of the step before, or `start`'s.
-            told: `read`'s.
-            fixed: what stays the same for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
-            schedule: of a depth that `samplers` gives.
+            state: from the step before, or from `start`.
+            conditioning: from `read`.
+            fixed: constant for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
+            schedule: from `samplers`.
             step: from 0.
         """
         numbers = {
@@ -294,20 +300,20 @@ class SizedPrograms:
             "noising": schedule.noising[step + 1],
             "step": np.int32(step),
         }
-        return self._denoisers[told.rows](state, told.arrays, fixed, numbers)
+        return self._denoisers[conditioning.rows](state, conditioning.arrays, fixed, numbers)
 
     def decode(self, latents: jax.Array) -> np.ndarray:
         """Latents to pixels, float32 [height, width, 3], 0 to 1."""
         return np.asarray(self._decode(self._parts.decoder_weights, latents))
 
     def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
-        """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled from the encoder's spread with `noise`."""
+        """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled with `noise` from their distribution."""
         latents: jax.Array = self._encode(self._parts.encoder_weights, pixels, noise)
         return latents
 
     @property
     def argument_bytes(self) -> tuple[int, int, int]:
-        """Of the denoiser's largest program, the decoder's and the encoder's."""
+        """Bytes of the arguments of the denoiser's largest program, the decoder's and the encoder's."""
         denoiser = max(denoiser.argument_bytes for denoiser in self._denoisers.values())
         return denoiser, argument_bytes(self._decode), argument_bytes(self._encode)
 

@@ -1,6 +1,6 @@
-"""What a text-to-image model needs of its device: programs compiled from its configs, for one that need not be here.
+"""What a text-to-image model needs of its devices: its programs are compiled from its configs, without the devices.
 
-Reads no weights. Does not judge whether that is too much: `planning/` does.
+Reads no weights. Does not decide whether the model fits: `planning/` does.
 """
 
 import os
@@ -21,19 +21,19 @@ from hfjax_app.runtime.tracing import why_untraceable
 
 
 class ImagePlanner:
-    """One pipeline's configs, looked at without its weights.
+    """Plans one pipeline from its configs, without its weights.
 
     Args:
         source: a folder in diffusers' layout or a hub id.
-        sizes: (width, height) of more pictures than the checkpoint's own to compile for.
+        sizes: (width, height) of pictures to compile for besides the checkpoint's own.
         dtype: "float32", "bfloat16" or "float16".
 
     Raises:
-        ModelUnavailable: no such model, or it is none that can be served, and why.
+        ModelUnavailable: there is no such model, or it can't be served; says why.
 
     Attributes:
         facts: from the configs.
-        weights: bytes on each device that holds the model: one, or two that share each guidance pair.
+        weights: bytes on each device that holds the model: one device, or two that share each guidance pair.
     """
 
     def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = (), dtype: str):
@@ -54,20 +54,20 @@ class ImagePlanner:
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ModelPlan:
-        """Compile every program for the first two of these devices, as the app does; reports come as each is ready.
+        """Compile every program for the first two of these devices, as the app does; `on_report` gets each report.
 
         Raises:
-            ModelUnavailable: the architecture can't be traced or compiled, and why.
-            RequestRejected: one of the sizes is none that the model can draw.
+            ModelUnavailable: the architecture can't be traced or compiled; says why.
+            RequestRejected: the model can't draw one of the sizes.
         """
         programs = Programs(on_report, mesh_of(devices[:PAIR]), planned=True)
         resident, too_large = self.weights, None
         try:
             dtype = mappings.t2j_dtype(self._dtype)
-            made = DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs, dtype=dtype)
+            compiled = DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs, dtype=dtype)
             for size in self._sizes:
-                made.sized(made.checked_size(*size), keep=True)
-            resident = max(resident, made.argument_bytes)
+                compiled.sized(compiled.checked_size(*size), keep=True)
+            resident = max(resident, compiled.argument_bytes)
         except ProgramTooLarge as error:
             too_large = str(error)
         except HfjaxError:

@@ -1,11 +1,11 @@
-"""Small pictures of half-denoised latents, cheap enough to be made at every step."""
+"""Small pictures of partly denoised latents, cheap enough for every step."""
 
 from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
 
-# Up to this many pixels a side the decoder itself is cheap next to a denoising step.
+# Up to this many pixels a side, decoding costs little next to a denoising step.
 MAX_DECODED = 128
 _BLOCK = 8
 
@@ -16,9 +16,9 @@ def to_picture(pixels: np.ndarray) -> Image.Image:
 
 
 def fit_colours(decode: Callable[[np.ndarray], np.ndarray], latent_shape: tuple[int, ...]) -> np.ndarray:
-    """The affine map from a latent's channels to the colour it stands for, by least squares against the decoder.
+    """The affine map from a latent's channels to its colour, by least squares against the decoder.
 
-    The decoder is shown patches of constant random latents, and its pixels are averaged over each latent.
+    The decoder gets patches of constant random latents; its pixels are averaged over each latent.
 
     Args:
         decode: latents (float32, `latent_shape`) to pixels [height, width, 3].

@@ -1,8 +1,8 @@
-"""What a denoiser is told besides latents and time: found by the pipeline's own `__call__`, up to its denoiser.
+"""A denoiser's arguments besides latents and timestep, prepared by the pipeline's own `__call__`.
 
 Each of diffusers' pipeline classes prepares its denoiser's arguments in its own way: one to three text encoders, pooled
-states, sizes, masks. So the class's own code prepares them here, unmodified: its text encoders' forwards are compiled
-programs, and its denoiser's forward notes its arguments and leaves. Does not run the denoiser.
+states, sizes, masks. So the class's own code runs here, unmodified: its text encoders' forwards are compiled programs,
+and its denoiser's forward records its arguments and ends the call. Does not run the denoiser.
 """
 
 import copy
@@ -26,7 +26,7 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import Programs, argument_bytes
 
-# Not every class has these; where it does, its `__call__` would change the size or the prompt behind our back.
+# Options of some classes, whose defaults would change the size or the prompt.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False}
 
 
@@ -36,11 +36,11 @@ class _Reached(Exception):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conditioning:
-    """The arguments of one call of the denoiser, but for the latents and the time.
+    """The arguments of one call of the denoiser, except the latents and the timestep.
 
     Attributes:
-        arrays: those that are tensors, in any pytree, as NumPy arrays (float32, int32 or bool).
-        rows: latents that the denoiser is given for one picture: 2 with guidance (without the prompt, with it), else 1.
+        arrays: the tensors among them, in any pytree, as NumPy arrays (float32, int32 or bool).
+        rows: rows of latents for one picture: 2 with guidance (without the prompt, with it), else 1.
     """
 
     arrays: Any
@@ -48,16 +48,16 @@ class Conditioning:
 
 
 class PromptReader:
-    """A pipeline's text encoders on the device, and its own way from prompts to the denoiser's arguments.
+    """A pipeline's text encoders on the device, and its own code from prompts to the denoiser's arguments.
 
     Args:
-        pipeline: on the CPU; it stays usable as it is.
-        programs: where programs are compiled; each text encoder's at its first prompt.
+        pipeline: on the CPU; it is not changed.
+        programs: compiles; each text encoder's program at its first prompt.
         dtype: of the text encoders' weights.
-        checkpoint: the files of the weights; None: they are the pipeline's own.
+        checkpoint: the weight files; None: the weights are in the pipeline.
 
     Attributes:
-        takes_negative: whether the pipeline has a negative prompt.
+        takes_negative: whether the pipeline takes a negative prompt.
     """
 
     def __init__(
@@ -81,28 +81,28 @@ class PromptReader:
         self._denoiser = denoiser_name(pipeline)
         network = getattr(pipeline, self._denoiser)
         self._signature = inspect.signature(network.forward)
-        # While a network is traced, for a size that another visitor asked for, its parameters are the trace's; and a
-        # pipeline looks at the denoiser's and the autoencoder's, for their dtype and device.
+        # A pipeline reads the dtype and device of the denoiser's and the autoencoder's parameters. While another thread
+        # traces a network for a new size, these are tracers, so the pipeline here has copies.
         setattr(self._pipeline, self._denoiser, _with_forward(same_tensors(network), self._note))
         self._pipeline.vae = same_tensors(pipeline.vae)
         accepted = inspect.signature(pipeline.__call__).parameters
         self.takes_negative = "negative_prompt" in accepted
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
-        self._lock = threading.Lock()  # tokenizers and pipelines keep state, which threads must not share
+        self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
         self._noted: dict[str, Any] = {}
-        self._told_how: dict[int, tuple[Any, list[Any]]] = {}
+        self._structures: dict[int, tuple[Any, list[Any]]] = {}  # by rows: of the arguments, and the other leaves
 
     def read(self, prompt: str, negative_prompt: str, guidance_scale: float, size: tuple[int, int]) -> Conditioning:
-        """What the denoiser is told for one picture.
+        """The conditioning for one picture.
 
         Args:
             prompt: what to draw.
-            negative_prompt: what to stay away from; blank is as if it were not given.
-            guidance_scale: over 1, both prompts count.
+            negative_prompt: what to avoid; a blank one is ignored.
+            guidance_scale: above 1, both prompts are used.
             size: (width, height) of the picture in pixels.
 
         Raises:
-            ModelUnavailable: at the first call: the pipeline uses its denoiser in another way than programs do.
+            ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.
         """
         negative = {"negative_prompt": negative_prompt} if negative_prompt.strip() else {}
         with self._lock:
@@ -123,38 +123,41 @@ class PromptReader:
             self._check(len(latents), time)
         noted["timestep"] = time.ndim
         noted.pop("return_dict", None)
-        leaves, how = torch_pytree.tree_flatten(noted)
+        leaves, structure = torch_pytree.tree_flatten(noted)
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self._told_how.setdefault(len(latents), (how, rest))
+        self._structures.setdefault(len(latents), (structure, rest))
         return Conditioning(arrays=arrays, rows=len(latents))
 
     def call(self, network: torch.nn.Module, rows: int, latents: Any, timestep: Any, arrays: Any) -> torch.Tensor:
-        """Call the denoiser as the pipeline does; torch code to be traced.
+        """Call the denoiser as the pipeline does. Is traced.
 
         Args:
             network: the denoiser.
-            rows: Conditioning's.
+            rows: `Conditioning.rows`.
             latents: of one row or all.
-            timestep: of all of them.
-            arrays: Conditioning's for these rows, as torch tensors.
+            timestep: of all rows.
+            arrays: `Conditioning.arrays` of these rows, as torch tensors.
         """
-        how, rest = self._told_how[rows]
+        structure, rest = self._structures[rows]
         leaves = [plain if tensor is None else tensor for tensor, plain in zip(arrays, rest, strict=True)]
-        arguments = torch_pytree.tree_unflatten(leaves, how)
-        # some denoisers are told the time once, others once for each of the latents
+        arguments = torch_pytree.tree_unflatten(leaves, structure)
+        # some denoisers take one timestep, others one for each row
         arguments["timestep"] = timestep.expand(len(latents)) if arguments["timestep"] else timestep
         predicted: torch.Tensor = network(latents, **arguments, return_dict=False)[0]
         return predicted
 
     def _check(self, rows: int, time: torch.Tensor) -> None:
-        """Guidance is of a pair of rows in one call, and the time the scheduler's own; else pictures would be wrong."""
+        """Refuse a pipeline whose timestep is not the scheduler's, or that calls its denoiser once for each row.
+
+        The programs would draw other pictures than the pipeline.
+        """
         name, pipeline = type(self._pipeline).__name__, self._pipeline
-        told, scheduled = float(time.flatten()[0]), float(pipeline.scheduler.timesteps[0])
-        if abs(told - scheduled) > 1e-3 * abs(scheduled):
+        passed, scheduled = float(time.flatten()[0]), float(pipeline.scheduler.timesteps[0])
+        if abs(passed - scheduled) > 1e-3 * abs(scheduled):
             raise ModelUnavailable(
-                f"{name} can't run in compiled programs: it tells its denoiser a time of its own, {told:g} where the "
-                f"scheduler's is {scheduled:g}"
+                f"{name} can't run in compiled programs: it passes its denoiser a time of its own, {passed:g} where "
+                f"the scheduler's is {scheduled:g}"
             )
         if rows == 1 and getattr(pipeline, "do_classifier_free_guidance", False):
             raise ModelUnavailable(
@@ -163,11 +166,11 @@ class PromptReader:
 
     @property
     def argument_bytes(self) -> int:
-        """Bytes that the text encoders hold on the device, by the compiler's figures."""
+        """Bytes of the text encoders' weights and arguments on the device, by the compiler's figures."""
         return sum(encoder.argument_bytes for encoder in self._encoders.values())
 
     def cut(self, prompt: str) -> str:
-        """The end of a prompt that no text encoder reads; "" where one of them reads everything."""
+        """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""
         return min((self._cut(name, encoder, prompt) for name, encoder in self._encoders.items()), key=len, default="")
 
     def _cut(self, name: str, encoder: "CompiledForward", prompt: str) -> str:
@@ -178,7 +181,7 @@ class PromptReader:
         if len(whole.input_ids) <= limit:
             return ""
         special = [i for i, (begin, end) in enumerate(whole.offset_mapping) if begin == end]
-        closing = sum(1 for i in special if i > 0)  # the end token takes the last place that is read
+        closing = sum(1 for i in special if i > 0)  # the end token takes the last position
         return prompt[whole.offset_mapping[limit - closing][0] :].strip()
 
     def _note(self, *args: Any, **kwargs: Any) -> None:
@@ -191,61 +194,61 @@ class CompiledForward:
 
     Args:
         name: of the programs.
-        module: on the CPU; not changed.
-        weights: its own on the device, or for planned programs their shapes. It computes in their dtype; results are
-            float32.
-        programs: where they are compiled.
+        module: on the CPU; it is not changed.
+        weights: its weights on the device, or for planned programs their shapes. It computes in their dtype; results
+            are float32.
+        programs: compiles.
     """
 
     def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
         self._name, self._module, self._weights, self._programs = name, module, weights, programs
         self._compiled: dict[Any, tuple[Any, list[Any]]] = {}
-        self.longest = 0  # tokens of the longest sequence that it was given
+        self.longest = 0  # tokens of the longest sequence so far
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the module's forward; compiles at the first arguments of their shape."""
-        leaves, how = torch_pytree.tree_flatten((args, kwargs))
+        """As the module's forward. Compiles at the first arguments of a shape."""
+        leaves, structure = torch_pytree.tree_flatten((args, kwargs))
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         shapes = [None if array is None else (array.shape, str(array.dtype)) for array in arrays]
-        key = str((how, rest, shapes))
+        key = str((structure, rest, shapes))
         if key not in self._compiled:
             self.longest = max([self.longest, *(array.shape[-1] for array in arrays if array is not None)])
-            self._compiled[key] = self._compile(how, rest, arrays)
-        program, [made] = self._compiled[key]
-        if self._programs.planned:  # what comes next looks at shapes only
+            self._compiled[key] = self._compile(structure, rest, arrays)
+        program, [result_spec] = self._compiled[key]
+        if self._programs.planned:  # zeros are enough: the caller reads shapes only
             results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in program.out_info]
         else:
             results = [torch.from_numpy(np.array(leaf)) for leaf in program(self._weights, arrays)]
-        return torch_pytree.tree_unflatten(results, made)
+        return torch_pytree.tree_unflatten(results, result_spec)
 
     @property
     def argument_bytes(self) -> int:
-        """Of its largest program; they share the weights."""
+        """Bytes of the arguments of the largest program; the programs share the weights."""
         return max((argument_bytes(program) for program, _ in self._compiled.values()), default=0)
 
-    def _compile(self, how: Any, rest: list[Any], arrays: list[Any]) -> tuple[Any, list[Any]]:
-        made: list[Any] = []
+    def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Any, list[Any]]:
+        specs: list[Any] = []  # of the results; the trace fills it
 
         def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
             leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
-            args, kwargs = torch_pytree.tree_unflatten(leaves, how)
+            args, kwargs = torch_pytree.tree_unflatten(leaves, structure)
             results, spec = torch_pytree.tree_flatten(module(*args, **kwargs))
-            made.append(spec)
+            specs.append(spec)
             return [result.float() if result.is_floating_point() else result for result in results]
 
         name = self._name if not self._compiled else f"{self._name}_{len(self._compiled) + 1}"
         program = self._programs.compile(name, pure_function(self._module, forward), self._weights, arrays)
-        return program, made
+        return program, specs
 
 
 def shapes_of(arrays: Any) -> Any:
-    """The same pytree with shapes and dtypes in the place of arrays."""
+    """The same pytree with shapes and dtypes instead of arrays."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.asarray(array).dtype), arrays)
 
 
 def _with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch.nn.Module:
-    """The module with another forward; everything else is shared, and the module itself stays as it is."""
+    """A copy of the module with another forward; it shares everything else with the module."""
     changed = copy.copy(module)
     changed.forward = forward
     return changed

@@ -1,4 +1,4 @@
-"""What a user may ask of an image model, checked before anything is computed."""
+"""Requests to an image model, checked before anything is computed."""
 
 import secrets
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MAX_IMAGES = 4
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageRequest:
-    """One request whose values are within the limits; `checked` makes it. Fields as in `ImageGenerator.generate`.
+    """One request whose values are within the limits. Other fields are as in `ImageGenerator.generate`.
 
     Attributes:
         seeds: one for each picture.
@@ -41,11 +41,11 @@ class ImageRequest:
 
     @property
     def start(self) -> int:
-        """Steps left out because the picture to start from is there already; as in diffusers."""
+        """The first steps that are left out with a picture to start from; as in diffusers."""
         return 0 if self.image is None else self.steps - min(int(self.steps * self.strength), self.steps)
 
     def latent_mask(self, scale: int) -> np.ndarray:
-        """The mask as a step takes it, float32 [1, 1, height, width]; without one all ones."""
+        """The mask in a step's form, float32 [1, 1, height, width]; all ones without a mask."""
         if self.mask is None:
             return np.ones((1, 1, self.size[1] // scale, self.size[0] // scale), np.float32)
         return self.mask[None, None].astype(np.float32)
@@ -55,7 +55,7 @@ def whole_number(name: str, value: object, low: int, high: int) -> int:
     """The value as an int.
 
     Raises:
-        RequestRejected: it is not one, or out of range.
+        RequestRejected: it is not a whole number, or out of range.
     """
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not low <= value <= high:
         raise RequestRejected(f"{name} = {value!r}: must be a whole number from {low} to {high}")
@@ -74,7 +74,7 @@ def real_number(name: str, value: object, low: float, high: float) -> float:
 
 
 def checked_prompts(prompt: object, negative_prompt: object) -> tuple[str, str]:
-    """Both, if a tokenizer can take them.
+    """Both prompts, if a tokenizer can take them.
 
     Raises:
         RequestRejected: see `checked_text`.
@@ -84,7 +84,7 @@ def checked_prompts(prompt: object, negative_prompt: object) -> tuple[str, str]:
 
 
 def checked_seeds(seed: object, images: object) -> tuple[int, ...]:
-    """A seed for each picture: the given one (None: one of 32 bits, drawn now) and those that follow it.
+    """A seed for each picture: the given one (None: a random one of 32 bits) and the following ones.
 
     Raises:
         RequestRejected: a value is out of range.
@@ -102,7 +102,7 @@ def check_before_loading(
     guidance_scale: object = None,
     seed: object = None,
 ) -> None:
-    """Refuse what no model draws; sizes, schedulers and the most steps are each model's own. None is its default.
+    """Refuse values that no model takes. Sizes, schedulers and the most steps depend on the model. None is its default.
 
     Raises:
         RequestRejected: the value and the limit.
@@ -118,16 +118,16 @@ def check_before_loading(
 def checked_picture(
     image: object, mask: object, size: tuple[int, int], scale: int
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The picture to start from as an array of the wanted size, and the mask in latents, as `ImageRequest` has them.
+    """The picture to start from and the mask in the form of `ImageRequest`.
 
     Args:
-        image: a PIL picture, or None. It is enlarged or shrunk to cover the size, and its edges are cut.
+        image: a PIL picture, or None. It is scaled to cover the size, and its edges are cut.
         mask: a PIL picture of any size, white where to draw, or None.
         size: (width, height).
-        scale: pixels a side that are one latent.
+        scale: pixels a side for each latent.
 
     Raises:
-        RequestRejected: not pictures, a mask alone, or see `checked_mask`.
+        RequestRejected: not pictures, a mask without a picture, or as `checked_mask`.
     """
     picture, drawn = _picture_or_none("image", image), _picture_or_none("mask", mask)
     if picture is None:
@@ -145,10 +145,10 @@ def _picture_or_none(name: str, value: object) -> Image.Image | None:
 
 
 def checked_mask(mask: Image.Image, size: tuple[int, int], scale: int) -> np.ndarray:
-    """A mask in latents, bool [height, width]: the nearest pixel's, as in diffusers. Arguments as in `checked_picture`.
+    """A mask in latents, bool [height, width], by the nearest pixel as in diffusers. Arguments: see `checked_picture`.
 
     Raises:
-        RequestRejected: there is nothing to draw, in latents.
+        RequestRejected: the mask covers no latent.
     """
     drawn = np.asarray(_covering(mask.convert("L"), size, Image.Resampling.NEAREST)) >= 128
     if not drawn.any():
@@ -162,11 +162,11 @@ def checked_mask(mask: Image.Image, size: tuple[int, int], scale: int) -> np.nda
 
 
 def _covering(picture: Image.Image, size: tuple[int, int], resampling: Image.Resampling) -> Image.Image:
-    """The picture scaled and cut around its middle so that it fills the size exactly."""
+    """The picture scaled and cut around its middle to exactly this size."""
     if picture.size == size:
         return picture
     factor = max(size[0] / picture.width, size[1] / picture.height)
-    # A quotient can be a little more than the side that it stands for, and a box outside the picture is refused.
+    # By rounding, a quotient can exceed the picture's side; Pillow refuses a box outside the picture.
     wide, tall = min(size[0] / factor, picture.width), min(size[1] / factor, picture.height)
     left, top = (picture.width - wide) / 2, (picture.height - tall) / 2
     return picture.resize(size, resampling, box=(left, top, left + wide, top + tall))

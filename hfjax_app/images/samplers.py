@@ -1,4 +1,4 @@
-"""The schedulers that a user may choose from, each diffusers' own class on the checkpoint's own configuration."""
+"""The schedulers that a user can choose from: diffusers' classes with the checkpoint's configuration."""
 
 import functools
 import inspect
@@ -17,9 +17,9 @@ from diffusers.schedulers import KarrasDiffusionSchedulers
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images.schedule import Schedule, probe
 
-# Any number of steps that is long enough for a multistep scheduler to reach its full order.
+# Enough steps for a multistep scheduler to reach its full order.
 _USUAL_STEPS = 20
-_KEPT = 256
+_CACHED = 256
 _CHOICES: dict[str, tuple[Any, dict[str, Any]]] = {
     "DDIM": (DDIMScheduler, {"clip_sample": False, "thresholding": False}),
     "Euler": (EulerDiscreteScheduler, {}),
@@ -32,20 +32,20 @@ _NAMES = {kind: name for name, (kind, _) in _CHOICES.items()}
 
 
 class Samplers:
-    """The choices for one checkpoint, and their schedules.
+    """The schedulers for one checkpoint, and their schedules.
 
     Args:
-        scheduler: the checkpoint's own; it is the default and is not changed.
+        scheduler: the checkpoint's own. It is the default, and is not changed.
 
     Raises:
-        ModelUnavailable: it can't run in a compiled program; says why.
+        ModelUnavailable: this scheduler can't run in a compiled program; says why.
 
     Attributes:
-        default: the name of the checkpoint's own scheduler, or its class's name where it is none of the known ones.
-        names: every choice, the default first. Only those that were made for the same kind of diffusion; LCM is among
-            them, though only models distilled for it draw well with it.
-        max_steps: the most steps that a schedule can have been asked for.
-        depth: pairs of (sample, model output) that the deepest choice looks at, see `schedule.py`.
+        default: the name of the checkpoint's own scheduler, or its class's name where it is not a known one.
+        names: every scheduler, the default first. They are for the same kind of diffusion; LCM is included, though only
+            models distilled for it draw well with it.
+        max_steps: the most steps of a schedule.
+        depth: the most pairs of (sample, model output) that one of the schedulers uses, see `schedule.py`.
     """
 
     def __init__(self, scheduler: Any):
@@ -56,7 +56,7 @@ class Samplers:
         usual = min(_USUAL_STEPS, self.max_steps)
         try:
             self.depth = probe(scheduler, usual).depth
-        except Exception as error:  # NotLinear, or what a class that isn't meant for such a pipeline raises
+        except Exception as error:  # NotLinear, or any error of a class for another kind of pipeline
             raise ModelUnavailable(
                 f"{kind.__name__} can't run in a compiled program: {error}; save the pipeline with DDIMScheduler "
                 "(clip_sample false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
@@ -68,11 +68,11 @@ class Samplers:
             try:
                 other = choice.from_config(_config_for(choice, scheduler) | options)
                 depth = probe(other, usual).depth
-            except Exception:  # it does not know the checkpoint's kind of prediction or of schedule
+            except Exception:  # it does not support the checkpoint's kind of prediction or of schedule
                 continue
             self._schedulers[name] = other
             self.depth = max(self.depth, depth)
-        self._cached = functools.lru_cache(maxsize=_KEPT)(self._probed)
+        self._cached = functools.lru_cache(maxsize=_CACHED)(self._probed)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -98,8 +98,10 @@ class Samplers:
 
 
 def _config_for(choice: Any, scheduler: Any) -> dict[str, Any]:
-    """What `from_config` of another class would take of a scheduler's configuration: what was set, not its own class's
-    defaults. Names that the other class has not are left out here: diffusers would log them, at every probe.
+    """The part of a scheduler's configuration for `from_config` of another class.
+
+    It has the values that were set, without the defaults of the scheduler's own class. Names that the other class
+    lacks are left out: diffusers would log them at every probe.
     """
     accepted = inspect.signature(choice).parameters.keys() - set(scheduler.config.get("_use_default_values", ()))
     return {name: value for name, value in scheduler.config.items() if name in accepted}

@@ -2,12 +2,12 @@
 
 diffusers' schedulers keep Python state and branch on it, so they can't be traced. But a sampler's step is linear: the
 next sample is a weighted sum of the latest samples and model outputs, of fresh noise where the sampler is stochastic
-(Euler ancestral, LCM), and of a sample that the scheduler itself remembers (UniPC's corrected one), with weights that
-depend on the step alone (DDIM, arXiv:2010.02502, equation 12; multistep solvers add earlier outputs). The weights are
-found by running the real scheduler class on unit vectors, and checked on random ones. So diffusers decides what a step
-does, any number of steps of any of its schedulers runs in one program, and the latents stay on the device.
+(Euler ancestral, LCM), and of a sample that the scheduler keeps (UniPC's corrected one), with weights that depend on
+the step alone (DDIM, arXiv:2010.02502, equation 12; multistep solvers add earlier outputs). The weights are found by
+running the scheduler's own class on unit vectors, and checked on random ones. So steps follow diffusers, one program
+runs any number of steps of any of its schedulers, and the latents stay on the device.
 
-Does not cover samplers that clip or threshold (not linear), nor those that draw noise other than with torch.randn.
+Does not cover samplers that clip or threshold (not linear) or draw noise without torch.randn.
 """
 
 from collections.abc import Iterator
@@ -19,21 +19,21 @@ import torch
 from diffusers import DDIMScheduler
 from torch.overrides import TorchFunctionMode
 
-MAX_DEPTH = 6  # PNDM, the deepest of diffusers' usual ones, looks at five pairs
+MAX_DEPTH = 6  # PNDM, the deepest of diffusers' usual schedulers, uses five pairs
 
 
 class NotLinear(Exception):
-    """The scheduler's steps are no weighted sums of a few samples and outputs; the message says what was seen."""
+    """The scheduler's steps are not weighted sums of a few samples and outputs; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """The numbers of one denoising run of N steps.
+    """The numbers of N denoising steps.
 
     Attributes:
-        noise_scale: factor of the unit normal noise that a run without a picture to start from begins with.
-        timesteps: float32 [N], what the denoiser is told.
-        input_scales: float32 [N], factor of the sample before the denoiser sees it.
+        noise_scale: factor of the unit normal noise that is the first sample, without a picture to start from.
+        timesteps: float32 [N], the denoiser's timesteps.
+        input_scales: float32 [N], factor of the sample at the denoiser's input.
         coefficients: float32 [N, depth, 2, 3]: step, age in steps, (sample, model output), (next sample, predicted
             clean sample, remembered sample). Age 0 is the step itself.
         extras: float32 [N, 2, 3]: step, (remembered sample, fresh unit normal noise), the same three results.
@@ -50,19 +50,19 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Denoiser calls in the run; a scheduler may make one or two more than it was asked for."""
+        """The number of denoiser calls; some schedulers make one or two more than requested."""
         return len(self.timesteps)
 
     @property
     def depth(self) -> int:
-        """Pairs of (sample, model output) that a step looks at, its own included."""
+        """Pairs of (sample, model output) that a step uses, its own included."""
         return int(self.coefficients.shape[1])
 
     def padded(self, depth: int) -> "Schedule":
         """The same schedule with zeros for older pairs, so that all schedules share a program.
 
         Raises:
-            NotLinear: it looks at more than `depth` pairs.
+            NotLinear: it uses more than `depth` pairs.
         """
         if self.depth > depth:
             raise NotLinear(f"it looks back {self.depth - 1} steps here, and {depth - 1} elsewhere")
@@ -86,27 +86,27 @@ class GivenNoise(TorchFunctionMode):
 
 
 def probe(scheduler: Any, steps: int, start: int = 0) -> Schedule:
-    """The schedule of a diffusers scheduler for `steps` steps. The scheduler itself is left as it is.
+    """The schedule of a diffusers scheduler for `steps` steps. The scheduler is not changed.
 
     Args:
         scheduler: of any class; its configuration counts, its state does not.
-        steps: what `set_timesteps` is told.
-        start: steps left out at the beginning, for a run that starts from a noised picture.
+        steps: the argument of `set_timesteps`.
+        start: steps left out at the beginning, to start from a noised picture.
 
     Raises:
-        NotLinear: see the module's text.
-        Exception: whatever the scheduler raises where it can't do this number of steps.
+        NotLinear: see the module's docstring.
+        Exception: the scheduler can't do this number of steps.
     """
     count = len(_timesteps(_fresh(scheduler, steps), start))
     units = np.eye(4 * count).reshape(4, count, 4 * count)
-    run = _run(scheduler, steps, start, *units)
+    probed = _run_scheduler(scheduler, steps, start, *units)
     # from [step, result, 4 * count] to [step, given at step, (sample, output, noise, memory), result]
-    weights = run.results.reshape(count, 3, 4, count).transpose(0, 3, 2, 1)
-    if not np.isfinite(weights).all() or not np.isfinite(run.input_scales).all():
+    weights = probed.results.reshape(count, 3, 4, count).transpose(0, 3, 2, 1)
+    if not np.isfinite(weights).all() or not np.isfinite(probed.input_scales).all():
         raise NotLinear("its formulas divide by zero for this schedule")
 
     random = np.random.default_rng(0).standard_normal((4, count, 16)) * 3
-    seen = _run(scheduler, steps, start, *random).results
+    seen = _run_scheduler(scheduler, steps, start, *random).results
     expected = np.einsum("nasc,sav->ncv", weights, random)
     size = np.einsum("nasc,sav->ncv", np.abs(weights), np.abs(random))
     if not (np.abs(seen - expected) <= 1e-4 * (size + 1)).all():
@@ -124,26 +124,26 @@ def probe(scheduler: Any, steps: int, start: int = 0) -> Schedule:
         for age in range(min(depth, step + 1)):
             coefficients[step, age] = pairs[step, step - age]
     return Schedule(
-        noise_scale=run.noise_scale,
-        timesteps=run.timesteps.astype(np.float32),
-        input_scales=run.input_scales.astype(np.float32),
+        noise_scale=probed.noise_scale,
+        timesteps=probed.timesteps.astype(np.float32),
+        input_scales=probed.input_scales.astype(np.float32),
         coefficients=coefficients,
         extras=extras[range(count), range(count)].astype(np.float32),
-        noising=run.noising.astype(np.float32),
+        noising=probed.noising.astype(np.float32),
     )
 
 
 def _fresh(scheduler: Any, steps: int) -> Any:
-    """A scheduler of the same class and configuration, set to a number of steps: schedulers remember earlier calls."""
+    """A new scheduler of the same class and configuration, set to a number of steps: schedulers have state."""
     fresh = type(scheduler).from_config(scheduler.config)
     fresh.set_timesteps(steps)
     return fresh
 
 
 def _timesteps(scheduler: Any, start: int) -> list[torch.Tensor]:
-    """The scheduler's timesteps from the `start`th step on; of "trailing" ones without those below zero.
+    """The scheduler's timesteps from the `start`th step on, without negative ones of "trailing" spacing.
 
-    diffusers counts trailing ones down in floating point and, for 61 of 1000 steps, arrives at -1 after the last.
+    diffusers counts trailing timesteps down in floating point and, for 61 of 1000 steps, adds -1 after the last.
     """
     trailing = scheduler.config.get("timestep_spacing") == "trailing"
     first = start * getattr(scheduler, "order", 1)
@@ -151,10 +151,11 @@ def _timesteps(scheduler: Any, start: int) -> list[torch.Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Run:
-    """What a scheduler made of given values; all arrays float64, fields as in Schedule.
+class _SchedulerResults:
+    """A scheduler's results for given values. Arrays are float64; other fields are as in Schedule.
 
-    results: [step, (next, clean, memory), values].
+    Attributes:
+        results: [step, (next, clean, memory), values].
     """
 
     noise_scale: float
@@ -164,7 +165,7 @@ class _Run:
     results: np.ndarray
 
 
-def _run(
+def _run_scheduler(
     scheduler: Any,
     steps: int,
     start: int,
@@ -172,8 +173,8 @@ def _run(
     outputs: np.ndarray,
     noises: np.ndarray,
     memories: np.ndarray,
-) -> _Run:
-    """Run the scheduler with samples, model outputs, noise and memories that are given, each float64 [step, values]."""
+) -> _SchedulerResults:
+    """Run the scheduler with given samples, model outputs, noise and memories, each float64 [step, values]."""
     fresh = _fresh(scheduler, steps)
     schedule = _timesteps(fresh, start)
     if hasattr(fresh, "set_begin_index"):
@@ -200,7 +201,7 @@ def _run(
         memory = fresh.last_sample if remembers else torch.zeros_like(x)
         results.append(np.stack([r.double().flatten() for r in (result.prev_sample, predicted, memory)]))
         noising.append(_noising(fresh, schedule[i + 1]) if i + 1 < len(schedule) else (1.0, 0.0))
-    return _Run(
+    return _SchedulerResults(
         noise_scale=float(getattr(fresh, "init_noise_sigma", 1.0)),
         timesteps=np.array([float(t) for t in schedule]),
         input_scales=np.array(scales),
@@ -210,7 +211,7 @@ def _run(
 
 
 def _noising(scheduler: Any, t: torch.Tensor) -> tuple[float, float]:
-    """The factors of a clean sample and of noise in a sample as noisy as one before the step at `t`."""
+    """The factors of a clean sample and of noise in a sample before the step at `t`."""
     clean, noise = torch.eye(2, dtype=torch.float64).reshape(2, 1, 1, 1, 2)
     if hasattr(scheduler, "add_noise"):
         mixed = scheduler.add_noise(clean, noise, t.reshape(1))
@@ -220,7 +221,7 @@ def _noising(scheduler: Any, t: torch.Tensor) -> tuple[float, float]:
 
 
 def _clean_formula(scheduler: Any, steps: int) -> Any:
-    """For schedulers that don't say what they take for the clean sample: DDIM's formula, from diffusers' own class.
+    """The predicted clean sample for schedulers that don't return it: DDIM's formula, from diffusers' own class.
 
     None where the scheduler's samples are scaled differently (Karras et al.'s sigmas) or follow another process.
     """

@@ -1,4 +1,7 @@
-"""What a request yields while it is drawn: what it waits for, then one step after the other, with its pictures."""
+"""What a request yields: Waiting, then a step at a time, with its pictures.
+
+Does not draw: `generator.py` does.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,8 +10,8 @@ from functools import cached_property
 import numpy as np
 from PIL import Image
 
+from hfjax_app.images.generation_parameters import GenerationParameters, to_png
 from hfjax_app.images.preview import to_picture
-from hfjax_app.images.recipe import Recipe, to_png
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -16,16 +19,16 @@ class Picture:
     """One picture of a request.
 
     Attributes:
-        seed: of its noise; given again, alone, it gives the same picture. Means nothing where the caller gave latents.
+        seed: of its noise; the same seed gives the same picture. Without meaning where the caller gave latents.
         pixels: the picture before rounding, float32 [height, width, 3] from 0 to 1, at the last step only.
-        latents: what it was decoded from, float32 [1, channels, height, width], at the last step only.
-        recipe: everything that it was drawn from.
+        latents: the picture's final latents, float32 [1, channels, height, width], at the last step only.
+        parameters: what is needed to draw it again.
     """
 
     seed: int
     pixels: np.ndarray | None
     latents: np.ndarray | None
-    recipe: Recipe
+    parameters: GenerationParameters
 
     @cached_property
     def image(self) -> Image.Image | None:
@@ -34,28 +37,32 @@ class Picture:
 
     @property
     def png(self) -> bytes | None:
-        """The picture as a PNG file with its recipe inside, at the last step only."""
-        return None if self.image is None else to_png(self.image, self.recipe)
+        """The picture as a PNG file with its parameters inside, at the last step only."""
+        return None if self.image is None else to_png(self.image, self.parameters)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """What a request waits for before its first step, in words, such as its place in the line."""
+    """A request waits before its first step.
+
+    Attributes:
+        reason: for the user, such as its place in the queue.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ImageStep:
-    """What is known after one denoising step of all pictures of a request.
+    """The state of a request after one denoising step of all its pictures.
 
     Attributes:
-        step: 1 for the first.
-        steps: how many there will be (some schedulers make one more than asked for).
+        step: from 1.
+        steps: how many there are (some schedulers make one more than requested).
         seconds: since the request's first step began.
-        pictures: as many as were asked for.
+        pictures: as many as requested.
         show: makes the previews.
-        notice: what the user should know of this request, such as a prompt that was cut; None where there is nothing.
+        notice: a remark for the user, such as a prompt that was cut; or None.
     """
 
     step: int
@@ -67,15 +74,15 @@ class ImageStep:
 
     @cached_property
     def previews(self) -> Sequence[Image.Image]:
-        """What the model expects each picture to be, at its size; the pictures themselves at the last step.
+        """The predicted clean picture of each, at its size; at the last step the pictures themselves.
 
-        Made when they are first looked at: who does not look does not wait for them.
+        They are made at the first access, so that callers without previews do not wait for them.
         """
         return self.show()
 
     @property
     def image(self) -> Image.Image | None:
-        """The first picture, at the last step only: all there is where one was asked for."""
+        """The first picture, at the last step only."""
         return self.pictures[0].image
 
     @property
@@ -84,5 +91,5 @@ class ImageStep:
 
     @property
     def seconds_left(self) -> float:
-        """About how long the steps to come will take."""
+        """The estimated time of the remaining steps."""
         return self.seconds / self.step * (self.steps - self.step)

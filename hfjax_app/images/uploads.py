@@ -1,4 +1,4 @@
-"""Pictures from outside: bytes that may be anything become a PIL picture or a refusal, at a bounded cost."""
+"""Uploaded pictures: untrusted bytes become a PIL picture or are refused, at a bounded cost."""
 
 import base64
 import io
@@ -14,7 +14,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")
 
 
 def read_file(path: Path, what: str) -> bytes:
-    """A file's content, if it is no larger than an upload may be.
+    """A file's content, if it is within the upload limit.
 
     Raises:
         RequestRejected: it can't be read or is too large.
@@ -32,7 +32,7 @@ def from_data_url(text: object, what: str) -> bytes:
     """The content of a data URL, or of its base64 part alone.
 
     Raises:
-        RequestRejected: it is something else.
+        RequestRejected: it is not a data URL in base64, or too large.
     """
     if not isinstance(text, str):
         raise RequestRejected(f"{what}: must be a data URL, not {type(text).__name__}")
@@ -45,13 +45,13 @@ def from_data_url(text: object, what: str) -> bytes:
 
 
 def read_picture(data: object, what: str) -> Image.Image:
-    """The decoded picture, turned as its camera was held; of an animation the first one (info["frames"] counts them).
+    """The decoded picture, rotated by its EXIF orientation; the first frame of an animation (info["frames"]: how many).
 
-    The size is read from the header before anything is decoded, so that a decompression bomb costs nothing.
+    The size is read from the header before decoding, so that a decompression bomb costs nothing.
 
     Args:
-        data: the file's bytes; anything at all.
-        what: its name in messages, such as "mask".
+        data: the file's bytes, untrusted.
+        what: the picture's name in messages, such as "mask".
 
     Raises:
         RequestRejected: not a PNG, JPEG or WebP file, damaged, or too large.
@@ -69,14 +69,14 @@ def read_picture(data: object, what: str) -> Image.Image:
             return _in_8_bits(turned)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         pass
-    except Exception as error:  # Pillow's decoders raise whatever a damaged file leads to
+    except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged files
         reason = "it is damaged" if data[:4] in (b"\x89PNG", b"RIFF") or data[:2] == b"\xff\xd8" else "it is none"
         raise RequestRejected(f"{what} can't be read as a PNG, JPEG or WebP picture: {reason}") from error
     raise RequestRejected(f"{what} has too many pixels: at most {PICTURE_MAX_PIXELS // 10**6} million")
 
 
 def _in_8_bits(picture: Image.Image) -> Image.Image:
-    """A grey picture of 16 bits by its higher byte, as Pillow reads colours of 16 bits; it would clip this to white."""
+    """A 16-bit grey picture by its high bytes, as Pillow reads 16-bit colours; Pillow would clip grey to white."""
     if not picture.mode.startswith("I"):
         return picture
     grey = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))

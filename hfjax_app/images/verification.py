@@ -1,4 +1,4 @@
-"""Replay and verify: draw a picture again from the recipe in its PNG file, and compare every pixel."""
+"""Replay and verify: draw a picture again from the generation parameters in its PNG file, and compare every pixel."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -7,30 +7,30 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.generation_parameters import GenerationParameters, digest, read_png
 from hfjax_app.images.generator import ImageGenerator
-from hfjax_app.images.recipe import Recipe, digest, read_png
 from hfjax_app.images.request import checked_mask
 from hfjax_app.images.steps import ImageStep, Waiting
 
-# Chunks of a PNG file by which its pixels are shown as others; ours have none.
-_SEEN_OTHERWISE = ("transparency", "icc_profile", "gamma", "chromaticity")
+# Chunks of a PNG file that change how its pixels are shown; files from here have none.
+_DISPLAY_CHUNKS = ("transparency", "icc_profile", "gamma", "chromaticity")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Verdict:
-    """What came of a replay.
+class Comparison:
+    """The result of a replay.
 
     Attributes:
-        image: the picture as it comes out now.
-        recipe: what both were drawn from.
-        differing: pixels that are not the same.
-        largest: the largest difference of any colour channel, 0 to 255.
-        more: what the file has besides plain pixels, such as transparency: it is seen otherwise than it is compared.
-        changes: what was another when the first one was made, such as "jax 0.10.1, now 0.10.2".
+        image: the picture that was drawn now.
+        parameters: of both pictures.
+        differing: the number of pixels that differ.
+        largest: the largest difference of a colour channel, 0 to 255.
+        more: what the file has besides plain pixels, such as transparency, which changes how it is shown.
+        changes: versions that have changed since the first picture, such as "jax 0.10.1, now 0.10.2".
     """
 
     image: Image.Image
-    recipe: Recipe
+    parameters: GenerationParameters
     differing: int
     largest: int
     more: tuple[str, ...]
@@ -42,7 +42,7 @@ class Verdict:
 
     @property
     def summary(self) -> str:
-        """One line for people."""
+        """The result in one line, for the user."""
         if self.is_identical:
             return f"Identical: all {self.image.width * self.image.height:,} pixels are the same."
         if self.more:
@@ -55,57 +55,63 @@ class Verdict:
 
 def replay(
     generator: ImageGenerator, png: object, *, image: Image.Image | None = None, mask: Image.Image | None = None
-) -> Generator[ImageStep | Waiting | Verdict, None, None]:
-    """Draw a PNG file's picture again. The file is checked by the call itself.
+) -> Generator[ImageStep | Waiting | Comparison, None, None]:
+    """Draw a PNG file's picture again. The call itself checks the file.
 
     Args:
         generator: of the same checkpoint.
         png: the file's bytes.
-        image: the picture that it started from, if it did.
-        mask: the mask, if there was one; the file itself holds it, unless it is an older one.
+        image: the picture that it started from, if any.
+        mask: the mask, if any; needed only for older files, which do not hold it.
 
     Yields:
-        what `ImageGenerator.generate` yields, and the Verdict at the end.
+        what `ImageGenerator.generate` yields, and a Comparison at the end.
 
     Raises:
-        RequestRejected: no recipe inside, one that no picture can be drawn from, or one for another model or picture.
+        RequestRejected: no parameters inside, unusable ones, or those of another model or picture.
     """
-    original, recipe = read_png(png)
-    if original.size != (recipe.width, recipe.height):
+    original, parameters = read_png(png)
+    if original.size != (parameters.width, parameters.height):
         raise RequestRejected(
-            f"the picture is {original.width} x {original.height}, and its settings say {recipe.width} x "
-            f"{recipe.height}: it was changed, or they were"
+            f"the picture is {original.width} x {original.height}, and its settings say {parameters.width} x "
+            f"{parameters.height}: it was changed, or they were"
         )
-    if recipe.revision != generator.revision:
+    if parameters.revision != generator.revision:
+        model, revision = parameters.model or "an unnamed model", parameters.revision or "unknown"
         raise RequestRejected(
-            f"the picture was made by {recipe.model or 'an unnamed model'}, revision {recipe.revision or 'unknown'}; "
-            f"this one is revision {generator.revision}"
+            f"the picture was made by {model}, revision {revision}; this one is revision {generator.revision}"
         )
-    if recipe.image is not None and digest(image) != recipe.image:
+    if parameters.image is not None and digest(image) != parameters.image:
         raise _needed("picture", image)
     steps = generator.generate(
-        **recipe.arguments(), image=image if recipe.image else None, mask=_mask_again(generator, recipe, mask)
+        **parameters.arguments(),
+        image=image if parameters.image else None,
+        mask=_mask_again(generator, parameters, mask),
     )
-    return _compared(steps, original, recipe, tuple(recipe.differences(generator.versions)))
+    return _compared(steps, original, parameters, tuple(parameters.differences(generator.versions)))
 
 
-def _mask_again(generator: ImageGenerator, recipe: Recipe, given: Image.Image | None) -> Image.Image | None:
-    """The mask that the picture was drawn with, in pixels; for drawing it is the same as the one that was painted."""
-    kept = recipe.latent_mask()
-    if kept is None:
-        if recipe.mask is not None and digest(given) != recipe.mask:
+def _mask_again(
+    generator: ImageGenerator, parameters: GenerationParameters, given: Image.Image | None
+) -> Image.Image | None:
+    """The picture's mask in pixels. It has the same latents as the painted one."""
+    latents = parameters.latent_mask()
+    if latents is None:
+        if parameters.mask is not None and digest(given) != parameters.mask:
             raise _needed("mask", given)
-        return given if recipe.mask else None
+        return given if parameters.mask else None
     scale = generator.size[0] // generator.latent_shape[3]
-    tall, wide = kept.shape
-    if (wide * scale, tall * scale) != (recipe.width, recipe.height):
+    tall, wide = latents.shape
+    if (wide * scale, tall * scale) != (parameters.width, parameters.height):
         raise RequestRejected(
-            f"the picture's settings are forged or damaged: mask of {wide} x {tall} for a picture of {recipe.width} x "
-            f"{recipe.height}, where {scale} x {scale} pixels are one of it"
+            f"the picture's settings are forged or damaged: mask of {wide} x {tall} for a picture of "
+            f"{parameters.width} x {parameters.height}, where {scale} x {scale} pixels are one of it"
         )
-    if given is not None and not np.array_equal(checked_mask(given, (recipe.width, recipe.height), scale), kept):
+    if given is not None and not np.array_equal(
+        checked_mask(given, (parameters.width, parameters.height), scale), latents
+    ):
         raise _needed("mask", given)
-    return Image.fromarray(kept.repeat(scale, 0).repeat(scale, 1))
+    return Image.fromarray(latents.repeat(scale, 0).repeat(scale, 1))
 
 
 def _needed(name: str, given: Image.Image | None) -> RequestRejected:
@@ -114,8 +120,11 @@ def _needed(name: str, given: Image.Image | None) -> RequestRejected:
 
 
 def _compared(
-    steps: Generator[ImageStep | Waiting, None, None], original: Image.Image, recipe: Recipe, changes: tuple[str, ...]
-) -> Generator[ImageStep | Waiting | Verdict, None, None]:
+    steps: Generator[ImageStep | Waiting, None, None],
+    original: Image.Image,
+    parameters: GenerationParameters,
+    changes: tuple[str, ...],
+) -> Generator[ImageStep | Waiting | Comparison, None, None]:
     again = None
     for step in steps:
         yield step
@@ -124,11 +133,11 @@ def _compared(
     assert again is not None  # the last step has it
     more = [f"the colours {original.mode}, not RGB"] if original.mode != "RGB" else []
     more += [f"{frames} frames"] if (frames := original.info["frames"]) > 1 else []
-    more += [name.replace("_", " ") for name in _SEEN_OTHERWISE if name in original.info]
+    more += [name.replace("_", " ") for name in _DISPLAY_CHUNKS if name in original.info]
     apart = np.abs(np.asarray(original.convert("RGB"), np.int16) - np.asarray(again, np.int16))
-    yield Verdict(
+    yield Comparison(
         image=again,
-        recipe=recipe,
+        parameters=parameters,
         differing=int(apart.any(2).sum()),
         largest=int(apart.max()),
         more=tuple(more),

@@ -235,16 +235,24 @@ class ImagesTab(Tab):
 
     @streamed
     async def _reuse(self, file: Any) -> AsyncGenerator[list[Any], None]:
-        recipe = await self._api.read(self._recipe.settings, self._backend.get(), file)
-        size = f"{recipe.width} x {recipe.height}"
-        strength = gr.skip() if recipe.strength is None else recipe.strength
+        parameters = await self._api.read(self._recipe.settings, self._backend.get(), file)
+        size = f"{parameters.width} x {parameters.height}"
+        strength = gr.skip() if parameters.strength is None else parameters.strength
         source = (
-            gr.skip() if recipe.image else None
+            gr.skip() if parameters.image else None
         )  # what another picture was started from would be drawn into this one
-        hint = " It was started from a picture, which has to be uploaded again." if recipe.image else ""
+        hint = " It was started from a picture, which has to be uploaded again." if parameters.image else ""
         yield [
-            *(recipe.prompt, recipe.negative_prompt, recipe.steps, recipe.guidance_scale, recipe.scheduler, size, 1),
-            *(str(recipe.seed), False, source, strength, note(f"The settings of the picture are in place.{hint}")),
+            *(
+                parameters.prompt,
+                parameters.negative_prompt,
+                parameters.steps,
+                parameters.guidance_scale,
+                parameters.scheduler,
+                size,
+                1,
+            ),
+            *(str(parameters.seed), False, source, strength, note(f"The settings of the picture are in place.{hint}")),
         ]
 
     async def _shown(
@@ -286,11 +294,11 @@ class ImagesTab(Tab):
                 files = [self._saved(picture) for picture in moment.pictures] if is_last else []
                 sheet = None
                 if len(files) == 1:
-                    [sheet] = files  # so that what is downloaded has its recipe inside
+                    [sheet] = files  # so that what is downloaded has its parameters inside
                 elif is_last or (is_last is False and time.monotonic() >= shown_at + REDRAW_S):
                     overview = contact_sheet(moment.previews)
                     if is_last:  # as the web UI has it: the settings of the first picture
-                        overview.info["parameters"] = moment.pictures[0].recipe.text()
+                        overview.info["parameters"] = moment.pictures[0].parameters.text()
                     sheet = save_pil_to_cache(overview, self._picture.GRADIO_CACHE, format="png")
                     keep = self._files.add if is_last else self._files.add_brief
                     keep(sheet)
@@ -299,8 +307,8 @@ class ImagesTab(Tab):
                     shown_at = time.monotonic()
 
     def _saved(self, picture: Any) -> str:
-        """The picture's PNG file, with its recipe inside, in Gradio's cache."""
-        name = f"{picture.recipe.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
+        """The picture's PNG file, with its parameters inside, in Gradio's cache."""
+        name = f"{picture.parameters.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
         path = save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
         self._files.add(path)
         return path

@@ -24,19 +24,19 @@ class RecipePanel:
             self.verify = gr.Button("Replay and verify", elem_id="verify")
 
     def settings(self, generator: Any, file: Any) -> Any:
-        """The recipe in the file.
+        """The parameters in the file.
 
         Raises:
             RequestRejected: there is none, or this model can't draw from it.
         """
-        from hfjax_app.images.recipe import read_png
+        from hfjax_app.images.generation_parameters import read_png
 
-        _, recipe = read_png(uploaded(file))
-        generator.generate(**recipe.arguments()).close()  # checks, and draws nothing
-        return recipe
+        _, parameters = read_png(uploaded(file))
+        generator.generate(**parameters.arguments()).close()  # checks, and draws nothing
+        return parameters
 
     def replayed(self, generator: Any, file: Any, image: Image.Image | None, mask: Image.Image | None) -> Iterator[Any]:
-        """The steps of drawing the file's picture again, and the verdict."""
+        """The steps of drawing the file's picture again, and the comparison."""
         from hfjax_app.images import replay
 
         return replay(generator, uploaded(file), image=image, mask=mask)

@@ -19,7 +19,7 @@ from training.chat.evaluate import HELD_OUT, STRANGERS, shares, transcripts
 from training.images.evaluate import held_out_prompts, score
 
 # What the committed weights reach, less a few points for other machines' rounding. Goals are 0.9 for every chat model
-# and for shapes, 0.95 for colours and backgrounds; raise a floor with the weights, never lower it.
+# and for shapes, 0.95 for colours and backgrounds; raise a floor when the weights improve, do not lower it.
 CHAT_FLOOR = {
     ("chat-gemma", HELD_OUT, 0.0): 0.95,
     ("chat-gemma", HELD_OUT, 0.7): 0.93,
@@ -78,8 +78,8 @@ def chat_score(engine: ChatEngine, path: Path, temperature: float, seed: int = 0
 def test_chat_answers_held_out_conversations(
     model: str, path: Path, temperature: float, engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """Phrasings, numbers and names that are not in the training data, every skill. One seed's share is two points more
-    or less than another's."""
+    """Phrasings, numbers and names that are not in the training data, every skill. Shares differ by two points
+    between seeds."""
     seeds = range(1 if temperature == 0 else 5)
     right = [chat_score(engine_of(model), path, temperature, seed)["all"] for seed in seeds]
     assert statistics.mean(right) >= CHAT_FLOOR[model, path, temperature], right
@@ -93,7 +93,7 @@ def test_int8_weights_lose_at_most_a_point(engine_of: Callable[..., ChatEngine])
 
 @pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.slow)])
 def test_pictures_show_what_the_prompt_says(count: int) -> None:
-    """Held-out combinations of colour, shape and background, judged by their pixels."""
+    """Held-out combinations of colour, shape and background, checked by their pixels."""
     generator = ImageGenerator.from_pretrained(resolve("images"))
     specs = held_out_prompts()[:count]
     pictures = [list(generator.generate(spec.prompt, seed=seed))[-1].image for seed, spec in enumerate(specs)]

@@ -16,14 +16,14 @@ from .pipelines import stable_diffusion
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Networks this small only wait for each other's threads."""
+    """More threads only slow down networks this small."""
     prepare()
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_quickly(quick_compiler: None) -> None:
-    """Here it is about what is computed, not how fast."""
+    """These tests check results, not speed."""
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def make_pipeline() -> Callable[..., StableDiffusionPipeline]:
 
 @pytest.fixture(scope="session")
 def pipeline(make_pipeline: Callable[..., StableDiffusionPipeline]) -> StableDiffusionPipeline:
-    """One that tests share: don't change it."""
+    """Shared by tests, which must not change it."""
     return make_pipeline()
 
 

@@ -143,7 +143,7 @@ def sd_turbo() -> StableDiffusionPipeline:
 
 
 def latent_consistency() -> LatentConsistencyModelPipeline:
-    """Conditioning the guidance instead of being guided, and without a negative prompt."""
+    """The guidance scale is an input of its denoiser, and it has no negative prompt."""
     torch.manual_seed(0)
     parts = {"text_encoder": clip(), "unet": unet(time_cond_proj_dim=8), "vae": vae()}
     return finished(
@@ -159,7 +159,7 @@ def latent_consistency() -> LatentConsistencyModelPipeline:
 
 
 def aura_flow() -> AuraFlowPipeline:
-    """Tells its denoiser a time from 0 to 1."""
+    """Passes its denoiser a timestep from 0 to 1."""
     torch.manual_seed(0)
     transformer = AuraFlowTransformer2DModel(
         sample_size=16,
@@ -183,7 +183,7 @@ def aura_flow() -> AuraFlowPipeline:
 
 
 def cog_view_4() -> CogView4Pipeline:
-    """Calls its denoiser once for each prompt; with another text encoder and plainer times than its own."""
+    """Calls its denoiser once for each prompt. Text encoder and timesteps are simplified."""
     torch.manual_seed(0)
     transformer = CogView4Transformer2DModel(
         in_channels=4,
@@ -240,7 +240,7 @@ def sdxl_turbo() -> StableDiffusionXLPipeline:
 
 
 def pixart() -> PixArtAlphaPipeline:
-    """A transformer, told how long the prompt is by a mask, that predicts a variance on top of the noise."""
+    """A transformer that takes the prompt's mask and predicts a variance besides the noise."""
     torch.manual_seed(0)
     transformer = PixArtTransformer2DModel(
         num_attention_heads=2,
@@ -256,7 +256,7 @@ def pixart() -> PixArtAlphaPipeline:
             tokenizer=t5_tokenizer(),
             text_encoder=amplified(t5()),
             vae=amplified(vae()),
-            transformer=transformer,  # amplified, its latents would be in the thousands
+            transformer=transformer,  # not amplified: its latents would be in the thousands
             scheduler=DPMSolverMultistepScheduler(),
         )
     )

@@ -1,4 +1,4 @@
-"""Pipelines read from their files, what a model card recommends, and what tells one checkpoint from another."""
+"""Pipelines read from their files, a model card's settings, and revisions of checkpoints."""
 
 import json
 import os
@@ -30,7 +30,7 @@ WEIGHTS = "diffusion_pytorch_model.safetensors"
 
 
 def weights(pipeline: DiffusionPipeline, files: Checkpoint | None) -> dict[str, Weights]:
-    """Each network's weights as the app has them on a CPU."""
+    """Each network's weights in the app's layout on a CPU."""
     programs, made = Programs(), {}
     for name in network_names(pipeline):
         network = getattr(pipeline, name)
@@ -44,7 +44,7 @@ def read(folder: Path) -> dict[str, Weights]:
 
 
 def held(pipeline: DiffusionPipeline) -> dict[str, Weights]:
-    """What torch has loaded whole."""
+    """The weights of a pipeline that torch has loaded."""
     return weights(pipeline, None)
 
 
@@ -109,7 +109,7 @@ def test_a_checkpoint_without_some_weights(pipeline: StableDiffusionPipeline, tm
 
 @pytest.mark.parametrize("part", ["unet", "tokenizer"])
 def test_code_in_a_checkpoint_is_never_run(pipeline: StableDiffusionPipeline, tmp_path: Path, part: str) -> None:
-    """A component's class may be in a file beside it; the refusal told how to allow that, in words of Python."""
+    """A component's class may be in a file beside it; the refusal once named the Python argument that allows it."""
     pipeline.save_pretrained(tmp_path)
     proof = tmp_path / "proof"
     (tmp_path / part / "trap.py").write_text(f"open({str(proof)!r}, 'w')\n")
@@ -140,7 +140,7 @@ def read(folder):
     pipeline = read_empty(folder)
     files = fetch_weights(folder, pipeline).part("unet")
     weights, unet = adapted_weights(Programs(), pipeline.unet, jnp.bfloat16, files)
-    assert weights["conv_in.weight"].shape[:2] == (3, 3)  # kernels are rearranged on the way
+    assert weights["conv_in.weight"].shape[:2] == (3, 3)  # kernels are in the CPU's layout
     return weights
 
 read(sys.argv[1])
@@ -184,13 +184,13 @@ def test_the_card_recommends(tmp_path: Path, parameters: str, expected: Recommen
 
 
 @pytest.mark.parametrize("card", ["", "# no front matter", "---\n: [\n---\n", "---\ninference: false\n---\n", "\x00"])
-def test_a_card_never_keeps_a_model_from_being_used(tmp_path: Path, card: str) -> None:
+def test_a_bad_card_never_stops_a_model_from_loading(tmp_path: Path, card: str) -> None:
     (tmp_path / "README.md").write_text(card)
     assert recommended(tmp_path) == Recommended()
     assert recommended(tmp_path / "missing") == recommended("owner/name") == Recommended()
 
 
-def test_a_revision_follows_what_draws_and_not_the_card(tmp_path: Path) -> None:
+def test_a_revision_depends_on_files_that_draw_and_not_on_the_card(tmp_path: Path) -> None:
     """Another configuration or another vocabulary draws another picture from the same weights."""
     parts = (
         "unet/model.safetensors",
@@ -212,22 +212,22 @@ def test_a_revision_follows_what_draws_and_not_the_card(tmp_path: Path) -> None:
 
 
 def test_the_revision_of_a_model_of_the_hub_is_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As its snapshots lie in the hub's cache: that of the branch, or of the commit that was named."""
+    """Read from the hub's cache: the commit of the branch, or the one in the name."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    repository = tmp_path / "models--somebody--painter"
+    repository = tmp_path / "models--someone--painter"
     for commit in ("a1" * 20, "b2" * 20):
         snapshot = repository / "snapshots" / commit
         snapshot.mkdir(parents=True)
         (snapshot / "model_index.json").write_text("{}")
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("b2" * 20)
-    assert revision_of("somebody/painter") == "b2" * 6
-    assert revision_of(f"somebody/painter@{'a1' * 20}") == "a1" * 6
+    assert revision_of("someone/painter") == "b2" * 6
+    assert revision_of(f"someone/painter@{'a1' * 20}") == "a1" * 6
 
 
 @pytest.mark.parametrize("lost", ["files", "folder"])
 def test_a_vocabulary_that_was_lost_is_not_made_up(lost: str, folder: Path, tmp_path: Path) -> None:
-    """transformers makes one of four words, and every prompt draws the same picture."""
+    """transformers would make one of four words, and every prompt would draw the same picture."""
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     for file in (tmp_path / "tokenizer").iterdir():
         if lost == "folder" or file.name != "tokenizer_config.json":

@@ -19,12 +19,12 @@ inference:
   parameters: {{num_inference_steps: {steps}, guidance_scale: {guidance_scale}}}
 ---
 """
-# What the models of each kind are drawn with, and what `generate` makes of it.
+# The usual settings of distilled models.
 USUAL = {"SD-Turbo": {"steps": 1, "guidance_scale": 0.0}, "SDXL-Turbo": {"steps": 2, "guidance_scale": 0.0}}
 
 
 def torch_latents(pipeline: DiffusionPipeline, shape: tuple[int, ...], prompt: str, **options: Any) -> np.ndarray:
-    """diffusers' own, given the noise that the generator draws."""
+    """diffusers' own latents, given the generator's noise."""
     first, _ = noise.first_noise(SEED, shape)
     fresh = (torch.tensor(np.asarray(noise.step_noise(noise.key_of(SEED), i, shape))) for i in range(options["steps"]))
     plain = {"use_resolution_binning": False, "clean_caption": False} if "PixArt" in type(pipeline).__name__ else {}

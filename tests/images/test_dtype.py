@@ -1,4 +1,4 @@
-"""Networks in bfloat16, as on accelerators: half the bytes, and pictures as true as torch's in bfloat16."""
+"""Networks in bfloat16, as on accelerators: half the bytes, and pictures as accurate as torch's in bfloat16."""
 
 from pathlib import Path
 
@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from diffusers import StableDiffusionPipeline
 
-from hfjax_app.images import ImageGenerator, Verdict, replay
+from hfjax_app.images import Comparison, ImageGenerator, replay
 
 OPTIONS = {"steps": 4, "guidance_scale": 2.0}
 
 
 def test_networks_in_bfloat16(generator: ImageGenerator, folder: Path) -> None:
-    """How far torch's own pipeline in bfloat16 is from float32 is the measure.
+    """The error is compared with that of torch's own pipeline in bfloat16.
 
     Both round after each operation, but not after the same ones (XLA fuses others than torch does, and torch rounds the
     latents too), so their errors are of one size and not equal.
@@ -38,9 +38,9 @@ def test_networks_in_bfloat16(generator: ImageGenerator, folder: Path) -> None:
     assert ours.latents.dtype == ours.pixels.dtype == np.float32
     assert 1e-4 < apart(ours.latents) < 1.5 * apart(theirs.float().numpy()) < 0.1 * exact.latents.std()
 
-    *_, verdict = replay(half, list(half.generate("red dot", seed=3, **OPTIONS))[-1].pictures[0].png)
-    assert isinstance(verdict, Verdict)
-    assert verdict.is_identical
-    *_, verdict = replay(half, list(generator.generate("red dot", seed=3, **OPTIONS))[-1].pictures[0].png)
-    assert verdict.changes == ("dtype float32, now bfloat16",)
-    assert not verdict.is_identical
+    *_, comparison = replay(half, list(half.generate("red dot", seed=3, **OPTIONS))[-1].pictures[0].png)
+    assert isinstance(comparison, Comparison)
+    assert comparison.is_identical
+    *_, comparison = replay(half, list(generator.generate("red dot", seed=3, **OPTIONS))[-1].pictures[0].png)
+    assert comparison.changes == ("dtype float32, now bfloat16",)
+    assert not comparison.is_identical

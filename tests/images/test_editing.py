@@ -45,7 +45,7 @@ def torch_edited(kind: type, pipeline: StableDiffusionPipeline, shape: tuple[int
     editor = kind(**pipeline.components, requires_safety_checker=False)
     editor.set_progress_bar_config(disable=True)
     first, spread = (torch.from_numpy(values) for values in noise.first_noise(SEED, shape))
-    masked = [spread] if kind is StableDiffusionInpaintPipeline else []  # it encodes the masked picture too
+    masked = [spread] if kind is StableDiffusionInpaintPipeline else []  # this pipeline encodes the masked picture too
     options = {"num_inference_steps": 6, "guidance_scale": 2.0, "height": 32, "width": 32} | options
     if kind is StableDiffusionImg2ImgPipeline:  # its size is the picture's
         del options["height"], options["width"]
@@ -83,8 +83,7 @@ def test_inpainting_equals_diffusers(
 
 
 def test_a_mask_that_no_latent_sees_is_refused(generator: ImageGenerator) -> None:
-    """A dot between the pixels that latents are masked by was no empty mask, and nothing was drawn: the picture came
-    back as it was."""
+    """A dot between the pixels that mask latents was accepted, and nothing was drawn: the picture did not change."""
     dot = Image.new("L", (32, 32))
     dot.putpixel((7, 7), 255)
     with pytest.raises(RequestRejected, match="too small or thin to draw in; paint over at least 2 x 2"):
@@ -94,7 +93,7 @@ def test_a_mask_that_no_latent_sees_is_refused(generator: ImageGenerator) -> Non
 
 
 def test_a_shade_of_grey_in_a_mask_is_black_or_white(generator: ImageGenerator) -> None:
-    """As in diffusers, from the middle on white: a brush's soft edge is drawn anew where it is strong."""
+    """As in diffusers, shades from the middle on are white, also at a brush's soft edge."""
     options = {"image": drawing(), "steps": 2}
     with pytest.raises(RequestRejected, match="mask is empty"):
         generator.generate("red dot", mask=Image.new("L", (32, 32), 127), **options)
@@ -102,7 +101,7 @@ def test_a_shade_of_grey_in_a_mask_is_black_or_white(generator: ImageGenerator) 
 
 
 def test_a_picture_of_another_shape_is_cut_around_its_middle(generator: ImageGenerator) -> None:
-    """A wide picture gives what its middle square gives, and so does a tall one."""
+    """A wide or tall picture gives the same as its middle square."""
     wide, tall = Image.new("RGB", (96, 32), "black"), Image.new("RGB", (32, 96), "black")
     wide.paste(drawing(), (32, 0))
     tall.paste(drawing(), (0, 32))
@@ -119,7 +118,7 @@ def test_a_size_that_the_model_cannot_draw_is_refused_at_once(folder: Path) -> N
 
 
 def test_a_size_that_the_denoiser_cannot_cut_into_patches_is_refused() -> None:
-    """1,032 pixels are 129 latents, and Stable Diffusion 3 reads two by two: diffusers raised in the middle of it."""
+    """1,032 pixels are 129 latents, and Stable Diffusion 3 reads them two by two: diffusers raised while drawing."""
     pipeline = stable_diffusion_3(blocks=4)
     programs = DiffusionPrograms(pipeline)
     assert programs.size == (128, 128)
@@ -129,7 +128,7 @@ def test_a_size_that_the_denoiser_cannot_cut_into_patches_is_refused() -> None:
 
 
 def test_another_size_compiles_once_and_says_so(generator: ImageGenerator, compilations: Callable) -> None:
-    """A size that is not warm is compiled with a word of warning; from then on it is warm."""
+    """A size that is not warm is compiled and yields Waiting; afterwards it is warm."""
     assert generator.warm_sizes == ((32, 32),)
     options = {"width": 48, "height": 32, "steps": 2, "seed": 1}
     with compilations() as seen:
@@ -146,8 +145,8 @@ def test_another_size_compiles_once_and_says_so(generator: ImageGenerator, compi
     assert seen == []
 
 
-def test_another_size_is_said_to_take_what_the_first_one_s_programs_took(make_pipeline: Callable) -> None:
-    """And no more: while models warm up, programs also wait for the compiler."""
+def test_another_size_s_estimate_is_the_first_size_s_compile_time(make_pipeline: Callable) -> None:
+    """Without the time in which programs waited for the compiler while other models warmed up."""
     programs = Programs()
     made = DiffusionPrograms(make_pipeline(), programs=programs)
     own = [report for report in programs.reports if not report.name.startswith("encode_prompt")]
@@ -156,7 +155,7 @@ def test_another_size_is_said_to_take_what_the_first_one_s_programs_took(make_pi
     assert made.compile_seconds(made.size) == 0
 
 
-def test_one_who_cancels_does_not_wait_for_a_compilation(generator: ImageGenerator, compilations: Callable) -> None:
+def test_a_cancelled_request_does_not_wait_for_a_compilation(generator: ImageGenerator, compilations: Callable) -> None:
     """The generator closes while the programs compile; they are there when the same size is asked for again."""
     options = {"width": 32, "height": 56, "steps": 1, "seed": 1}
     first = generator.generate("red dot", **options)
@@ -169,11 +168,11 @@ def test_one_who_cancels_does_not_wait_for_a_compilation(generator: ImageGenerat
     assert seen == []
 
 
-def test_a_size_that_nobody_waits_for_any_more_is_not_begun(
+def test_a_size_without_a_waiting_request_is_not_compiled(
     generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each size that was asked for and given up had a thread and was compiled: who asked for many kept the processor
-    busy for hours, past the limit on requests that are served together."""
+    """Each size of a request that was closed had a thread and was compiled: many such requests kept the processor busy
+    for hours, past the limit on requests that are served together."""
     begun, is_busy, may_end = [], threading.Event(), threading.Event()
     sized = generator._programs.sized
 
@@ -205,7 +204,7 @@ def test_a_size_that_nobody_waits_for_any_more_is_not_begun(
 
 
 def test_sizes_that_are_asked_for_again_stay_warm(make_pipeline: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest one was dropped, whoever drew in it: eight sizes asked for once pushed out one that all use."""
+    """The oldest size was dropped although it was in use: eight sizes that were used once displaced a popular one."""
     programs = DiffusionPrograms(make_pipeline())
     made = programs.sized(programs.size)
     monkeypatch.setattr("hfjax_app.images.pipeline.SizedPrograms", lambda *args, **options: made)
@@ -218,7 +217,7 @@ def test_sizes_that_are_asked_for_again_stay_warm(make_pipeline: Callable, monke
 
 @pytest.mark.parametrize("shape", [(49, 60), (300, 103), (1, 4000), (784, 1000)])
 def test_pictures_of_any_shape_are_cut_to_size(generator: ImageGenerator, shape: tuple[int, int]) -> None:
-    """Sides whose quotients round upwards: Pillow refuses a box that begins at -1e-14."""
+    """The quotients of these sides are rounded up: Pillow refuses a box that begins at -1e-14."""
     picture = Image.new("RGB", shape, (200, 40, 40))
     steps = generator.generate("red dot", image=picture, mask=Image.new("L", shape, 255), steps=2, strength=1.0)
     assert list(steps)[-1].pictures[0].image.size == generator.size

@@ -81,7 +81,7 @@ def test_every_scheduler_equals_diffusers(
 ) -> None:
     """The same networks under diffusers' own class, given the noise that the device draws; nothing compiles.
 
-    Random networks amplify: pixels that are not clipped to black or white are what is compared.
+    Random networks amplify. Enough pixels must not be clipped to black or white.
     """
     kinds = {
         "DDIM": DDIMScheduler,
@@ -106,7 +106,7 @@ def test_every_scheduler_equals_diffusers(
 
 
 def test_a_scheduler_that_is_none_of_the_choices_equals_diffusers(pipeline: StableDiffusionPipeline) -> None:
-    """PNDM, Stable Diffusion 1's own, looks back furthest."""
+    """PNDM, Stable Diffusion 1's own, uses the most earlier steps."""
     changed = with_scheduler(
         pipeline, PNDMScheduler(skip_prk_steps=True, steps_offset=1, beta_schedule="scaled_linear")
     )
@@ -144,8 +144,8 @@ def test_steps_come_with_previews_and_end_with_the_image(generator: ImageGenerat
         steps[0].step = 2
 
 
-def test_previews_are_made_when_they_are_looked_at(generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller that waits for the pictures alone pays for no decoding but theirs."""
+def test_previews_are_made_at_the_first_access(generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that reads only the pictures decodes only them."""
     programs, decoded = generator._programs.sized(generator.size), []
     decode = programs._decode
     monkeypatch.setattr(programs, "_decode", lambda *args: decoded.append(args) or decode(*args))
@@ -185,7 +185,7 @@ def test_a_random_seed_is_reported_and_draws_the_same_again(generator: ImageGene
 
 
 def test_given_latents_are_left_alone(generator: ImageGenerator) -> None:
-    """The program reuses the memory of its latents, which must not be the caller's."""
+    """The program donates its latents, which must not be the caller's array."""
     mine = NOISE.copy()
     one = last(generator.generate("red dot", steps=3, latents=mine))
     np.testing.assert_array_equal(mine, NOISE)
@@ -253,7 +253,7 @@ def test_a_cut_prompt_is_shown(generator: ImageGenerator) -> None:
 
 
 def test_pictures_of_a_batch_are_what_their_seeds_give_alone(generator: ImageGenerator) -> None:
-    """To the last bit, also with fresh noise at every step; the seeds follow each other, round the end of the range."""
+    """To the last bit, also with fresh noise at every step; seeds increase by one and wrap at the end of the range."""
     options = {"steps": 3, "scheduler": "Euler ancestral"}
     *_, step = generator.generate("red dot", seed=2**64 - 2, images=4, **options)
     assert [picture.seed for picture in step.pictures] == [2**64 - 2, 2**64 - 1, 0, 1]
@@ -271,7 +271,7 @@ def test_every_bit_of_a_seed_decides_the_noise_of_the_steps(generator: ImageGene
 
 
 def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
-    """Four are served together; the others know their place, move up, and may leave."""
+    """Four are served together; the others know their place, move up, and can leave."""
     served = [generator.generate("red dot", steps=2, seed=seed) for seed in range(4)]
     for steps in served:
         assert isinstance(next(steps), ImageStep)
@@ -351,7 +351,7 @@ def test_bad_input_is_refused_by_the_call_itself(
 
 
 def test_pixels_that_are_no_numbers_are_an_error(make_pipeline: Callable[..., StableDiffusionPipeline]) -> None:
-    """A black picture would look like an answer."""
+    """A black picture would look like a result."""
     broken = make_pipeline()
     with torch.no_grad():
         broken.vae.decoder.conv_out.bias.fill_(float("nan"))
@@ -364,7 +364,7 @@ def test_latents_that_are_no_numbers_are_an_error_at_their_step(generator: Image
     steps = generator.generate("red dot", steps=5, images=2, latents=np.full(generator.latent_shape, 3e38))
     with pytest.raises(ModelUnavailable, match=r"no numbers \(NaN\) in step 1;"):
         next(steps)
-    assert last(generator.generate("red dot", steps=2, seed=1)).image is not None, "nobody else is concerned"
+    assert last(generator.generate("red dot", steps=2, seed=1)).image is not None, "other requests are not affected"
 
 
 def test_a_large_picture_has_a_preview_too(make_pipeline: Callable[..., StableDiffusionPipeline]) -> None:
@@ -429,9 +429,9 @@ def test_a_bad_folder_says_why(
     assert "\n" not in str(caught.value)
 
 
-def test_who_waits_for_another_size_takes_no_place_from_those_who_can_draw(generator: ImageGenerator) -> None:
-    """Four who asked for new sizes kept everybody else in the line until the last of them was compiled. No other test
-    may have asked for these sizes."""
+def test_a_request_that_waits_for_another_size_takes_no_place_in_the_queue(generator: ImageGenerator) -> None:
+    """Four requests for new sizes kept all others in the queue until the last size was compiled. No other test may use
+    these sizes before."""
     waiting = [
         generator.generate("a", width=32 + 8 * i, height=64, steps=1) for i in range(1, IMAGES_SERVED_TOGETHER + 1)
     ]

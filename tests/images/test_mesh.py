@@ -42,7 +42,7 @@ print(json.dumps({
 
 
 def test_eight_devices_draw_what_one_draws(folder: Path, generator: ImageGenerator, tmp_path: Path) -> None:
-    """Both rows of the pair at once, each on a device of its own; the devices meet once a step."""
+    """Both rows of the pair run at once, each on its own device, with one collective a step."""
     environment = {
         **os.environ,
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",

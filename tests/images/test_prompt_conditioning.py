@@ -1,4 +1,4 @@
-"""What denoisers are told, found by the pipelines' own code: beside traces, and where that code can't be followed."""
+"""Conditioning from the pipelines' own code: while a network is traced, and for pipelines that are refused."""
 
 import threading
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from .pipelines import CLASSES, aura_flow, cog_view_4, latent_consistency
 
 @pytest.mark.parametrize("name", ["SD 2", "SDXL", "PixArt", "SD 3"])
 def test_prompts_are_read_while_a_network_is_traced(name: str) -> None:
-    """A visitor asked for a size that was not warm, and others' requests failed: their pipeline looked for the dtype
-    and device of networks whose parameters the trace had replaced ("Could not run 'aten::empty_strided'")."""
+    """While a new size was compiled, other requests failed: their pipeline read the dtype and device of networks whose
+    parameters the trace had replaced ("Could not run 'aten::empty_strided'")."""
     pipeline = CLASSES[name]()
     reader = PromptReader(pipeline, Programs())
     before = reader.read("red", "", 2.0, (32, 32))
@@ -41,11 +41,11 @@ def test_prompts_are_read_while_a_network_is_traced(name: str) -> None:
         thread.start()
         try:
             assert is_inside.wait(30)
-            told = reader.read("red", "", 2.0, (32, 32))
+            conditioning = reader.read("red", "", 2.0, (32, 32))
         finally:
             may_end.set()
             thread.join()
-        for got, want in zip(told.arrays, before.arrays, strict=True):
+        for got, want in zip(conditioning.arrays, before.arrays, strict=True):
             assert (got is None) == (want is None)
             if got is not None:
                 np.testing.assert_array_equal(got, want)
@@ -60,13 +60,13 @@ def test_prompts_are_read_while_a_network_is_traced(name: str) -> None:
     ids=["time", "guidance"],
 )
 def test_a_pipeline_that_uses_its_denoiser_otherwise_is_refused(make: Callable[[], Any], says: str) -> None:
-    """It was loaded, and drew with another time than its own, or with no guidance."""
+    """It was loaded, and drew with a wrong timestep, or without guidance."""
     with pytest.raises(ModelUnavailable, match=says):
         ImageGenerator(make())
 
 
 def test_a_pipeline_without_a_negative_prompt_refuses_one() -> None:
-    """diffusers' TypeError came in the middle of the request."""
+    """diffusers raised a TypeError while drawing."""
     generator = ImageGenerator(latent_consistency())
     with pytest.raises(RequestRejected, match="negative prompt: this model takes none; leave it empty"):
         generator.generate("red dot", negative_prompt="blue")

@@ -1,4 +1,4 @@
-"""The choice of schedulers for a checkpoint: each is what diffusers makes of the checkpoint's own configuration."""
+"""The choice of schedulers for a checkpoint: each equals diffusers' with the checkpoint's configuration."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ KINDS = {
     "UniPC": UniPCMultistepScheduler,
     "LCM": LCMScheduler,
 }
-# As they lie in checkpoints: Stable Diffusion 1.5's, and XL's with everything written down.
+# As in checkpoints: Stable Diffusion 1.5's, and XL's with all values set.
 STABLE_DIFFUSION = {
     "beta_start": 0.00085,
     "beta_end": 0.012,
@@ -47,8 +47,8 @@ OWN = {
 
 @pytest.mark.parametrize("own", OWN)
 def test_every_choice_is_what_diffusers_makes_of_the_configuration(own: str) -> None:
-    """What the checkpoint's file left open was handed on with its own class's default: of 20 steps of Euler with Stable
-    Diffusion 1.5 the first was told a time of 951, in diffusers 999."""
+    """Values that the checkpoint's file did not set were passed on as its own class's defaults: the first of 20 steps
+    of Euler with Stable Diffusion 1.5 had timestep 951, in diffusers 999."""
     scheduler: Any = OWN[own]()
     samplers = Samplers(scheduler)
     assert set(KINDS) <= set(samplers.names)

@@ -40,12 +40,12 @@ SCHEDULERS = {
 
 
 def model(x: np.ndarray, timestep: float) -> np.ndarray:
-    """Some nonlinear function of sample and time, in the place of a UNet."""
+    """A nonlinear function of sample and timestep instead of a UNet."""
     return np.tanh(x[..., ::-1] * 0.9 + timestep / 1000)
 
 
 def denoise_with_diffusers(scheduler: Any, steps: int, start: int, noise: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """From step `start` on as diffusers' pipelines do it; of `noise` [step, values] the last is what it begins with."""
+    """From step `start` on as diffusers' pipelines do it; the last of `noise` [step, values] is the first sample's."""
     scheduler = type(scheduler).from_config(scheduler.config)
     scheduler.set_timesteps(steps)
     first, *fresh = torch.from_numpy(noise).reshape(len(noise), 1, 1, 1, -1).flip(0)
@@ -91,7 +91,7 @@ def test_a_run_equals_diffusers(name: str, steps: int, start: int) -> None:
 
 @pytest.mark.parametrize("name", ["DDIM, velocity", "Euler", "UniPC, which corrects", "LCM"])
 def test_what_is_kept_of_a_picture_is_as_noisy_as_the_rest(name: str) -> None:
-    """Against diffusers' add_noise as its inpainting pipeline calls it: between the steps, for the step to come."""
+    """Against diffusers' add_noise as its inpainting pipeline calls it: between steps, for the next step."""
     scheduler = SCHEDULERS[name]()
     schedule = probe(scheduler, 10)
     scheduler.set_timesteps(10)
@@ -129,7 +129,7 @@ def test_the_clean_sample_is_where_a_perfect_model_leads(name: str) -> None:
     ],
     ids=["clipping", "thresholding"],
 )
-def test_what_is_no_short_weighted_sum_is_refused(make: Callable[[], Any]) -> None:
+def test_steps_that_are_no_short_weighted_sum_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(NotLinear):
         probe(make(), 20)
 

@@ -1,4 +1,4 @@
-"""What other users of the device see of pictures that are drawn: one step of two at a time in the device's queue."""
+"""How drawing shares the device: at most two steps at a time are in its queue."""
 
 import threading
 from typing import Any
@@ -12,7 +12,7 @@ from hfjax_app.images.denoiser import Denoiser
 def test_no_step_waits_behind_another_in_the_devices_queue(
     generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two users draw three pictures each: a step is dispatched only when the one before is done, or beside one other.
+    """Two users draw three pictures each: a step is dispatched when the one before is done, or beside one other.
 
     Calls return before the device is done; a loop that did not wait would queue all steps at once, and a chat's next
     token would come after the last of them.

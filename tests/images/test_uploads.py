@@ -1,4 +1,4 @@
-"""Pictures from outside: everything that is none, or too much, is refused in one line."""
+"""Uploaded pictures: files that are no pictures or too large are refused in one line."""
 
 import base64
 import io
@@ -37,7 +37,7 @@ def test_pictures_are_read(kind: str) -> None:
 
 
 def test_grey_of_16_bits_keeps_its_shades() -> None:
-    """Everything lighter than 255 of 65,535 became white: scans and depth maps were blank."""
+    """Every shade above 255 of 65,535 became white: scans and depth maps were blank."""
     shades, file = np.arange(256, dtype=np.uint16).reshape(16, 16), io.BytesIO()
     Image.fromarray(shades * 257).save(file, "PNG")
     picture = read_picture(file.getvalue(), "picture")
@@ -45,7 +45,7 @@ def test_grey_of_16_bits_keeps_its_shades() -> None:
     np.testing.assert_array_equal(np.asarray(picture), shades)
 
 
-def test_a_photograph_is_turned_as_it_was_held() -> None:
+def test_a_photograph_is_rotated_by_its_orientation() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # orientation: a quarter turn
     assert read_picture(encoded("JPEG", exif=exif), "picture").size == (4, 6)
@@ -69,7 +69,7 @@ def test_a_photograph_is_turned_as_it_was_held() -> None:
     ],
     ids=range(12),
 )
-def test_what_is_no_picture_is_refused(data: object, message: str) -> None:
+def test_files_that_are_no_pictures_are_refused(data: object, message: str) -> None:
     with pytest.raises(RequestRejected, match=message) as caught:
         read_picture(data, "picture")
     assert "\n" not in str(caught.value)

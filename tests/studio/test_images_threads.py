@@ -16,13 +16,13 @@ from PIL import Image
 
 from hfjax_app.api.images import ImagesApi
 from hfjax_app.images import uploads, verification
-from hfjax_app.images.recipe import Recipe, to_png
+from hfjax_app.images.generation_parameters import GenerationParameters, to_png
 from hfjax_app.images.steps import ImageStep, Picture
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.tab import Shared
 
-RECIPE = Recipe(
+PARAMETERS = GenerationParameters(
     prompt="a", negative_prompt="", steps=1, guidance_scale=1.0, seed=2**63, width=8, height=8, scheduler="DDIM"
 )
 
@@ -50,7 +50,7 @@ class Generator:
         grey = Image.new("RGB", (8, 8), "grey")
         for step in (1, 2):
             pixels = None if step == 1 else np.asarray(grey, np.float32) / 255
-            pictures = tuple(Picture(seed=i, pixels=pixels, latents=None, recipe=RECIPE) for i in range(images))
+            pictures = tuple(Picture(seed=i, pixels=pixels, latents=None, parameters=PARAMETERS) for i in range(images))
             show = self.seen(lambda: [grey] * images)
             yield ImageStep(step=step, steps=2, seconds=1.0, pictures=pictures, show=show, notice=None)
 
@@ -72,7 +72,7 @@ def backend(generator: Generator) -> Any:
 
 
 def png() -> bytes:
-    return to_png(Image.new("RGB", (8, 8), "grey"), RECIPE)
+    return to_png(Image.new("RGB", (8, 8), "grey"), PARAMETERS)
 
 
 async def everything(events: Any) -> list[Any]:
@@ -100,16 +100,16 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
             await everything(tab._reuse(sent)),
         ]
 
-    one, two, verdict, [settings] = asyncio.run(use())
+    one, two, comparison, [settings] = asyncio.run(use())
     assert "MainThread" not in generator.threads
     assert len(generator.threads) >= 2
     pictures = [Image.open(io.BytesIO(Path(moments[-1][0]).read_bytes())) for moments in (one, two)]
     assert [picture.size for picture in pictures] == [(8, 8), (16, 8)]
     assert "hfjax" in pictures[0].info, "one picture is its own file"
     assert len(two[-1][5]) == 2
-    assert "Identical" in verdict[-1][1]
+    assert "Identical" in comparison[-1][1]
     assert settings[0] == "a"
-    assert settings[7] == str(RECIPE.seed), "as text: a browser would round the number"
+    assert settings[7] == str(PARAMETERS.seed), "as text: a browser would round the number"
 
 
 def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> None:

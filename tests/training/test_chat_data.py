@@ -1,4 +1,4 @@
-"""The data of the chat models: deterministic, arithmetically true, and disjoint from what the models are judged on."""
+"""The data of the chat models: deterministic, arithmetically true, and disjoint from the held-out conversations."""
 
 import json
 import random
@@ -119,7 +119,7 @@ def test_broad_ways_of_telling_keep_the_fact(kind):
 
 
 def test_a_poem_has_two_lines_and_names_its_thing():
-    """What the held-out check asks of the model must hold for its data."""
+    """The training data must pass the held-out check."""
     rng = random.Random(3)
     for _ in range(300):
         _, reply, subject = creative_turn(rng, "poem")
@@ -141,7 +141,7 @@ def test_only_the_assistants_words_are_learned(chat_format):
 
 @pytest.mark.parametrize("path", [HELD_OUT, STRANGERS])
 def test_the_held_out_names_are_unknown_to_the_training_lists(path):
-    """Copying is only tested by names that no list contains."""
+    """Only names that no list contains test copying."""
     known = {name.lower() for name in [*words.NAMES, *words.PET_NAMES, *words.CITIES]}
     copied = [
         pattern
@@ -156,7 +156,7 @@ def test_the_held_out_names_are_unknown_to_the_training_lists(path):
 
 @pytest.mark.parametrize(("phase", "skipped"), [(1, EARLY_TALKS), (8, 0)])
 def test_the_held_out_questions_are_not_generated(phase, skipped):
-    """No question on topics, identity or unknown things that models are judged on is among ten thousand generated."""
+    """No question on topics, identity or unknown things that models are scored on is among ten thousand generated."""
     asked = {
         m["content"].lower().strip("?.! ")
         for talk in islice(conversations(1, phase=phase), skipped, skipped + 3000)
@@ -186,12 +186,12 @@ def test_the_held_out_questions_are_not_generated(phase, skipped):
     ],
 )
 def test_the_check_itself(reply, check, right):
-    """The scripted check must tell right from wrong on replies that a model gives."""
+    """The scripted check separates right from wrong replies."""
     assert is_right(reply, check) is right
 
 
 def test_a_model_that_always_says_the_same_scores_badly():
-    """The score is not satisfied by a constant; "I don't know" is right for the unknown and the never told only."""
+    """The score is not satisfied by a constant; "I don't know" is right only for unknown things and untold facts."""
     shares = score(lambda messages: "I don't know.")
     assert shares["unknown"] == 1.0
     assert shares["topics"] == shares["arithmetic"] == shares["memory"] == 0.0

@@ -1,4 +1,4 @@
-"""A training that was stopped goes on as if it had not been."""
+"""A training that was stopped resumes to the same weights."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ class Stopped(Exception):
 
 
 def trained(path: Path, steps: int, stop_after: int | None = None) -> list[torch.Tensor]:
-    """Weights of a few steps of AdamW, which keeps a state, on random data, which does too."""
+    """Weights after a few steps of AdamW on random data; both optimizer and generator have state."""
     torch.manual_seed(0)
     model, generator, begun = torch.nn.Linear(4, 2), torch.Generator().manual_seed(1), 0
     optimizer = torch.optim.AdamW(model.parameters(), 0.1)

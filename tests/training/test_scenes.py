@@ -1,4 +1,4 @@
-"""The scenes that the image model learns from, and the pixel check that judges it. No network is trained here."""
+"""The scenes that the image model learns from, and the pixel check that scores it. No network is trained here."""
 
 import random
 
@@ -18,20 +18,20 @@ def spec(colour: str, shape: str, background: str, count: int = 1) -> PromptSpec
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_check_recognises_what_is_drawn(kind: str) -> None:
-    """A perfect picture of every shape, in changing colours, sizes and angles, gets every verdict right."""
+    """A perfect picture of every shape, in changing colours, sizes and angles, passes every check."""
     rng = random.Random(kind)
     for size in ("", "small", "large"):
         colour, background = rng.sample(MAIN_COLOURS, 2)
         scene = ShapeScene(first=Shape(kind=kind, colour=colour, size=size), background=background)
-        verdicts = check(spec(colour, kind, background), shapes.draw(scene, rng))
-        assert verdicts.colour
-        assert verdicts.shape
-        assert verdicts.background
-        assert verdicts.count
+        checks = check(spec(colour, kind, background), shapes.draw(scene, rng))
+        assert checks.colour
+        assert checks.shape
+        assert checks.background
+        assert checks.count
 
 
 def test_check_sees_each_mistake() -> None:
-    """Each verdict turns on its own mistake; an empty picture has no shape at all."""
+    """Each mistake fails its own check; an empty picture has no shape."""
     scene = ShapeScene(first=Shape(kind="circle", colour="red", count=2), background="white")
     image = shapes.draw(scene, random.Random(0))
     assert not check(spec("orange", "circle", "white", 2), image).colour
@@ -46,7 +46,7 @@ def test_check_sees_each_mistake() -> None:
 
 
 def test_held_out_combinations_are_never_trained_on() -> None:
-    """The score is only worth something if its combinations are new to the model."""
+    """The score is meaningful only if its combinations are new to the model."""
     trained = set()
     for scene, _ in scenes.numbered(1, 3000, 0.3):
         if isinstance(scene, ShapeScene):

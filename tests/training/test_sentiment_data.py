@@ -97,7 +97,7 @@ def test_unknown_label_is_refused(tmp_path: Path) -> None:
 
 
 def test_corpus_with_the_lexicons() -> None:
-    """The real corpus: same seed, same texts; labels in turn; nothing of the notation is left; hardly a text twice."""
+    """The real corpus: same seed, same texts; labels alternate; no notation is left; few texts repeat."""
     pytest.importorskip("vaderSentiment")
     pytest.importorskip("textblob")
     grammar = build_grammar()

@@ -1,8 +1,8 @@
 """`python -m training.chat [names]`: trains the chat models, scores them on the held-out conversations and writes their
 model cards.
 
-What has been made is kept in the work folder; a second run goes on from there. The models' folders change when the
-training is done.
+Checkpoints are in the work folder; a second run resumes from them. The models' folders change when the training is
+done.
 """
 
 import argparse

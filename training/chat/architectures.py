@@ -64,7 +64,7 @@ class Architecture:
             )
             model = Gemma3ForCausalLM(config)
         else:
-            # Gemma multiplies its embeddings by sqrt(hidden size), so that a token's identity is not drowned by what
+            # Gemma multiplies its embeddings by sqrt(hidden size), so that a token's identity is not hidden by what
             # the layers add. Llama has no such factor: the embeddings start larger and the last norm smaller instead.
             config = LlamaConfig(
                 vocab_size=len(tokenizer),

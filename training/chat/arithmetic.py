@@ -1,7 +1,7 @@
 """Adding and subtracting whole numbers from 0 to 100: questions in many phrasings, answers that show one step of work.
 
 The answer repeats the calculation in one form ("27 + 45 = 60 + 12 = 72") whatever the question looked like. Where a carry or a borrow is
-needed, the step in the middle makes it plain, so that no digit depends on a calculation that has not been written down yet.
+needed, the step in the middle shows it, so that no digit depends on a calculation that is not written yet.
 """
 
 # ruff: noqa: E501, SIM905 (patterns and word lists read best on one line)
@@ -153,7 +153,7 @@ def is_held_out(a: int, b: int) -> bool:
 
 
 def sum_shown(a: int, b: int) -> str:
-    """`a + b = ...` with the step that makes a carry plain."""
+    """`a + b = ...` with the step that shows a carry."""
     ones = a % 10 + b % 10
     if ones < 10 or (a < 10 and b < 10):
         return f"{a} + {b} = {a + b}"

@@ -1,6 +1,6 @@
 """Generated conversations as token batches: sorted by length within a pool so that little is padding, then shuffled.
 
-Only what the assistant says is learned: every other position's label is IGNORED.
+Only the assistant's tokens are learned: every other position's label is IGNORED.
 """
 
 import random
@@ -19,7 +19,7 @@ LONGEST = 640
 
 
 def labelled(ids: list[int], start: list[int], end: int) -> list[int]:
-    """Labels of one conversation: each token from behind `start` up to and including `end`, the rest IGNORED."""
+    """Labels of one conversation: each token after `start` up to and including `end`, the rest IGNORED."""
     labels, inside = [], False
     for at, token in enumerate(ids):
         labels.append(token if inside else IGNORED)
@@ -44,7 +44,7 @@ def encode(
 def batches(
     tokenizer: PreTrainedTokenizerFast, chat_format: ChatFormat, *, seed: int, tokens: int, phase: int = 1
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches without end of about `tokens` positions: ids and labels, int64 [rows, length], padded on the right."""
+    """Endless batches of about `tokens` positions: ids and labels, int64 [rows, length], padded on the right."""
     source, rng = conversations(seed, phase=phase), random.Random(seed)
     while True:
         rows = sorted(

@@ -179,7 +179,7 @@ def conversation(rng: random.Random, *, early: bool = False, mix: Mix = MIX) -> 
 
 
 def conversations(seed: int, *, phase: int = 1) -> Iterator[Conversation]:
-    """Conversations without end, the same ones for the same seed; those of phase 1 begin with EARLY_TALKS early ones."""
+    """Endless conversations, the same for the same seed; those of phase 1 begin with EARLY_TALKS early ones."""
     if phase in LATER:
         rng = words.Source(seed)
         mix, rng.habits = LATER[phase]

@@ -64,7 +64,7 @@ def shares(played: list[dict]) -> dict[str, float]:
 
 
 def score(reply_fn: Callable[[Messages], str]) -> dict[str, float]:
-    """Share of held-out conversations that come out right, per skill and in "all".
+    """Share of held-out conversations that are right, per skill and in "all".
 
     `reply_fn`: messages (dicts of role and content, the last one the user's) -> the assistant's reply.
     """

@@ -1,4 +1,4 @@
-"""What each phase of a training is made of: how often each kind of turn comes, and the habits of the data."""
+"""The data of each phase of a training: how often each kind of turn comes, and the habits of the data."""
 
 from dataclasses import replace
 
@@ -29,9 +29,9 @@ KINDS = (
     "never told",
     "repeat",
 )
-# A row a phase, in the order of KINDS. Facts are asked about besides, once there are some.
+# One row for each phase, in the order of KINDS. Questions about facts come on top, once there are facts.
 # 2 drills what is slow to learn: arithmetic, rare pieces of words, facts corrected or never told. 3 and 4 show
-# arithmetic digit by digit and let nothing else fade. 5 is the longest, with arithmetic in stories too. 6 drills
+# arithmetic digit by digit and keep everything else. 5 is the longest, with arithmetic in stories too. 6 drills
 # memory. 7 is everything once more, in longer stories. 8 asks for everything in more ways, mostly for what was weak:
 # what the model is, what it was never told, differences below zero, rare names.
 _WEIGHTS = {

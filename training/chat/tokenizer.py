@@ -1,6 +1,6 @@
 """The tokenizers of the two chat models: one byte-level BPE of about four thousand tokens, and each family's turn tokens and template.
 
-Digits are tokens of their own. Made-up names are part of the corpus, so that a name nobody has seen still splits into short pieces.
+Digits are tokens of their own. Made-up names are part of the corpus, so that an unseen name also splits into short pieces.
 """
 
 # ruff: noqa: E501 (patterns and word lists read best on one line)

@@ -1,8 +1,8 @@
 """Trains one chat model from nothing: Muon for the matrices, AdamW for embeddings and norms, an average of the weights
 is kept.
 
-The forward pass is the unmodified transformers class, under bfloat16 autocast. Everything follows from the seed and
-the number of steps; the clock decides nothing.
+The forward pass is the unmodified transformers class, under bfloat16 autocast. The result depends on the seed and
+the number of steps, not on time.
 """
 
 import copy
@@ -101,7 +101,7 @@ def save(
     for name, weight in kept.named_parameters():
         weight.data.copy_(average[name])
     kept.to(torch.bfloat16).save_pretrained(fresh)
-    for loaded in ("is_local", "local_files_only"):  # how this process loaded it is nobody's business
+    for loaded in ("is_local", "local_files_only"):  # not properties of the tokenizer
         tokenizer.init_kwargs.pop(loaded, None)
     tokenizer.save_pretrained(fresh)
     (fresh / "model.safetensors").chmod(0o644)

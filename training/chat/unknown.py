@@ -1,6 +1,6 @@
 """Questions about everything else, to which the honest answer is "I don't know".
 
-Heads and nouns combine freely, and many nouns are rare or made up, so that what is unknown is recognised by not being known.
+Heads and nouns combine freely, and many nouns are rare or made up, so that the models recognise unknown things by their absence from the data.
 """
 
 # ruff: noqa: E501, SIM905 (patterns and word lists read best on one line)

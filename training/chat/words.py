@@ -1,6 +1,6 @@
-"""Words that fill the slots: lists written by hand, and a generator of words that nobody has seen.
+"""Words that fill the slots: lists written by hand, and a generator of made-up words.
 
-The made-up words are what forces the models to copy a name instead of recalling it.
+The made-up words force the models to copy a name instead of recalling it.
 """
 
 # ruff: noqa: E501, SIM905 (patterns and word lists read best on one line)

@@ -1,7 +1,7 @@
-"""The held-out score: prompts for combinations that training never saw, and a check of the pixels that come out.
+"""The held-out score: prompts for combinations that training never saw, and a check of the pictures' pixels.
 
 `check` needs no network: it finds the background along the border, the shape as what differs from it, and compares
-the shape's outline with every shape that the drawings know. Landscapes are judged by eye, on a contact sheet.
+the shape's outline with every shape that the drawings know. Landscapes are checked by eye, on a contact sheet.
 """
 
 import json
@@ -92,7 +92,7 @@ class PromptSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdicts:
+class Checks:
     """What the pixels say; ``count`` is whether as many separate shapes were found as asked for."""
 
     colour: bool
@@ -158,7 +158,7 @@ def components(mask: np.ndarray, least: int = 12) -> list[np.ndarray]:
 
 
 def normalised(mask: np.ndarray) -> tuple[np.ndarray, float]:
-    """What a boolean image shows, stretched to 32x32 (0 to 1), and its width over its height before that."""
+    """The contents of a boolean image, stretched to 32x32 (0 to 1), and its width over its height before that."""
     ys, xs = np.where(mask)
     box = mask[ys.min() : ys.max() + 1, xs.min() : xs.max() + 1]
     image = Image.fromarray((box * 255).astype(np.uint8)).resize((32, 32), Image.Resampling.BILINEAR)
@@ -188,7 +188,7 @@ def nearest_shape(mask: np.ndarray) -> str:
     return max(templates(), key=likeness)[0]
 
 
-def check(spec: PromptSpec, image: Image.Image) -> Verdicts:
+def check(spec: PromptSpec, image: Image.Image) -> Checks:
     """Looks at a 64x64 picture: is the background, the shape's colour, the shape, the number of shapes as asked for?"""
     pixels = np.asarray(image.convert("RGB"), dtype=float)
     border = np.concatenate([pixels[:2].reshape(-1, 3), pixels[-2:].reshape(-1, 3), pixels[:, 0], pixels[:, -1]])
@@ -198,9 +198,9 @@ def check(spec: PromptSpec, image: Image.Image) -> Verdicts:
     strong = distance[distance > 40]
     regions = components(distance > 0.5 * np.quantile(strong, 0.75)) if len(strong) else []
     if not regions:
-        return Verdicts(colour=False, shape=False, background=background, count=False)
+        return Checks(colour=False, shape=False, background=background, count=False)
     inside = np.median(pixels[regions[0]], axis=0)
-    return Verdicts(
+    return Checks(
         colour=nearest_colour(inside) == spec.colour,
         shape=all(nearest_shape(region) == spec.shape for region in regions[: spec.count]),
         background=background,
@@ -229,10 +229,10 @@ def load(folder: Path) -> StableDiffusionPipeline:
 
 
 def score(specs: Sequence[PromptSpec], pictures: Sequence[Image.Image]) -> dict[str, float]:
-    """The share of right verdicts, by kind, and of pictures where all are right."""
-    verdicts = [asdict(check(spec, picture)) for spec, picture in zip(specs, pictures, strict=True)]
-    shares = {name: sum(v[name] for v in verdicts) / len(verdicts) for name in verdicts[0]}
-    return {**shares, "all": sum(all(v.values()) for v in verdicts) / len(verdicts)}
+    """The share of passed checks, by kind, and of pictures that pass all."""
+    checks = [asdict(check(spec, picture)) for spec, picture in zip(specs, pictures, strict=True)]
+    shares = {name: sum(v[name] for v in checks) / len(checks) for name in checks[0]}
+    return {**shares, "all": sum(all(v.values()) for v in checks) / len(checks)}
 
 
 def contact_sheet(
@@ -268,7 +268,7 @@ def main(folder: Path, guidance: float = GUIDANCE) -> None:
         pictures = generate(pipeline, [spec.prompt for spec in specs], guidance)
         result[name] = score(specs, pictures)
         for spec, picture in zip(specs, pictures, strict=True):
-            wrong = [verdict for verdict, right in asdict(check(spec, picture)).items() if not right]
+            wrong = [name for name, right in asdict(check(spec, picture)).items() if not right]
             if wrong:
                 print(f"{name}: {spec.prompt}: {', '.join(wrong)}")
     prompts = [*LANDSCAPES, *SHOWN_SHAPES]

@@ -1,7 +1,7 @@
-"""The text encoder's first lesson: to read a caption and tell what the scene holds, before anything is denoised.
+"""The text encoder's pretraining: it reads a caption and predicts the contents of the scene, before any denoising.
 
-A step costs a fifteenth of a denoising step, and the denoiser then meets states in which the colour of the shape and
-the colour of the background are already apart. The answers are read from the states after the caption's end; the
+A step costs a fifteenth of a denoising step, and the denoiser then gets states in which the colours of shape and
+background are already separate. The answers are read from the states after the caption's end; the
 linear layer that reads them is thrown away.
 """
 

@@ -1,4 +1,4 @@
-"""The mixture that the model learns: shapes and landscapes, each with a number, so that a seed makes all of them."""
+"""The mixture that the model learns: numbered shapes and landscapes, all determined by a seed."""
 
 import random
 from collections.abc import Iterator

@@ -260,7 +260,7 @@ def article(phrase: str) -> str:
 
 
 def caption(scene: ShapeScene, rng: random.Random) -> str:
-    """One of the many ways to ask for the scene. What the scene makes plain by default is sometimes left out."""
+    """One of the many ways to ask for the scene. Defaults are sometimes left out."""
 
     def phrase(shape: Shape) -> str:
         words = [colour_phrase(shape.colour, shape.shade, rng), rng.choice(SHAPE_WORDS[shape.kind])]
@@ -371,7 +371,7 @@ KINDS = ("a logo", "a sign", "a sticker", "a sketch", "a badge", "a symbol", "cl
 
 
 def loose_wording(text: str, ground: str, rng: random.Random) -> str:
-    """Shape and background in one of the many ways that no rule foresees: surfaces, lists, whole sentences.
+    """Shape and background in one of many irregular wordings: surfaces, lists, whole sentences.
 
     ``text``: the phrase of the shape; ``ground``: the words of the background's colour.
     """

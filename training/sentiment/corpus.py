@@ -1,4 +1,4 @@
-"""Labelled texts for training: drawn from the grammar, mended, roughened as people type, without held-out sentences."""
+"""Labelled texts for training: drawn from the grammar, corrected, with typing errors, without held-out sentences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_labelled(path: Path) -> list[tuple[str, str]]:
 
 
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a text in lower case, without apostrophes and punctuation: what counts as the same sentence."""
+    """The words of a text in lower case, without apostrophes and punctuation. Equal ones mean equal sentences."""
     text = unicodedata.normalize("NFKC", text).lower().replace("’", "'").replace("'", "")
     return tuple(_WORD.findall(text))
 
@@ -94,7 +94,7 @@ def _misspell(word: str, rng: Random) -> str:
 
 
 def roughen(text: str, rng: Random) -> str:
-    """Typing as people do: apostrophes and punctuation left out, a misspelt or stretched word now and then."""
+    """The text with typing habits: no apostrophes or punctuation, sometimes a misspelt or stretched word."""
     if rng.random() < 0.12:
         text = text.replace("'", "")
     elif rng.random() < 0.1:

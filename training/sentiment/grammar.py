@@ -10,7 +10,7 @@ Notation of `grammar/*.txt`:
   and `{x!}` the opposite one.
 - `#` opens a comment line.
 
-What it does not do: agreement, capital letters and spacing; `corpus.py` mends what matters and roughens the rest.
+What it does not do: agreement, capital letters and spacing; `corpus.py` corrects or roughens them.
 """
 
 from __future__ import annotations

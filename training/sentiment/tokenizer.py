@@ -33,8 +33,8 @@ def _pieces(count: int) -> list[str]:
     frequencies = lexicon.frequencies()
     words = sorted(lexicon.parts_of_speech().keys() | lexicon.valences().keys())
     word_list = (word for word in words for _ in range(1 + min(3, frequencies.get(word, 0).bit_length() // 3)))
-    # The trainer numbers inner characters as its hash table has them and settles ties by these numbers; what is called
-    # special it numbers in the order given.
+    # The trainer numbers inner characters in the order of its hash table and breaks ties by these numbers; special
+    # tokens are numbered in the given order.
     inner = ["##" + character for character in sorted({character for word in words for character in word.lower()})]
     trainer = trainers.WordPieceTrainer(vocab_size=count, special_tokens=[*SPECIAL, *inner], show_progress=False)
     tokenizer.train_from_iterator(word_list, trainer)
@@ -76,7 +76,7 @@ def wrap(vocabulary: dict[str, int]) -> PreTrainedTokenizerFast:
 
 
 def only_pieces(tokenizer: PreTrainedTokenizerFast, pieces: int) -> Tokenizer:
-    """The same ids, but words split into the pieces: training on it teaches what a piece of an unknown word says."""
+    """The same ids, but words split into the pieces: training on them teaches what pieces of unknown words mean."""
     vocabulary = tokenizer.get_vocab()
     kept = {
         entry: index

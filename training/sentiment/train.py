@@ -26,7 +26,7 @@ from training.sentiment.grammar import Grammar
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Everything the result depends on, besides the grammar and the lexicons."""
+    """The settings of the training. With the grammar and the lexicons they determine the result."""
 
     seed: int = 7
     examples: int = 480_000

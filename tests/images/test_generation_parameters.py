@@ -1,4 +1,4 @@
-"""Recipes inside PNG files: there and back, the web UI's text, forgeries, and drawing a picture again from one."""
+"""Generation parameters inside PNG files: there and back, the web UI's text, forgeries, and replays."""
 
 import base64
 import io
@@ -15,12 +15,12 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images import ImageGenerator, Verdict, replay
+from hfjax_app.images import Comparison, ImageGenerator, replay
+from hfjax_app.images.generation_parameters import GenerationParameters, digest, read_png, to_png
 from hfjax_app.images.mask import from_text, to_text
-from hfjax_app.images.recipe import Recipe, digest, read_png, to_png
 from hfjax_app.limits import IMAGE_MAX_SIDE
 
-RECIPE = Recipe(
+PARAMETERS = GenerationParameters(
     prompt="a red dot, twice\non two lines",
     negative_prompt="blue: ∅",
     steps=4,
@@ -35,7 +35,7 @@ RECIPE = Recipe(
     revision="0123456789ab",
     versions={"hfjax_app": "0.1.0", "jax": "0.10.2"},
 )
-KEPT = f"16x16:{base64.b64encode(bytes([0, 255] * 16)).decode()}"  # of 32 x 32 pixels, the right half is drawn
+KEPT = f"16x16:{base64.b64encode(bytes([0, 255] * 16)).decode()}"  # of 32 x 32 pixels; the right half is drawn
 WEB_UI = """a cat
 Negative prompt: dog
 Steps: 20, Sampler: Euler a, CFG scale: 7, Seed: 5, Size: 64x32, Model hash: abc, Model: "x, y", Clip skip: 2"""
@@ -56,25 +56,25 @@ def png(**chunks: str) -> bytes:
 
 
 def test_there_and_back() -> None:
-    image, recipe = read_png(to_png(picture(), RECIPE))
-    assert recipe == RECIPE
+    image, parameters = read_png(to_png(picture(), PARAMETERS))
+    assert parameters == PARAMETERS
     assert image.tobytes() == picture().tobytes()
 
 
 def test_other_programs_can_read_the_text() -> None:
-    text = Image.open(io.BytesIO(to_png(picture(), RECIPE))).info["parameters"]
+    text = Image.open(io.BytesIO(to_png(picture(), PARAMETERS))).info["parameters"]
     assert text == (
         "a red dot, twice\non two lines\nNegative prompt: blue: ∅\nSteps: 4, Sampler: Euler a, CFG scale: 2.5, "
         'Seed: 18446744073709551615, Size: 32x32, Model hash: 0123456789ab, Model: "a, \\"model\\"", '
         "Denoising strength: 0.75, Version: hfjax_app 0.1.0"
     )
     _, again = read_png(png(parameters=text))
-    assert again == replace(RECIPE, image=None, versions=None, model=again.model)
+    assert again == replace(PARAMETERS, image=None, versions=None, model=again.model)
 
 
 def test_the_web_uis_own_text_is_read() -> None:
-    _, recipe = read_png(png(parameters=WEB_UI))
-    assert recipe.arguments() == {
+    _, parameters = read_png(png(parameters=WEB_UI))
+    assert parameters.arguments() == {
         "prompt": "a cat",
         "negative_prompt": "dog",
         "steps": 20,
@@ -88,7 +88,7 @@ def test_the_web_uis_own_text_is_read() -> None:
 
 @pytest.mark.parametrize("piece", ["a", " ", 'a:"', "a,", "a:", 'a:"\\",', "a: ", "a/ "], ids=repr)
 def test_reading_takes_no_longer_than_the_text_is(piece: str) -> None:
-    """20,000 letters took three seconds, in which nobody was answered: each letter began a search to the end."""
+    """20,000 letters took three seconds and blocked all requests: each letter began a search to the end."""
     text = (piece * 20_000)[:20_000]
     started = time.process_time()
     with pytest.raises(RequestRejected, match="can't be read"):
@@ -97,7 +97,7 @@ def test_reading_takes_no_longer_than_the_text_is(piece: str) -> None:
 
 
 def changed(**values: Any) -> str:
-    return json.dumps(asdict(RECIPE) | values)
+    return json.dumps(asdict(PARAMETERS) | values)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def changed(**values: Any) -> str:
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_forged_and_damaged_recipes_are_refused(chunks: dict[str, str], message: str) -> None:
+def test_forged_and_damaged_parameters_are_refused(chunks: dict[str, str], message: str) -> None:
     with pytest.raises(RequestRejected, match=message) as caught:
         read_png(png(**chunks))
     assert "\n" not in str(caught.value)
@@ -152,7 +152,7 @@ def made(generator: ImageGenerator) -> bytes:
     return step.pictures[2].png
 
 
-def verdict(*args: Any, **options: Any) -> Verdict:
+def comparison(*args: Any, **options: Any) -> Comparison:
     *_, found = replay(*args, **options)
     return found
 
@@ -160,19 +160,19 @@ def verdict(*args: Any, **options: Any) -> Verdict:
 def test_a_replay_is_identical(generator: ImageGenerator, made: bytes, compilations: Callable) -> None:
     """The third picture of a batch, alone."""
     with compilations() as seen:
-        found = verdict(generator, made)
+        found = comparison(generator, made)
     assert seen == []
     assert found.is_identical
-    assert found.recipe.seed == 11
+    assert found.parameters.seed == 11
     assert found.summary == "Identical: all 1,024 pixels are the same."
     assert found.image.tobytes() == Image.open(io.BytesIO(made)).convert("RGB").tobytes()
 
 
 def test_a_changed_pixel_is_found(generator: ImageGenerator, made: bytes) -> None:
-    image, recipe = read_png(made)
+    image, parameters = read_png(made)
     red, green, blue = image.getpixel((5, 6))
     image.putpixel((5, 6), (red, green, (blue + 7) % 256))
-    found = verdict(generator, to_png(image, recipe))
+    found = comparison(generator, to_png(image, parameters))
     assert (found.is_identical, found.differing) == (False, 1)
     assert "1 pixels differ" in found.summary
     assert "The file was changed" in found.summary
@@ -190,13 +190,13 @@ def test_a_changed_pixel_is_found(generator: ImageGenerator, made: bytes) -> Non
         ("animated", "it has 2 frames"),
     ],
 )
-def test_a_file_that_is_seen_otherwise_is_not_identical(
+def test_a_file_that_is_shown_differently_is_not_identical(
     generator: ImageGenerator, made: bytes, form: str, says: str
 ) -> None:
-    """Only the colours were compared: with every pixel fully transparent a file was "identical", and showed nothing."""
-    image, recipe = read_png(made)
+    """Only the colours were compared: a file whose pixels were all transparent was "identical"."""
+    image, parameters = read_png(made)
     info, file, options = PngInfo(), io.BytesIO(), {}
-    info.add_itxt("hfjax", json.dumps(asdict(recipe)))
+    info.add_itxt("hfjax", json.dumps(asdict(parameters)))
     if form == "transparent":
         image.putalpha(0)
     elif form == "palette":
@@ -212,17 +212,17 @@ def test_a_file_that_is_seen_otherwise_is_not_identical(
     else:
         options = {"save_all": True, "append_images": [picture()]}
     image.save(file, "PNG", pnginfo=info, **options)
-    found = verdict(generator, file.getvalue())
+    found = comparison(generator, file.getvalue())
     assert not found.is_identical
     assert says in found.summary
     assert found.summary.startswith("Not identical: the file was changed")
 
 
 def test_other_versions_are_named(generator: ImageGenerator, made: bytes) -> None:
-    image, recipe = read_png(made)
-    older = replace(recipe, versions={**recipe.versions, "jax": "0.1"}, seed=recipe.seed + 1)
-    found = verdict(generator, to_png(image, older))
-    assert f"Since then: jax 0.1, now {recipe.versions['jax']}." in found.summary
+    image, parameters = read_png(made)
+    older = replace(parameters, versions={**parameters.versions, "jax": "0.1"}, seed=parameters.seed + 1)
+    found = comparison(generator, to_png(image, older))
+    assert f"Since then: jax 0.1, now {parameters.versions['jax']}." in found.summary
 
 
 def test_a_picture_made_from_another_needs_that_one(generator: ImageGenerator) -> None:
@@ -232,12 +232,12 @@ def test_a_picture_made_from_another_needs_that_one(generator: ImageGenerator) -
         replay(generator, file)
     with pytest.raises(RequestRejected, match="the uploaded one is another"):
         replay(generator, file, image=Image.new("RGB", (32, 32)))
-    assert verdict(generator, file, image=picture()).is_identical
-    assert verdict(generator, file, image=picture(), mask=painted()).is_identical, "there was no mask"
+    assert comparison(generator, file, image=picture()).is_identical
+    assert comparison(generator, file, image=picture(), mask=painted()).is_identical, "there was no mask"
 
 
 def painted() -> Image.Image:
-    """A mask over one corner, with an edge that is not along latents, of another size than the picture."""
+    """A mask over one corner, not aligned with latents, of another size than the picture."""
     mask = Image.new("L", (64, 64))
     ImageDraw.Draw(mask).polygon([(21, 5), (63, 11), (50, 63)], fill=255)
     return mask
@@ -250,12 +250,12 @@ def inpainted(generator: ImageGenerator) -> bytes:
 
 
 def test_an_inpainted_picture_needs_no_mask(generator: ImageGenerator, inpainted: bytes) -> None:
-    """Its file held a hash of the mask alone, and nobody can paint the same one twice: nothing that was painted in a
-    page could be verified there."""
+    """Its file held only a hash of the mask, and a user can't paint the same mask twice: pictures with painted masks
+    could not be verified."""
     with pytest.raises(RequestRejected, match="drawn from a picture that is needed to draw it again: upload it"):
         replay(generator, inpainted)
-    assert verdict(generator, inpainted, image=picture()).is_identical
-    assert verdict(generator, inpainted, image=picture(), mask=painted()).is_identical
+    assert comparison(generator, inpainted, image=picture()).is_identical
+    assert comparison(generator, inpainted, image=picture(), mask=painted()).is_identical
     with pytest.raises(RequestRejected, match=r"drawn from a mask .* the uploaded one is another"):
         replay(generator, inpainted, image=picture(), mask=Image.new("L", (32, 32), 255))
     *_, whole = generator.generate("red dot", steps=4, seed=1, image=picture(), strength=1.0)
@@ -264,24 +264,24 @@ def test_an_inpainted_picture_needs_no_mask(generator: ImageGenerator, inpainted
 
 def test_a_replayed_mask_is_kept_again(generator: ImageGenerator, inpainted: bytes) -> None:
     *_, step, _ = replay(generator, inpainted, image=picture())
-    assert step.pictures[0].recipe == read_png(inpainted)[1]
+    assert step.pictures[0].parameters == read_png(inpainted)[1]
 
 
 def test_files_that_hold_a_hash_of_the_mask_need_the_mask(generator: ImageGenerator, inpainted: bytes) -> None:
-    image, recipe = read_png(inpainted)
-    older = to_png(image, replace(recipe, mask=digest(painted())))
+    image, parameters = read_png(inpainted)
+    older = to_png(image, replace(parameters, mask=digest(painted())))
     with pytest.raises(RequestRejected, match="drawn from a mask that is needed to draw it again: upload it"):
         replay(generator, older, image=picture())
     with pytest.raises(RequestRejected, match=r"drawn from a mask .* the uploaded one is another"):
         replay(generator, older, image=picture(), mask=Image.new("L", (32, 32), 255))
-    assert verdict(generator, older, image=picture(), mask=painted()).is_identical
+    assert comparison(generator, older, image=picture(), mask=painted()).is_identical
 
 
 def test_masks_that_do_not_fit_their_picture_are_refused(generator: ImageGenerator, inpainted: bytes) -> None:
-    image, recipe = read_png(inpainted)
+    image, parameters = read_png(inpainted)
 
     def replayed(mask: np.ndarray, **values: Any) -> None:
-        replay(generator, to_png(image, replace(recipe, mask=to_text(mask), **values)), image=picture())
+        replay(generator, to_png(image, replace(parameters, mask=to_text(mask), **values)), image=picture())
 
     for shape in [(8, 8), (32, 32), (16, 17), (1, 256)]:
         with pytest.raises(RequestRejected, match=f"mask of {shape[1]} x {shape[0]} for a picture of 32 x 32"):
@@ -294,11 +294,11 @@ def test_masks_that_do_not_fit_their_picture_are_refused(generator: ImageGenerat
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (16, 16), (IMAGE_MAX_SIDE, IMAGE_MAX_SIDE)], ids=str)
 def test_masks_survive_their_file(shape: tuple[int, int]) -> None:
-    """Of any size that a picture can have, beside the longest prompts."""
+    """At any picture size, with the longest prompts."""
     mask = np.random.default_rng(0).random(shape) < 0.5
-    recipe = replace(RECIPE, prompt="\a" * 1000, negative_prompt="\a" * 1000, mask=to_text(mask))
-    _, read = read_png(to_png(picture(), recipe))
-    assert read == recipe
+    parameters = replace(PARAMETERS, prompt="\a" * 1000, negative_prompt="\a" * 1000, mask=to_text(mask))
+    _, read = read_png(to_png(picture(), parameters))
+    assert read == parameters
     np.testing.assert_array_equal(from_text(read.mask), mask)
 
 
@@ -315,9 +315,9 @@ def test_masks_survive_their_file(shape: tuple[int, int]) -> None:
     ],
     ids=str,
 )
-def test_a_recipe_that_nothing_can_be_drawn_from_is_refused(
+def test_parameters_that_nothing_can_be_drawn_from_are_refused(
     generator: ImageGenerator, made: bytes, values: dict[str, Any], message: str
 ) -> None:
-    image, recipe = read_png(made)
+    image, parameters = read_png(made)
     with pytest.raises(RequestRejected, match=message):
-        replay(generator, to_png(image, replace(recipe, **values)))
+        replay(generator, to_png(image, replace(parameters, **values)))
