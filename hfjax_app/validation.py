@@ -28,7 +28,7 @@ def checked_text(text: object, what: str, limit: int, *, may_be_blank: bool = Fa
     if not isinstance(text, str):
         raise RequestRejected(f"{what}: must be text, not {type(text).__name__}")
     if len(text) > limit:
-        raise RequestRejected(f"{what} of {len(text):,} characters: at most {limit:,}")
+        raise RequestRejected(f"{what} of {len(text):,} characters: at most {limit:,}; shorten it")
     if not may_be_blank and not text.strip():
         raise RequestRejected(f"{what} is empty: type something first")
     if "\0" in text:

@@ -25,6 +25,7 @@ from hfjax_app.validation import checked_text
 
 Message = dict[str, str]
 
+_IF_TOO_LONG = "start a new one, or leave out its oldest messages"
 _ROLES = ("user", "assistant")
 _CHARACTERS_A_TOKEN = 100  # more than any text has in the mean, so that a template may leave out most of it
 _CUT = 1_000  # characters: shorter texts are tokenized as a whole
@@ -41,7 +42,8 @@ def checked_messages(messages: object) -> list[Message]:
     if not isinstance(messages, list) or not messages:
         raise RequestRejected("the conversation must be a list of messages, and not empty")
     if len(messages) > CHAT_MAX_MESSAGES:
-        raise RequestRejected(f"conversation of {len(messages):,} messages: at most {CHAT_MAX_MESSAGES:,}")
+        most = f"at most {CHAT_MAX_MESSAGES:,}"
+        raise RequestRejected(f"conversation of {len(messages):,} messages: {most}; {_IF_TOO_LONG}")
     turns: list[tuple[str, list[str]]] = []
     total = in_a_row = 0  # characters
     for message in messages:
@@ -53,12 +55,15 @@ def checked_messages(messages: object) -> list[Message]:
         content = checked_text(message.get("content"), "message", limit, may_be_blank=answer)
         total += len(content)
         if total > CHAT_MAX_CONVERSATION_CHARACTERS:
-            raise RequestRejected(f"conversation of more than {CHAT_MAX_CONVERSATION_CHARACTERS:,} characters")
+            most = f"{CHAT_MAX_CONVERSATION_CHARACTERS:,} characters"
+            raise RequestRejected(f"conversation of more than {most}: {_IF_TOO_LONG}")
         if turns and turns[-1][0] == role:
             turns[-1][1].append(content)
             in_a_row += len(content)
             if in_a_row > limit:
-                raise RequestRejected(f"messages of the {role} in a row of {in_a_row:,} characters: at most {limit:,}")
+                raise RequestRejected(
+                    f"messages of the {role} in a row of {in_a_row:,} characters: at most {limit:,}; shorten them"
+                )
         elif turns or role == "user":
             turns.append((role, [content]))
             in_a_row = len(content)
