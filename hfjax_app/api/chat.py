@@ -1,19 +1,23 @@
-"""The API's chat: a conversation in, a streamed answer out. The chat tab asks through the same object."""
+"""The chat endpoint: a conversation in, a streamed answer out. The chat tab asks through the same object."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.backends import Backend, Backends
-from hfjax_app.chat import Reply, SamplingParams
+from hfjax_app.chat import SamplingParams
 from hfjax_app.limits import CHAT_AT_ONCE
 
-# Of every event that asks the chat model for an answer.
-EVENT = {"concurrency_id": "chat", "concurrency_limit": CHAT_AT_ONCE}
+if TYPE_CHECKING:
+    from hfjax_app.chat.assistant import ChatAssistant, Reply
+
+# For every event that asks the chat model for an answer.
+EVENT: Concurrency = {"concurrency_id": "chat", "concurrency_limit": CHAT_AT_ONCE}
 
 
 class ChatApi:
@@ -21,10 +25,10 @@ class ChatApi:
 
     Args:
         backend: the chat backend.
-        context: tokens that the engine's slots hold, the most that an answer may have.
+        context: tokens that one slot of the engine holds, and so the upper bound of an answer.
     """
 
-    def __init__(self, backend: Backend, context: int):
+    def __init__(self, backend: "Backend[ChatAssistant]", context: int):
         self._backend = backend
         self.max_tokens = min(SamplingParams().max_tokens, context)
 
@@ -41,25 +45,30 @@ class ChatApi:
         min_p: float = 0.0,
         repetition_penalty: float = 1.0,
         stop: list[str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Answer a conversation: messages are {"role": "user" or "assistant", "content": text}, the last one the
         user's. Streams the answer so far with its speed; the last one has a finish_reason. The answer ends before
         the first of the strings in `stop`. `max_tokens` null: as the tab has it."""
-        most = self.max_tokens if max_tokens is None else max_tokens
-        options = (most, temperature, top_p, top_k, seed, min_p, repetition_penalty)
+        limit = self.max_tokens if max_tokens is None else max_tokens
+        options = (limit, temperature, top_p, top_k, seed, min_p, repetition_penalty)
         replies = self.replies(messages, system_prompt, *options, stop=() if stop is None else stop)
         async with aclosing(replies):
             async for reply in replies:
                 yield asdict(reply)
 
-    def replies(self, messages: Any, system_prompt: Any, *options: Any, stop: Any = ()) -> AsyncGenerator[Reply, None]:
-        """The answer as it grows. All values may be anything that a client has sent.
+    def replies(
+        self, messages: Any, system_prompt: Any, *options: Any, stop: Any = ()
+    ) -> "AsyncGenerator[Reply, None]":
+        """The answer as it grows. Every value is what a client sent, of any type.
 
         Args:
+            messages: the conversation, as `ChatAssistant.reply` takes it.
+            system_prompt: instructions ahead of the conversation.
             options: max tokens, temperature, top-p, top-k, seed, min-p and repetition penalty.
+            stop: the strings that end the answer.
 
         Raises:
-            RequestRejected: of the parameters at once, of the messages with the first reply.
+            RequestRejected: a parameter is wrong (at once), or the messages are (with the first reply).
             ModelUnavailable: the backend is not ready.
         """
         names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")

@@ -1,12 +1,12 @@
-"""The API as a whole: each module of this package that has a `register` function is found and called.
+"""All endpoints of the API: each module of this package that has a `register` function is found and called.
 
-A new endpoint is one file in this folder. Its `register(backends)` adds the endpoint with `gr.api`, and returns the
-object that answers it where a tab of the studio calls the same methods.
+A new endpoint is one file in this folder. Its `register(backends)` adds the endpoint with `gr.api`. It returns the
+object that answers the endpoint if a tab of the studio calls the same methods.
 """
 
 import importlib
 import pkgutil
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import hfjax_app.api
 from hfjax_app.backends import Backends
@@ -18,19 +18,19 @@ class Endpoints:
     """Adds every endpoint to the surrounding gr.Blocks.
 
     Args:
-        backends: what the endpoints answer with; they may still be warming up.
+        backends: the models that answer; they may still be warming up.
     """
 
     def __init__(self, backends: Backends):
-        self._found: dict[type, Any] = {}
+        self._answering: dict[type, object] = {}
         for name in sorted(module.name for module in pkgutil.iter_modules(hfjax_app.api.__path__)):
             module = importlib.import_module(f"{hfjax_app.api.__name__}.{name}")
             if register := getattr(module, "register", None):
-                answers = register(backends)
-                self._found[type(answers)] = answers
+                api = register(backends)
+                self._answering[type(api)] = api
 
     def of(self, kind: type[T]) -> T:
-        """The object of this class that answers its endpoints: state such as its threads exists once."""
-        found = self._found[kind]
-        assert isinstance(found, kind)
-        return found
+        """The object of this class that answers its endpoints, so that its state, such as threads, exists once."""
+        api = self._answering[kind]
+        assert isinstance(api, kind)
+        return api

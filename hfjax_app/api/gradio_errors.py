@@ -1,22 +1,26 @@
-"""Our errors as Gradio's: one line that a visitor or an API client sees, with no stack trace anywhere."""
+"""Maps the app's errors to Gradio's: visitors and API clients see one line and no stack trace."""
 
 import functools
 import html
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any
+from typing import ParamSpec, TypeVar, get_args
 
 import gradio as gr
 
 from hfjax_app.errors import HfjaxError, RequestRejected, without_folders
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @contextmanager
 def errors_shown() -> Iterator[None]:
     """Turn an HfjaxError of the block into a gr.Error with its message.
 
-    Messages quote what the visitor sent and Gradio shows them as HTML, so they are escaped. What a library said, in a
-    message about a model, may name folders of this machine, and is shown without them.
+    The message is escaped, because it quotes what the visitor sent and Gradio shows it as HTML. A message about a model
+    may quote a library that names folders of this machine, so folders are removed from it.
     """
     try:
         yield
@@ -25,17 +29,21 @@ def errors_shown() -> Iterator[None]:
         raise gr.Error(html.escape(message, quote=False), title="That did not work", print_exception=False) from None
 
 
-def streamed(function: Callable[..., AsyncGenerator[Any, None]]) -> Callable[..., AsyncIterator[Any]]:
-    """Make an event of a function that checks its arguments and returns an async generator.
+def streamed(function: Callable[P, AsyncGenerator[T, None]]) -> Callable[P, AsyncIterator[T]]:
+    """Make an event handler of a function that checks its arguments and returns an async generator.
 
-    The generator is closed with the event, wherever the event is when it ends: finished, stopped, its visitor gone.
+    The generator is closed when the event ends: it finished, it was stopped, or the visitor left.
     """
 
     @functools.wraps(function)
-    async def event(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+    async def event(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         with errors_shown():
-            async with aclosing(function(*args, **kwargs)) as moments:
-                async for moment in moments:
-                    yield moment
+            async with aclosing(function(*args, **kwargs)) as items:
+                async for item in items:
+                    yield item
 
+    # Gradio documents an endpoint by its return annotation, and expects the type of one item there.
+    signature = inspect.signature(function)
+    item_type = get_args(signature.return_annotation)[0]
+    event.__dict__["__signature__"] = signature.replace(return_annotation=item_type)
     return event

@@ -1,23 +1,36 @@
-"""The API's images: pictures and replays, with pictures as data URLs. The images tab draws through the same object."""
+"""The image endpoints: generate pictures and replay them. Pictures are data URLs.
+
+The images tab draws through the same object.
+"""
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
 
+from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
-from hfjax_app.api.iterate_in_thread import iterate_in_thread
+from hfjax_app.api.iterate_in_thread import ClosableIterator, iterate_in_thread
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.limits import IMAGES_AT_ONCE
 
-T = TypeVar("T")
+if TYPE_CHECKING:  # these modules import jax, and the page is served before that
+    from PIL import Image
 
-# Of every event that draws.
-EVENT = {"concurrency_id": "images", "concurrency_limit": IMAGES_AT_ONCE}
+    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.images.steps import ImageStep, Waiting
+    from hfjax_app.images.verification import Comparison
+
+T = TypeVar("T")
+Progress: TypeAlias = "ImageStep | Waiting"
+Message: TypeAlias = dict[str, Any]  # one item of a streamed answer, as JSON
+
+# For every event that draws.
+EVENT: Concurrency = {"concurrency_id": "images", "concurrency_limit": IMAGES_AT_ONCE}
 
 
 class ImagesApi:
@@ -27,9 +40,9 @@ class ImagesApi:
         backend: the images backend.
     """
 
-    def __init__(self, backend: Backend):
+    def __init__(self, backend: "Backend[ImageGenerator]"):
         self._backend = backend
-        self._threads = ThreadPoolExecutor(IMAGES_AT_ONCE, "images")  # those who wait in line must not hold up the chat
+        self._threads = ThreadPoolExecutor(IMAGES_AT_ONCE, "images")  # waiting requests must not hold up the chat
         self._reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
 
     @streamed
@@ -47,14 +60,14 @@ class ImagesApi:
         image: str | None = None,
         mask: str | None = None,
         strength: float = 0.8,
-    ) -> dict[str, Any]:
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
         picture to start from) and `mask` (white where to draw) are data URLs. `steps` and
         `guidance_scale` null: as the model card recommends."""
         generator = self._backend.get()
 
-        def begin() -> Iterator[Any]:
+        def begin() -> Generator[Progress, None, None]:
             return generator.generate(
                 prompt,
                 negative_prompt=negative_prompt,
@@ -70,49 +83,58 @@ class ImagesApi:
                 mask=_picture(mask, "mask"),
             )
 
-        async with aclosing(self._told(begin, _drawn)) as told:
-            async for news in told:
-                yield news
+        async with aclosing(self._messages(begin, _drawn)) as messages:
+            async for message in messages:
+                yield message
 
     @streamed
-    async def replay(self, png: str, image: str | None = None, mask: str | None = None) -> dict[str, Any]:
+    async def replay(
+        self, png: str, image: str | None = None, mask: str | None = None
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Draws a PNG file (a data URL) again from the generation parameters inside: {"identical", "summary"}; before
         that streams what /generate streams. `image` is needed where the picture was drawn from one, `mask` only where
         the file, an older one, does not hold it."""
-        from hfjax_app.images import replay
         from hfjax_app.images.uploads import from_data_url
+        from hfjax_app.images.verification import replay
 
         generator = self._backend.get()
 
-        def begin() -> Iterator[Any]:
-            given = {"image": _picture(image, "image"), "mask": _picture(mask, "mask")}
-            return replay(generator, from_data_url(png, "picture"), **given)
+        def begin() -> "Generator[Progress | Comparison, None, None]":
+            source, painted = _picture(image, "image"), _picture(mask, "mask")
+            return replay(generator, from_data_url(png, "picture"), image=source, mask=painted)
 
-        async with aclosing(self._told(begin, _compared)) as told:
-            async for news in told:
-                yield news
+        async with aclosing(self._messages(begin, _compared)) as messages:
+            async for message in messages:
+                yield message
 
-    async def _told(
-        self, begin: Callable[[], Iterator[Any]], news: Callable[[Iterator[Any]], Iterator[dict[str, Any]]]
-    ) -> AsyncGenerator[dict[str, Any], None]:
-        """`news` of the moments of the generator that `begin` makes of what was sent.
+    async def _messages(
+        self,
+        begin: Callable[[], Generator[T, None, None]],
+        as_messages: Callable[[Generator[T, None, None]], Generator[Message, None, None]],
+    ) -> AsyncGenerator[Message, None]:
+        """The messages of a request.
 
-        Pictures are decoded and encoded in threads: it takes too long for the one that serves everybody.
+        Pictures are decoded and encoded in threads, because that takes too long for the event loop, which serves all
+        visitors.
+
+        Args:
+            begin: checks the request and returns its generator of steps.
+            as_messages: turns the steps into messages.
         """
-        moments = await self.read(begin)
-        async with aclosing(self.run(news(moments))) as told:
-            async for each in told:
-                yield each
+        steps = await self.read(begin)
+        async with aclosing(self.run(as_messages(steps))) as messages:
+            async for message in messages:
+                yield message
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that decodes pictures, in the thread that does so for all requests, one by one."""
+        """Call a function that decodes pictures. One thread does so for all requests, one after the other."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
 
-    async def run(self, steps: Iterator[T]) -> AsyncGenerator[T, None]:
+    async def run(self, steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
         """Draw in a thread, step by step.
 
         Raises:
-            ModelUnavailable: the server ends.
+            ModelUnavailable: the server is stopping.
         """
         async with aclosing(iterate_in_thread(steps, self._threads)) as running:
             async for step in running:
@@ -127,41 +149,49 @@ def register(backends: Backends) -> ImagesApi:
     return api
 
 
-def _picture(url: object, name: str) -> Any:
+def _picture(url: object, name: str) -> "Image.Image | None":
     from hfjax_app.images.uploads import from_data_url, read_picture
 
     return None if url is None else read_picture(from_data_url(url, name), name)
 
 
-def _drawn(moments: Iterator[Any]) -> Iterator[dict[str, Any]]:
+def _drawn(steps: Generator[Progress, None, None]) -> Generator[Message, None, None]:
     """What /generate streams."""
-    with closing(moments):
-        for moment in moments:
-            if not getattr(moment, "is_last", False):
-                yield _progress(moment)
+    from hfjax_app.images.steps import Waiting
+
+    with closing(steps):
+        for step in steps:
+            if isinstance(step, Waiting) or not step.is_last:
+                yield _progress(step)
                 continue
             yield {
-                "images": [_data_url(picture.png) for picture in moment.pictures],
-                "seeds": [picture.seed for picture in moment.pictures],
-                "notice": moment.notice,
+                "images": [_data_url(picture.png) for picture in step.pictures],
+                "seeds": [picture.seed for picture in step.pictures],
+                "notice": step.notice,
             }
 
 
-def _compared(moments: Iterator[Any]) -> Iterator[dict[str, Any]]:
+def _compared(steps: "Generator[Progress | Comparison, None, None]") -> Generator[Message, None, None]:
     """What /replay streams."""
-    with closing(moments):
-        for moment in moments:
-            if summary := getattr(moment, "summary", None):
-                yield {"identical": moment.is_identical, "summary": summary}
-            elif not getattr(moment, "is_last", False):
-                yield _progress(moment)
+    from hfjax_app.images.steps import Waiting
+    from hfjax_app.images.verification import Comparison
+
+    with closing(steps):
+        for step in steps:
+            if isinstance(step, Comparison):
+                yield {"identical": step.is_identical, "summary": step.summary}
+            elif isinstance(step, Waiting) or not step.is_last:
+                yield _progress(step)
 
 
-def _progress(moment: Any) -> dict[str, Any]:
-    if reason := getattr(moment, "reason", None):
-        return {"waiting": reason}
-    return {"step": moment.step, "steps": moment.steps, "seconds_left": round(moment.seconds_left, 2)}
+def _progress(step: Progress) -> Message:
+    from hfjax_app.images.steps import Waiting
+
+    if isinstance(step, Waiting):
+        return {"waiting": step.reason}
+    return {"step": step.step, "steps": step.steps, "seconds_left": round(step.seconds_left, 2)}
 
 
-def _data_url(png: bytes) -> str:
+def _data_url(png: bytes | None) -> str:
+    assert png is not None  # the last step's pictures have one
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -1,23 +1,28 @@
-"""The API's classification: a text's sentiment, the words that decided, and labels of the client's own.
+"""The sentiment endpoints: classify a text, explain a label, and classify with the client's own labels (zero-shot).
 
 The sentiment tab asks through the same object.
 """
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.limits import EXPLAINED_AT_ONCE, SENTIMENT_AT_ONCE, ZERO_SHOT_AT_ONCE
 from hfjax_app.sentiment import Explanation, Prediction
 
-# Of every event that asks the classifier about one text, and of every one that asks the chat model for a label.
-EVENT = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
-ZERO_SHOT_EVENT = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_AT_ONCE}
+if TYPE_CHECKING:
+    from hfjax_app.chat.assistant import ChatAssistant
+    from hfjax_app.sentiment.classifier import SentimentClassifier
+
+# For every event that classifies or explains one text, and for every one that asks the chat model for a label.
+EVENT: Concurrency = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
+ZERO_SHOT_EVENT: Concurrency = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_AT_ONCE}
 
 
 class SentimentApi:
@@ -25,17 +30,18 @@ class SentimentApi:
 
     Args:
         backend: the classifier.
-        chat: the chat backend, which chooses among labels of the client's own.
+        chat: the chat backend, for zero-shot classification.
     """
 
-    def __init__(self, backend: Backend, chat: Backend):
+    def __init__(self, backend: "Backend[SentimentClassifier]", chat: "Backend[ChatAssistant]"):
         self._backend, self._chat = backend, chat
         self._explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
 
     async def classify(self, text: str) -> dict[str, float]:
         """The probability of each sentiment for a text."""
         with errors_shown():
-            return (await self.predict(text)).scores
+            scores: dict[str, float] = (await self.predict(text)).scores
+            return scores
 
     async def explain(self, text: str, label: str | None = None) -> dict[str, Any]:
         """What each word contributed to a label's logit (null: the likeliest label's), as {"label", "words": [[word,
@@ -50,35 +56,47 @@ class SentimentApi:
         with errors_shown():
             return await self.label_scores(text, labels)
 
-    async def predict(self, text: object) -> Prediction:
-        """The classifier's prediction for anything that a client has sent.
+    async def predict(self, text: Any) -> Prediction:
+        """The classifier's prediction.
+
+        Args:
+            text: what a client sent, of any type.
 
         Raises:
-            RequestRejected: it is no text, blank or too long, or too many are waiting.
+            RequestRejected: the text is not text, blank or too long, or too many texts are waiting.
             ModelUnavailable: the backend is not ready.
         """
         return await asyncio.wrap_future(self._backend.get().submit(text))
 
-    async def explanation(self, text: object, label: object) -> Explanation:
-        """What each word contributed to a label's logit; None: the likeliest label's.
+    async def explanation(self, text: Any, label: Any) -> Explanation:
+        """What each word contributed to a label's logit.
+
+        Args:
+            text: what a client sent, of any type.
+            label: the same; None: the likeliest label.
 
         Raises:
-            RequestRejected: as `predict`, or there is no such label.
+            RequestRejected: as `predict`, or the classifier has no such label.
             ModelUnavailable: the backend is not ready.
         """
         explain = self._backend.get().explain
         return await asyncio.get_running_loop().run_in_executor(self._explainers, explain, text, label)
 
-    async def label_scores(self, text: object, labels: object) -> dict[str, float]:
+    async def label_scores(self, text: Any, labels: Any) -> dict[str, float]:
         """The probability of each label, by the chat model.
 
+        Args:
+            text: what a client sent, of any type.
+            labels: the same.
+
         Raises:
-            RequestRejected: text or labels are none, or too long or too many.
+            RequestRejected: the text or the labels are of another type, too long or too many.
             ModelUnavailable: the backend is not ready, or can't score labels.
         """
         zero_shot = self._chat.get().zero_shot
         if zero_shot is None:
-            raise ModelUnavailable(f"the chat model {self._chat.name} can't judge labels")
+            needed = "only a model with a tokenizer and without recurrent layers can"
+            raise ModelUnavailable(f"the chat model {self._chat.name} can't score labels: {needed}")
         return await asyncio.to_thread(zero_shot.classify, text, labels)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
@@ -98,7 +98,7 @@ class ChatAssistant:
         *,
         system_prompt: str = "",
         stop: Sequence[str] = (),
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply, None]:
         """Answer the last message.
 
         Yields a Reply as soon as the request is accepted, with every chunk of tokens, and at least twice a second while
