@@ -1,7 +1,7 @@
-"""The commands: serve, chat, sentiment, image, plan. Each imports what computes after its arguments are checked.
+"""The commands serve, chat, sentiment, image and plan. Each checks its arguments before it imports jax and torch.
 
-Results go to stdout, everything else to stderr. An error is one line, with exit status 2 when the request was wrong and
-1 when something else was.
+Results go to stdout, everything else to stderr. An error is one line. The exit status is 2 after a wrong request and 1
+after any other error.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _MODEL = "an embedded model's name, a folder, or a hub id"
 
 
 class _Parser(argparse.ArgumentParser):
-    """Errors in one line."""
+    """Prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")
@@ -47,14 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except HfjaxError as error:
         return _failed(error, parsed.traceback, 2 if isinstance(error, RequestRejected) else 1)
-    except BrokenPipeError:  # whoever read stdout has gone, as in `| head`
+    except BrokenPipeError:  # the reader of stdout has ended, as in `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # 128 + SIGPIPE
     except KeyboardInterrupt:
         return 130  # 128 + SIGINT
     except (SystemExit, GeneratorExit):
         raise
-    except BaseException as error:  # a panic in Rust is no Exception
+    except BaseException as error:  # a panic in Rust is not an Exception
         return _failed(error, parsed.traceback, 1)
     return 0
 
@@ -105,18 +105,18 @@ def chat(arguments: argparse.Namespace) -> None:
     assistant.check(messages, params, system_prompt=arguments.system)
     engine.start()
     try:
-        # only now, because under asyncio Ctrl-C waits until whatever computes has ended
+        # asyncio starts only here, because it delays Ctrl-C until a running computation has ended
         reply = asyncio.run(_printed(assistant.reply(messages, params, system_prompt=arguments.system)))
     finally:
         assistant.stop()
     if arguments.stats:
-        stats = ("ttft_s", "tokens", "tokens_per_s", "prompt_tokens", "finish_reason")
-        stats += ("drafted_tokens", "accepted_tokens")
-        print(json.dumps({name: getattr(reply, name) for name in stats}), file=sys.stderr)
+        first = ("ttft_s", "tokens", "tokens_per_s", "prompt_tokens", "finish_reason")
+        names = (*first, "drafted_tokens", "accepted_tokens")
+        print(json.dumps({name: getattr(reply, name) for name in names}), file=sys.stderr)
 
 
 async def _printed(replies: AsyncIterator[Any]) -> Any:
-    """The last of the replies, when all of its text is on stdout."""
+    """Print the answer as it grows, and return the last reply."""
     shown = 0
     async for reply in replies:
         print(reply.text[shown:], end="", flush=True)
@@ -163,7 +163,7 @@ def image(arguments: argparse.Namespace) -> None:
         step = next(steps)
         if hasattr(step, "reason"):
             print(f"note: {step.reason}", file=sys.stderr)
-        while hasattr(step, "reason"):  # it comes again every half second; once is enough here
+        while hasattr(step, "reason"):  # repeated every half second; printed once
             step = next(steps)
         with tqdm(total=step.steps, initial=step.step, unit="step", disable=False) as bar:
             for step in steps:
@@ -211,12 +211,12 @@ def plan(arguments: argparse.Namespace) -> None:
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The options that were given; the others keep the backend's defaults."""
+    """The options that were given; the others are left to the backend's defaults."""
     return {name: value for name in names if (value := getattr(arguments, name)) is not None}
 
 
 def _checked_out(path: Path) -> Path:
-    """The path, if a picture can be written there, found out before the picture is computed."""
+    """The path, after a check that a picture can be written there; called before the picture is computed."""
     if path.suffix.lower() not in IMAGE_SUFFIXES:
         raise RequestRejected(f"--out {path}: the name must end in one of {', '.join(IMAGE_SUFFIXES)}")
     if not path.parent.is_dir():
@@ -227,7 +227,7 @@ def _checked_out(path: Path) -> Path:
 
 
 def _program() -> str:
-    """The command as it was typed: the installed `hfjax`, or the package, which also runs from a checkout."""
+    """The command that was typed: the installed `hfjax`, or the package, which also runs from a checkout."""
     return "hfjax" if Path(sys.argv[0]).stem == "hfjax" else "python -m hfjax_app"
 
 

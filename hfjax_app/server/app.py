@@ -22,11 +22,11 @@ def studio_app(backends: Backends) -> FastAPI:
 
     @app.get("/gradio_api/deep_link")
     def no_links() -> JSONResponse:
-        """Gradio would write a session's values to files that nothing deletes."""
+        """Replaces Gradio's route, which writes a session's values to files that are never deleted."""
         return JSONResponse({"detail": "this studio makes no links to a page's values"}, status_code=404)
 
     add_health(app, backends)
-    return gr.mount_gradio_app(
+    mounted: FastAPI = gr.mount_gradio_app(
         app,
         build_studio(backends),
         path="/",
@@ -42,3 +42,4 @@ def studio_app(backends: Backends) -> FastAPI:
         pwa=False,
         enable_monitoring=False,
     )
+    return mounted

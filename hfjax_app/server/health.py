@@ -1,4 +1,4 @@
-"""/health: whether all models serve, and what each is doing. For load balancers, and for people who watch a start."""
+"""The /health endpoint: the state of all models, for load balancers and for operators who watch a start."""
 
 from dataclasses import asdict
 from typing import Any
@@ -10,7 +10,7 @@ from hfjax_app.backends import Backends
 
 
 def add_health(app: FastAPI, backends: Backends) -> None:
-    """Serve /health: status 200 when every backend is ready, 503 before, and when one has failed."""
+    """Serve /health: status 200 when every backend is ready, 503 before that or when one has failed."""
 
     @app.api_route("/health", methods=["GET", "HEAD"])
     def health() -> JSONResponse:

@@ -1,4 +1,4 @@
-"""ASGI middleware: how much a request may bring, and what a page may load."""
+"""ASGI middleware: limits the size of requests, and what a page may load."""
 
 import os
 
@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class BodyLimit:
-    """Refuses requests whose body is longer than `limit` bytes with 413, also when they don't say so beforehand."""
+    """Rejects requests whose body is longer than `limit` bytes, also if their length was not declared."""
 
     def __init__(self, app: ASGIApp, limit: int):
         self._app, self._limit = app, limit
@@ -20,16 +20,16 @@ class BodyLimit:
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > self._limit:
             given = f"{int(declared):,} bytes" if declared.isdigit() else "unknown length"
-            says = f"request of {given}: at most {self._limit:,} bytes; send a smaller file or picture"
-            await JSONResponse({"detail": says}, status_code=413)(scope, receive, send)
+            detail = f"request of {given}: at most {self._limit:,} bytes; send a smaller file or picture"
+            await JSONResponse({"detail": detail}, status_code=413)(scope, receive, send)
             return
-        taken = 0
+        received = 0
 
         async def counted() -> Message:
-            nonlocal taken
+            nonlocal received
             message = await receive()
-            taken += len(message.get("body", b""))
-            if taken > self._limit:
+            received += len(message.get("body", b""))
+            if received > self._limit:
                 return {"type": "http.disconnect"}
             return message
 
@@ -37,15 +37,15 @@ class BodyLimit:
 
 
 class ContentPolicy:
-    """Keeps pages from loading anything from elsewhere that a model's answer, which is Markdown, may name.
+    """Prevents pages from loading pictures and the like from other hosts.
 
-    The address of a picture could carry away what was said. Scripts and connections are none of an answer's, and are
-    left as Gradio has them.
+    A model's answer is Markdown and may name a picture, whose address could leak the conversation. Answers can contain
+    neither scripts nor connections, so the policy does not restrict those.
     """
 
     def __init__(self, app: ASGIApp):
         self._app = app
-        # The bar that a Space puts above the page shows its owner's picture.
+        # The bar above the page of a Space shows the owner's picture.
         hub = " https://huggingface.co https://*.huggingface.co" if "SPACE_ID" in os.environ else ""
         own = "'self' data: blob:"
         self._policy = (

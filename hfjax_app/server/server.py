@@ -1,4 +1,4 @@
-"""The web server: a clean start and end. Gradio is imported only when the models have begun to warm up."""
+"""The web server: a clean start and end. The models start to warm up before Gradio is imported."""
 
 import asyncio
 import errno
@@ -16,22 +16,22 @@ from hfjax_app.backends import Backends
 from hfjax_app.errors import HfjaxError
 from hfjax_app.settings import Settings
 
-LAST_WORDS_S = 2  # what open connections get to end in
+SHUTDOWN_S = 2  # the time that open connections have to end
 
 
 def launch(backends: Backends, settings: Settings) -> None:
-    """Serve the studio until SIGTERM or Ctrl-C. Takes the port first, then begins to warm up.
+    """Serve the studio until SIGTERM or Ctrl-C. Opens the port first, then starts to warm up.
 
     Args:
         backends: not started yet.
         settings: host and port.
 
     Raises:
-        HfjaxError: the port is taken, or the address is not one of this machine.
+        HfjaxError: the port is taken, or the address does not belong to this machine.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     with _listen(settings.host, settings.port) as listener:
-        for name in ("chat", "sentiment", "images"):  # before there are two threads that import the same modules
+        for name in ("chat", "sentiment", "images"):  # before two threads import the same modules
             importlib.import_module(f"hfjax_app.{name}")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _end)
@@ -41,23 +41,28 @@ def launch(backends: Backends, settings: Settings) -> None:
         finally:
             backends.stop()
     if not backends.wait(0):
-        os._exit(0)  # a compiler's threads can't be stopped, and abort the process when Python ends under them
+        os._exit(0)  # a compiler's threads can't be stopped, and abort the process when Python shuts down
 
 
 def _serve(backends: Backends, settings: Settings, listener: socket.socket) -> None:
-    from hfjax_app.server.app import studio_app  # Gradio: seconds, in which the first model is loaded
+    from gradio.routes import App  # takes seconds, and the first model is loaded meanwhile
+
+    from hfjax_app.server.app import studio_app
 
     app = studio_app(backends)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"hfjax studio is at http://{host}:{settings.port}", flush=True)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=LAST_WORDS_S, forwarded_allow_ips="*")
-    [page] = [route.app for route in app.routes if isinstance(route, Mount)]
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S, forwarded_allow_ips="*")
+    [page] = [route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, App)]
     _Server(config, backends, page.stop_event).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Ends streams by their backends: a page that is told so goes on with the next server, a page whose stream is cut
-    off waits for it until it is reloaded. Then Gradio's heartbeats, which end by themselves only with their page."""
+    """On shutdown, stops the backends, which ends all streams with an error, and then Gradio's heartbeats.
+
+    A page that receives the error works again with the next server. A page whose connection is cut waits until it is
+    reloaded. Heartbeats would otherwise end only when their pages are closed.
+    """
 
     ending = False
 
@@ -72,14 +77,14 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().call_later(LAST_WORDS_S / 2, self._heartbeats_end.set)
+        asyncio.get_running_loop().call_later(SHUTDOWN_S / 2, self._heartbeats_end.set)
         await super().shutdown(sockets)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    """A signal that uvicorn has not taken. It hands them on when it is done, and then the rest ends by itself.
+    """Handles signals outside of uvicorn's run. After its run, uvicorn raises them again; the process then ends anyway.
 
-    Before that, an exception would be lost wherever Python can raise none, such as in a finaliser.
+    It exits and does not raise an exception, because Python ignores exceptions in some places, such as a finaliser.
     """
     if not _Server.ending:
         os._exit(0)

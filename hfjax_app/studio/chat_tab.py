@@ -1,6 +1,6 @@
 """The chat tab: streamed answers with stop, retry, undo, edit and clear.
 
-Every way to ask is one event, which Stop, undo and clear cancel.
+One event serves every way to ask; Stop, undo and clear cancel it.
 """
 
 import time
@@ -14,18 +14,19 @@ from hfjax_app.api.chat import EVENT, ChatApi
 from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import RequestRejected
+from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.seed import typed_seed
-from hfjax_app.studio.session_storage import keep
+from hfjax_app.studio.session_storage import store
 from hfjax_app.studio.tab import Shared, Tab
 from hfjax_app.studio.transcript import Message, as_typed, note, position, read, stopped
-from hfjax_app.studio.updates import afterwards
+from hfjax_app.studio.updates import update_after
 
-# Between two redraws of a page, times the pages that are being answered: drawing takes its time from whoever else is
-# served, and 15 ms of the browser's. One that redraws more often falls behind fast models; a closed one is noticed at a
-# redraw.
+# The time between two redraws of an answer is REDRAW_S times the number of pages with a growing answer, at most
+# MAX_REDRAW_S. A redraw takes server time from other visitors and 15 ms in the browser; with more redraws a page falls
+# behind fast models. A redraw is also when the server notices that a page was closed.
 REDRAW_S = 0.1
-LEAST_OFTEN_S = 0.8
+MAX_REDRAW_S = 0.8
 EXAMPLES = [
     "What is JAX?",
     "My name is Ada. What can you do?",
@@ -42,7 +43,7 @@ class ChatTab(Tab):
     def __init__(self, shared: Shared):
         self._api = api = shared.endpoints.of(ChatApi)
         backend, context = shared.backends.chat, shared.backends.settings.context
-        self._answering = 0  # pages; only touched on the event loop
+        self._growing = 0  # answers that grow at the moment; only touched on the event loop
         self.loading = LoadingPanel(backend)
         name = backend.name
         with self.loading.panel:
@@ -100,55 +101,52 @@ class ChatTab(Tab):
                     seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
         self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty])
 
-    def keep(self, page: gr.Blocks) -> None:
+    def store(self, page: gr.Blocks) -> None:
         """The conversation outlives a reload of the page."""
-        keep(page, self._chatbot, self._restored, [self._chatbot])
+        store(page, self._chatbot, self._restored, [self._chatbot])
 
     def _wire(self, options: list[gr.components.Component]) -> None:
         chatbot, textbox = self._chatbot, self._textbox
         outputs = [chatbot, textbox]
-        # preprocess=False: values arrive as the client sent them, and the backend judges them
-        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private"}
         # one event for every way to ask, so that a page never runs two at once
         asking = gr.on(
             [textbox.submit, chatbot.retry, chatbot.edit, chatbot.example_select],
             self._ask,
             [textbox, chatbot, *options],
             outputs,
-            **shared,
+            **UNPROCESSED,
             **EVENT,
         )
-        # only now, because until its event has ended the page would ignore the next question
-        afterwards(asking, [textbox], [_idle()])
-        # the cancellation first, then what it leaves behind, or a late piece of the answer would overwrite that
+        # after the event, because the page ignores the next question until then
+        update_after(asking, [textbox], [_idle()])
+        # the update follows the cancellation, or a late piece of the answer would overwrite it
         for end, then, inputs in (
             (textbox.stop, self._stopped, [chatbot]),
             (chatbot.undo, self._undo, [chatbot]),
             (chatbot.clear, lambda: ([], _idle()), []),
         ):
             cancel = end(None, cancels=asking, queue=False, api_visibility="private")
-            cancel.then(then, inputs, outputs, queue=False, **shared)
+            cancel.then(then, inputs, outputs, **UNQUEUED_UNPROCESSED)
 
     @streamed
     def _ask(self, event: gr.EventData, typed: object, history: object, *options: Any) -> AsyncGenerator[Any, None]:
         """A question that was typed, asked again (retry), rewritten (edit), or picked from the examples."""
         messages = read(history)
-        about = event._data or {}
-        match about:
+        match event._data or {}:
             case {"previous_value": _, "index": index, "value": text}:
                 return self._answer(messages[: position(index)], text, options)
             case {"value": {"text": text}}:
                 return self._answer(messages, text, options)
             case {"index": index}:
-                asked = _last_question(messages, position(index))
-                return self._answer(messages[:asked], messages[asked].text, options)
+                question = _last_question(messages, position(index))
+                return self._answer(messages[:question], messages[question].text, options)
         return self._answer(messages, typed, options)
 
     def _undo(self, history: object) -> list[Any]:
         with errors_shown():
             messages = read(history)
-            asked = _last_question(messages, len(messages) - 1)
-            return [_shown(messages[:asked]), _idle(value=messages[asked].text)]
+            question = _last_question(messages, len(messages) - 1)
+            return [_shown(messages[:question]), _idle(messages[question].text)]
 
     def _stopped(self, history: object) -> list[Any]:
         with errors_shown():
@@ -158,7 +156,7 @@ class ChatTab(Tab):
             return [_shown(messages), _idle()]
 
     def _restored(self, history: object) -> Any:
-        """The conversation of before a reload, which has ended an answer that was under way."""
+        """The conversation from before a reload. The reload ended an answer that was growing."""
         if history is None:
             return gr.skip()
         try:
@@ -172,44 +170,45 @@ class ChatTab(Tab):
     ) -> AsyncGenerator[list[Any], None]:
         """Ask `text` after the messages `before`, and stream new values of the chatbot and the text box.
 
-        What was typed leaves the text box only when the assistant has accepted it.
+        The text box is emptied only after the assistant has accepted the question.
 
         Raises:
-            RequestRejected: before anything was yielded.
-            EngineStopped: also in the middle; what had been said by then stays on the page.
+            RequestRejected: before the first item.
+            EngineStopped: at any time; the part of the answer that was yielded stays on the page.
         """
         messages = [*before, Message(role="user", text=as_typed(text) if isinstance(text, str) else text)]
         drawn_at = 0.0
-        *before_seed, seed, min_p, repetition_penalty = options
-        said = [message.said() for message in messages]
-        replies = self._api.replies(said, *before_seed, typed_seed(seed), min_p, repetition_penalty)
-        self._answering += 1
+        *first_options, seed, min_p, repetition_penalty = options
+        conversation = [message.to_assistant() for message in messages]
+        replies = self._api.replies(conversation, *first_options, typed_seed(seed), min_p, repetition_penalty)
+        self._growing += 1
         try:
             async with aclosing(replies):
                 box = gr.Textbox("", submit_btn=False, stop_btn=True)
                 async for reply in replies:
-                    pause = min(self._answering * REDRAW_S, LEAST_OFTEN_S)
+                    pause = min(self._growing * REDRAW_S, MAX_REDRAW_S)
                     if reply.finish_reason is None and time.monotonic() < drawn_at + pause:
                         continue
                     answer = Message(role="assistant", text=reply.text, note=note(reply))
                     yield [_shown([*messages, answer]), box]
                     box, drawn_at = gr.skip(), time.monotonic()
         finally:
-            self._answering -= 1
+            self._growing -= 1
 
 
 def _shown(messages: list[Message]) -> list[dict[str, object]]:
-    return [message.shown() for message in messages]
+    return [message.to_page() for message in messages]
 
 
-def _idle(**text: str) -> dict[str, Any]:
-    """The text box when nothing runs: Enter sends. Without a text, what is typed stays."""
-    return gr.update(submit_btn=True, stop_btn=False, **text)
+def _idle(text: str | None = None) -> dict[str, Any]:
+    """The text box when no answer grows: Enter sends. Without a text, the box keeps its content."""
+    value = {} if text is None else {"value": text}
+    return {**gr.update(submit_btn=True, stop_btn=False), **value}
 
 
 def _last_question(messages: list[Message], at: int) -> int:
-    """The user's message at or before a place in the conversation."""
-    for place in range(min(at, len(messages) - 1), -1, -1):
-        if messages[place].role == "user":
-            return place
-    raise RequestRejected("there is no question to go back to")
+    """The index of the user's message at or before the index `at`."""
+    for index in range(min(at, len(messages) - 1), -1, -1):
+        if messages[index].role == "user":
+            return index
+    raise RequestRejected("there is no question to go back to: type one")

@@ -1,4 +1,5 @@
-// The conversation shows typed HTML with an unseen character behind each "<" (transcript.py); what is copied has none.
+// The conversation shows typed HTML with an invisible character behind each "<" (transcript.py). It is removed from
+// copied text.
 (() => {
   const asTyped = (text) => text.replaceAll("<\u2060", "<");
   if (navigator.clipboard) {

@@ -1,4 +1,4 @@
-"""Files that the studio makes for its visitors, and that Gradio deletes in time."""
+"""Files that the studio makes for its visitors and that Gradio deletes after some time."""
 
 import threading
 import time
@@ -8,27 +8,28 @@ from pathlib import Path
 
 from gradio.utils import get_upload_folder
 
-BRIEFLY_S = 60  # a page on a slow line has fetched by then what it was shown
+BRIEFLY_S = 60  # enough for a page on a slow line to fetch a preview
 
 
 class MadeFiles(set[str]):
-    """Their paths, to be among the sets that Gradio sweeps (`Blocks.temp_file_sets`).
+    """The paths of these files, as one of the sets that Gradio sweeps (`Blocks.temp_file_sets`).
 
-    A component's own set is swept only as long as no event has updated the component. Gradio goes through the sets in a
-    thread; files that are made meanwhile would end that, and with it all deleting. What of uploads is left that broke
-    off, which Gradio forgets, is among them.
+    A component's own set does not do: Gradio sweeps it only until the first event updates the component. A plain set
+    does not do either: Gradio iterates over it in a thread, and a file that is added meanwhile would raise an error,
+    after which Gradio deletes nothing any more. Iterating over this set also yields the remains of interrupted uploads,
+    which Gradio does not delete.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._begun = int(time.time())  # files' times lag some milliseconds behind
-        self._brief: dict[str, float] = {}  # when each was made, the oldest first
+        self._started = int(time.time())  # whole seconds, because a file's time may lag some milliseconds behind
+        self._brief: dict[str, float] = {}  # path -> when the file was made, the oldest first
         self._changing = threading.Lock()
 
     def add_brief(self, path: str) -> None:
-        """A file that nobody looks at for long, such as a preview; later ones delete those that are old.
+        """Add a file that is needed for BRIEFLY_S only, such as a preview. Each call deletes the older ones.
 
-        Files of the same content have the same path: one that is made again is young again.
+        Files of the same content have the same path, so a file that is made again counts as new.
         """
         now = time.monotonic()
         with self._changing:
@@ -41,13 +42,13 @@ class MadeFiles(set[str]):
                 Path(oldest).unlink(missing_ok=True)
 
     def __iter__(self) -> Iterator[str]:
-        return chain(set.__iter__(self.copy()), self._broken_off())
+        return chain(set.__iter__(self.copy()), self._interrupted_uploads())
 
-    def _broken_off(self) -> Iterator[str]:
-        """Parts of uploads, under the names of Python's temporary files, since this process began."""
+    def _interrupted_uploads(self) -> Iterator[str]:
+        """Partial files since this process started. They have the names of Python's temporary files."""
         for path in Path(get_upload_folder()).glob("tmp*"):
             try:
-                if path.is_file() and path.stat().st_mtime >= self._begun:
+                if path.is_file() and path.stat().st_mtime >= self._started:
                     yield str(path)
-            except FileNotFoundError:  # it has become a whole upload
+            except FileNotFoundError:  # the upload is complete, and its file was renamed
                 pass

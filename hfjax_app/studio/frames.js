@@ -1,7 +1,7 @@
-// Gradio's status tracker (6.31) counts an event's seconds in every frame, and goes on after it has left the page. The
-// one of the page's own loading does so for as long as the page is open. Its frames come once a second here.
+// Gradio's status tracker (6.31) counts an event's seconds in every frame, also after the tracker has left the page. The
+// tracker of the page's own loading does so until the page is closed. This script lets trackers draw once a second.
 (() => {
-  const ask = window.requestAnimationFrame.bind(window);
+  const request = window.requestAnimationFrame.bind(window);
   window.requestAnimationFrame = (draw) =>
-    new Error().stack.includes("statustracker") ? setTimeout(ask, 1000, draw) : ask(draw);
+    new Error().stack.includes("statustracker") ? setTimeout(request, 1000, draw) : request(draw);
 })();

@@ -1,13 +1,13 @@
-"""The images tab: a prompt becomes pictures, step by step, with a live preview that can be cancelled."""
+"""The images tab: draws pictures from a prompt, step by step, with a live preview that can be cancelled."""
 
 import html
 import math
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from gradio.processing_utils import save_bytes_to_cache, save_pil_to_cache
@@ -15,18 +15,25 @@ from PIL import Image
 
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.images import EVENT, ImagesApi
+from hfjax_app.backends import Backend
 from hfjax_app.limits import GALLERY_PICTURES, IMAGES_AT_ONCE
+from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.loading_panel import LoadingPanel
+from hfjax_app.studio.parameters_panel import ParametersPanel
 from hfjax_app.studio.picture_input import PictureInput, size_of
-from hfjax_app.studio.recipe_panel import RecipePanel
 from hfjax_app.studio.seed import typed_seed
-from hfjax_app.studio.session_storage import keep
+from hfjax_app.studio.session_storage import store
 from hfjax_app.studio.tab import Shared, Tab
-from hfjax_app.studio.updates import afterwards
+from hfjax_app.studio.updates import update_after
+
+if TYPE_CHECKING:  # these modules import jax, and the page is served before that
+    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.images.steps import ImageStep, Picture, Waiting
+    from hfjax_app.images.verification import Comparison
 
 SESSION_S = 4 * 3600
-REDRAW_S = 0.1  # at least, from one preview on a page to the next
-RANDOM_SEEDS = 2**32  # short enough to read
+REDRAW_S = 0.1  # the least time between two previews on a page
+RANDOM_SEEDS = 2**32  # few digits, so that a person can read a seed
 EXAMPLES = [
     "a red circle on a white background",
     "a yellow star on a black background",
@@ -43,7 +50,8 @@ class ImagesTab(Tab):
     title, id = "Images", "images"
 
     def __init__(self, shared: Shared):
-        self._backend, self._files = shared.backends.images, shared.files
+        self._backend: Backend[ImageGenerator] = shared.backends.images
+        self._files = shared.files
         self._api = shared.endpoints.of(ImagesApi)
         self.loading = LoadingPanel(self._backend)
         with self.loading.panel, gr.Row(equal_height=False):
@@ -81,10 +89,10 @@ class ImagesTab(Tab):
         self._listen()
         self.loading.fill([self._steps, self._guidance, self._scheduler, self._size], self._defaults)
 
-    def keep(self, page: gr.Blocks) -> None:
+    def store(self, page: gr.Blocks) -> None:
         """The gallery outlives a reload of the page."""
-        named = "pictures => pictures.map(({ image, caption }) => [image.path, caption])"
-        keep(page, self._gallery, self._restored, [self._gallery, self._made], part=named)
+        paths = "pictures => pictures.map(({ image, caption }) => [image.path, caption])"
+        store(page, self._gallery, self._restored, [self._gallery, self._made], stored_part=paths)
 
     def _build_controls(self) -> None:
         self._prompt = gr.Textbox(
@@ -108,55 +116,57 @@ class ImagesTab(Tab):
             self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel")
 
     def _build_files(self) -> None:
-        """Below the picture: on a narrow page it follows the button that it comes from."""
+        """These controls are below the picture, so that on a narrow page the picture follows its button."""
         with gr.Accordion("Start from a picture", open=False, elem_id="start-from"):
             self._source = PictureInput()
             self._strength = gr.Slider(
                 0, 1, 0.8, step=0.05, label="Strength", info="How much of it is replaced.", elem_id="strength"
             )
         with gr.Accordion("Settings inside a PNG", open=False, elem_id="recipe"):
-            self._recipe = RecipePanel()
+            self._parameters = ParametersPanel()
 
     def _listen(self) -> None:
         shown = [self._picture, self._progress_line]
-        buttons = [self._button, self._recipe.verify, self._cancel]
+        buttons = [self._button, self._parameters.verify, self._cancel]
         inputs = [
             *(self._prompt, self._negative, self._steps, self._guidance, self._scheduler, self._size, self._count),
             *(self._seed, self._is_random, self._source.editor, self._strength, self._made),
         ]
-        # preprocess=False: values arrive as the client sent them, and the backend judges them
-        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private"}
-        run = gr.on(
+        drawing = gr.on(
             [self._button.click, self._prompt.submit],
             self._generate,
             inputs,
             [*shown, self._seed, self._size, self._gallery, self._made, *buttons],
-            **shared,
+            **UNPROCESSED,
             **EVENT,
         )
-        verify = self._recipe.verify.click(
-            self._verify, [self._recipe.file, self._source.editor], [*shown, *buttons], **shared, **EVENT
+        verifying = self._parameters.verify.click(
+            self._verify, [self._parameters.file, self._source.editor], [*shown, *buttons], **UNPROCESSED, **EVENT
         )
         settings = [
             *(self._prompt, self._negative, self._steps, self._guidance, self._scheduler, self._size, self._count),
             *(self._seed, self._is_random, self._source.editor, self._strength),
         ]
-        self._recipe.reuse.click(
-            self._reuse, self._recipe.file, [*settings, self._progress_line], **shared, concurrency_limit=IMAGES_AT_ONCE
+        self._parameters.reuse.click(
+            self._reuse,
+            self._parameters.file,
+            [*settings, self._progress_line],
+            concurrency_limit=IMAGES_AT_ONCE,
+            **UNPROCESSED,
         )
-        at_once = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-        # who types or pastes one wants that; `input` hears of keys only, `change` also of seeds that were drawn
-        wanted = "is_random => is_random && !document.activeElement.closest('#seed')"
-        self._seed.change(None, self._is_random, self._is_random, js=wanted, **at_once)
-        for event in (run, verify):
-            afterwards(event, buttons, _idle())
-        # the cancellation first, then its note, or a late step would overwrite that
-        self._cancel.click(None, cancels=[run, verify], queue=False, api_visibility="private").then(
-            lambda: [note("Cancelled."), *_idle()], None, [self._progress_line, *buttons], **at_once
+        # A typed or pasted seed switches random seeds off. `input` does not report pasted ones; `change` also reports
+        # seeds that the server has drawn, so the focus decides.
+        is_random = "is_random => is_random && !document.activeElement.closest('#seed')"
+        self._seed.change(None, self._is_random, self._is_random, js=is_random, **UNQUEUED)
+        for event in (drawing, verifying):
+            update_after(event, buttons, _idle())
+        # the note follows the cancellation, or a late step would overwrite it
+        self._cancel.click(None, cancels=[drawing, verifying], queue=False, api_visibility="private").then(
+            lambda: [note("Cancelled."), *_idle()], None, [self._progress_line, *buttons], **UNQUEUED
         )
 
-    def _defaults(self, generator: Any) -> list[Any]:
-        """What only the loaded model knows."""
+    def _defaults(self, generator: "ImageGenerator") -> list[Any]:
+        """Values of controls that depend on the loaded model."""
         sizes, names = _sizes(generator), list(generator.schedulers)
         return [
             gr.Slider(maximum=generator.max_steps, value=generator.recommended.steps),
@@ -165,10 +175,10 @@ class ImagesTab(Tab):
             gr.Dropdown(sizes, value=sizes[0]),
         ]
 
-    def _restored(self, kept: object) -> list[Any]:
-        """The gallery of before a reload, as far as its pictures are still there and were made here."""
+    def _restored(self, stored: object) -> list[Any]:
+        """The gallery from before a reload, with the pictures that were made here and still exist."""
         made = []
-        for entry in kept[:GALLERY_PICTURES] if isinstance(kept, list) else []:
+        for entry in stored[:GALLERY_PICTURES] if isinstance(stored, list) else []:
             match entry:
                 case [str(file), str(caption)] if file in self._files and Path(file).exists():
                     made.append((file, caption))
@@ -193,14 +203,14 @@ class ImagesTab(Tab):
         width, height = size_of(size)
         generator = self._backend.get()
 
-        def begin() -> Iterator[Any]:
+        def begin() -> "Generator[ImageStep | Waiting, None, None]":
             image, mask = self._source.read(source)
             return generator.generate(
                 prompt,
                 negative_prompt=negative,
                 steps=steps,
                 guidance_scale=guidance,
-                seed=_seed(seed, is_random),
+                seed=_chosen_seed(seed, is_random),
                 images=count,
                 width=width,
                 height=height,
@@ -218,7 +228,7 @@ class ImagesTab(Tab):
                     continue
                 captions = [f"{prompt} · seed {picture.seed}" for picture in last.pictures]
                 made = [*zip(files, captions, strict=True), *made][:GALLERY_PICTURES]
-                sizes = gr.Dropdown(_sizes(generator))  # another size has become one of them
+                sizes = gr.Dropdown(_sizes(generator))  # includes a size that was compiled for this request
                 gallery = gr.Gallery(made, visible=True)
                 yield [picture, line, str(last.pictures[0].seed), sizes, gallery, made, *_busy()]
 
@@ -226,8 +236,8 @@ class ImagesTab(Tab):
     async def _verify(self, file: Any, source: Any) -> AsyncGenerator[list[Any], None]:
         generator = self._backend.get()
 
-        def begin() -> Iterator[Any]:
-            return self._recipe.replayed(generator, file, *self._source.read(source))
+        def begin() -> "Generator[ImageStep | Waiting | Comparison, None, None]":
+            return self._parameters.replay(generator, file, *self._source.read(source))
 
         async with aclosing(self._shown(begin)) as shown:
             async for picture, line, _, _ in shown:
@@ -235,97 +245,106 @@ class ImagesTab(Tab):
 
     @streamed
     async def _reuse(self, file: Any) -> AsyncGenerator[list[Any], None]:
-        parameters = await self._api.read(self._recipe.settings, self._backend.get(), file)
+        parameters = await self._api.read(self._parameters.read, self._backend.get(), file)
         size = f"{parameters.width} x {parameters.height}"
         strength = gr.skip() if parameters.strength is None else parameters.strength
-        source = (
-            gr.skip() if parameters.image else None
-        )  # what another picture was started from would be drawn into this one
+        # a picture in the editor that does not belong to these parameters would be drawn into the next one
+        source = gr.skip() if parameters.image else None
         hint = " It was started from a picture, which has to be uploaded again." if parameters.image else ""
         yield [
-            *(
-                parameters.prompt,
-                parameters.negative_prompt,
-                parameters.steps,
-                parameters.guidance_scale,
-                parameters.scheduler,
-                size,
-                1,
-            ),
-            *(str(parameters.seed), False, source, strength, note(f"The settings of the picture are in place.{hint}")),
+            *(parameters.prompt, parameters.negative_prompt, parameters.steps, parameters.guidance_scale),
+            *(parameters.scheduler, size, 1, str(parameters.seed), False, source, strength),
+            note(f"The settings of the picture are in place.{hint}"),
         ]
 
     async def _shown(
-        self, begin: Callable[[], Iterator[Any]]
-    ) -> AsyncGenerator[tuple[Any, Any, Any, Sequence[str]], None]:
-        """(picture, line below it, the last step or None, its pictures' files) for each moment of the generator that
-        `begin` makes of what was sent.
+        self, begin: "Callable[[], Generator[ImageStep | Waiting | Comparison, None, None]]"
+    ) -> "AsyncGenerator[tuple[Any, str, ImageStep | None, Sequence[str]], None]":
+        """(picture, line below it, the last step or None, its pictures' files) for each step of a request.
+
+        Args:
+            begin: checks the request and returns its generator of steps.
         """
-        moments = await self._api.read(begin)
-        async with aclosing(self._api.run(self._with_files(moments))) as running:
+        from hfjax_app.images.steps import Waiting
+        from hfjax_app.images.verification import Comparison
+
+        steps = await self._api.read(begin)
+        async with aclosing(self._api.run(self._with_files(steps))) as running:
             yield gr.skip(), note("Starting …"), None, ()
-            async for moment, sheet, files in running:
-                if reason := getattr(moment, "reason", None):
-                    yield gr.skip(), note(f"Waiting: {reason}."), None, ()
-                elif summary := getattr(moment, "summary", None):  # its picture was the last step's
-                    yield gr.skip(), note(summary), None, ()
-                elif moment.is_last:
-                    seeds = ", ".join(str(picture.seed) for picture in moment.pictures)
-                    seconds = f"{moment.seconds / moment.steps:.2f} s each"
-                    facts = [
-                        f"{moment.steps} steps in {moment.seconds:.1f} s, {seconds}",
-                        f"seed {seeds}",
-                        moment.notice,
-                    ]
-                    yield sheet, note(" · ".join(filter(None, facts))), moment, files
+            async for step, sheet, files in running:
+                if isinstance(step, Waiting):
+                    yield gr.skip(), note(f"Waiting: {step.reason}."), None, ()
+                elif isinstance(step, Comparison):  # the last step has shown its picture
+                    yield gr.skip(), note(step.summary), None, ()
+                elif step.is_last:
+                    seeds = ", ".join(str(picture.seed) for picture in step.pictures)
+                    seconds = f"{step.seconds / step.steps:.2f} s each"
+                    facts = [f"{step.steps} steps in {step.seconds:.1f} s, {seconds}", f"seed {seeds}", step.notice]
+                    yield sheet, note(" · ".join(filter(None, facts))), step, files
                 elif sheet is not None:
-                    yield sheet, _progress(moment), None, ()
+                    yield sheet, _progress(step), None, ()
 
-    def _with_files(self, moments: Iterator[Any]) -> Iterator[tuple[Any, str | None, Sequence[str]]]:
-        """Each moment with its contact sheet's file and those of finished pictures, made in the thread that draws:
-        previews take a turn on the device, and to write PNG takes long for the thread that serves everybody.
+    def _with_files(
+        self, steps: "Generator[ImageStep | Waiting | Comparison, None, None]"
+    ) -> "Generator[tuple[ImageStep | Waiting | Comparison, str | None, Sequence[str]], None, None]":
+        """Each step with the file of its contact sheet and the files of finished pictures.
 
-        Steps that come soon after one that is shown get none: to draw each of a fast model takes longer than making it.
+        The files are made in the thread that draws: previews need the device, and encoding PNG takes too long for the
+        event loop, which serves all visitors. A step within REDRAW_S of the last shown one gets no sheet, because the
+        previews of a fast model take longer than its steps.
         """
+        from hfjax_app.images.steps import ImageStep
+
         shown_at = -math.inf
-        with closing(moments):
-            for moment in moments:
-                is_last = getattr(moment, "is_last", None)
-                files = [self._saved(picture) for picture in moment.pictures] if is_last else []
-                sheet = None
-                if len(files) == 1:
-                    [sheet] = files  # so that what is downloaded has its parameters inside
-                elif is_last or (is_last is False and time.monotonic() >= shown_at + REDRAW_S):
-                    overview = contact_sheet(moment.previews)
-                    if is_last:  # as the web UI has it: the settings of the first picture
-                        overview.info["parameters"] = moment.pictures[0].parameters.text()
-                    sheet = save_pil_to_cache(overview, self._picture.GRADIO_CACHE, format="png")
-                    keep = self._files.add if is_last else self._files.add_brief
-                    keep(sheet)
-                yield moment, sheet, files
+        with closing(steps):
+            for step in steps:
+                sheet: str | None = None
+                files: list[str] = []
+                if isinstance(step, ImageStep):
+                    if step.is_last:
+                        files = [self._saved(picture) for picture in step.pictures]
+                    if len(files) == 1:
+                        [sheet] = files  # the downloaded file then has its parameters inside
+                    elif step.is_last or time.monotonic() >= shown_at + REDRAW_S:
+                        sheet = self._saved_sheet(step)
+                yield step, sheet, files
                 if sheet is not None:
                     shown_at = time.monotonic()
 
-    def _saved(self, picture: Any) -> str:
+    def _saved_sheet(self, step: "ImageStep") -> str:
+        """The file of the step's contact sheet in Gradio's cache."""
+        sheet = contact_sheet(step.previews)
+        if step.is_last:  # like the Stable Diffusion web UI, with the parameters of the first picture
+            sheet.info["parameters"] = step.pictures[0].parameters.text()
+        path: str = save_pil_to_cache(sheet, self._picture.GRADIO_CACHE, format="png")
+        if step.is_last:
+            self._files.add(path)
+        else:
+            self._files.add_brief(path)
+        return path
+
+    def _saved(self, picture: "Picture") -> str:
         """The picture's PNG file, with its parameters inside, in Gradio's cache."""
+        png = picture.png
+        assert png is not None  # the last step's pictures have one
         name = f"{picture.parameters.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
-        path = save_bytes_to_cache(picture.png, name, self._gallery.GRADIO_CACHE)
+        path: str = save_bytes_to_cache(png, name, self._gallery.GRADIO_CACHE)
         self._files.add(path)
         return path
 
 
-def _seed(typed: object, is_random: object) -> object:
-    """The number in the seed's field, or a random one where it is empty or random ones are wanted."""
+def _chosen_seed(typed: object, is_random: object) -> Any:
+    """The seed in its field, or a random one if the field is empty or random seeds are switched on."""
     seed = None if is_random else typed_seed(typed)
     return secrets.randbelow(RANDOM_SEEDS) if seed is None else seed
 
 
-def _sizes(generator: Any) -> list[str]:
+def _sizes(generator: "ImageGenerator") -> list[str]:
     return [f"{width} x {height}" for width, height in generator.warm_sizes]
 
 
 def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:
-    """One picture as it is, several on one sheet, two in a row."""
+    """One picture unchanged; several on one sheet, two in a row."""
     if len(previews) == 1:
         return previews[0]
     wide, tall = previews[0].size
@@ -339,7 +358,7 @@ def note(text: str) -> str:
     return f'<div class="note">{html.escape(text)}</div>'
 
 
-def _progress(step: Any) -> str:
+def _progress(step: "ImageStep") -> str:
     each = step.seconds / step.step
     left = f"{step.seconds_left:.0f} s left" if step.seconds_left >= 1 else "less than 1 s left"
     return (
@@ -349,9 +368,10 @@ def _progress(step: Any) -> str:
 
 
 def _busy() -> list[gr.Button]:
-    """Generate, Verify and Cancel while something runs."""
+    """The buttons Generate, Verify and Cancel while something runs."""
     return [gr.Button(interactive=False), gr.Button(interactive=False), gr.Button(interactive=True)]
 
 
 def _idle() -> list[dict[str, Any]]:
+    """The same buttons when nothing runs."""
     return [gr.update(interactive=True), gr.update(interactive=True), gr.update(interactive=False)]

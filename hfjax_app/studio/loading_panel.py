@@ -1,38 +1,58 @@
-"""The panel that keeps a tab's controls closed until its backend is warm."""
+"""The panel that hides a tab's controls until its backend is ready."""
 
 import html
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 import gradio as gr
+from gradio.blocks import Block
 
 from hfjax_app.backends import Backend
 
+T = TypeVar("T")
 
-class LoadingPanel:
-    """A tab's content: a line that says what the tab waits for, then, once its backend is ready, the controls.
+
+class LoadingPanel(Generic[T]):
+    """A tab's content: a line with the progress of the warm-up, which the controls replace when the backend is ready.
 
     Use `with loading.panel:` to add the controls.
+
+    Args:
+        backend: the model that the tab needs.
     """
 
-    def __init__(self, backend: Backend):
+    def __init__(self, backend: Backend[T]):
         self.backend = backend
         self.line = gr.HTML(self._line(), elem_classes="waiting-line")
         self.panel = gr.Column(visible=False)
-        self._filled: list[gr.blocks.Block] = []
-        self._values: Callable[[Any], list[Any]] = lambda instance: []
+        self._filled: Sequence[Block] = ()
+        self._values: Callable[[T], list[Any]] = lambda served: []
 
-    def fill(self, controls: list[gr.blocks.Block], values: Callable[[Any], list[Any]]) -> None:
-        """Give controls what only the ready backend knows: `values(backend)` are their updates, in order."""
+    def fill(self, controls: Sequence[Block], values: Callable[[T], list[Any]]) -> None:
+        """Give controls values that depend on the loaded model.
+
+        Args:
+            controls: some of the controls.
+            values: takes the loaded model and returns one update for each of `controls`.
+        """
         self._filled, self._values = controls, values
 
     @property
-    def components(self) -> list[gr.blocks.Block]:
+    def is_ready(self) -> bool:
+        return self.backend.state == "ready"
+
+    @property
+    def components(self) -> list[Block]:
+        """The components that `updates` updates."""
         return [self.line, self.panel, *self._filled]
 
-    def updates(self, *, fill: bool) -> list[gr.blocks.Block]:
-        """New values for `components`; those of the filled controls only if asked for."""
-        ready = self.backend.state == "ready"
+    def updates(self, *, fill: bool) -> list[Any]:
+        """New values for `components`.
+
+        Args:
+            fill: whether to include the values that depend on the loaded model.
+        """
+        ready = self.is_ready
         values = self._values(self.backend.get()) if fill else [gr.skip()] * len(self._filled)
         return [gr.HTML(self._line(), visible=not ready), gr.Column(visible=ready), *values]
 

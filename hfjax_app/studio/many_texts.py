@@ -1,4 +1,4 @@
-"""Many texts: lines or a file in, a table of labels, two charts and a CSV file out."""
+"""Many texts: takes lines or a file; shows a table of labels and two charts, and offers a CSV file."""
 
 import asyncio
 import html
@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 import pandas as pd
@@ -18,10 +18,14 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_AT_ONCE, LISTS_WAITING
 from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNCLASSIFIED, Results, Row, classify_rows
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
+from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.files import MadeFiles
-from hfjax_app.studio.updates import afterwards
+from hfjax_app.studio.updates import update_after
 
-HEARTBEAT_S = 0.5  # a closed page is noticed when it is told its place
+if TYPE_CHECKING:
+    from hfjax_app.sentiment.classifier import SentimentClassifier
+
+HEARTBEAT_S = 0.5  # between two messages to a waiting page; a message is when the server notices that it was closed
 ROWS_SHOWN = 500
 SHOWN_CHARACTERS = 300
 SESSION_S = 3600
@@ -30,10 +34,14 @@ _HEADERS = ["row", "label", "text", "probability", "note"]
 
 
 @dataclass(kw_only=True, eq=False)
-class Run:
-    """One visitor's list: what is done of it, whether its owner has cancelled it, and the files made of it.
+class BulkJob:
+    """The classification of one visitor's list.
 
-    These go by label and by how many rows were done.
+    Attributes:
+        results: the rows that are done.
+        total: how many rows the list has.
+        cancelled: whether the visitor has cancelled it.
+        files: CSV files of the results, by label (None: all) and by the number of rows that were done.
     """
 
     results: Results
@@ -45,9 +53,9 @@ class Run:
 class ManyTexts:
     """Builds its components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: Backend, files: MadeFiles):
+    def __init__(self, backend: "Backend[SentimentClassifier]", files: MadeFiles):
         self._backend, self._files = backend, files
-        self._line: list[Run] = []  # all visitors' lists in order; only touched on the event loop
+        self._jobs: list[BulkJob] = []  # of all visitors, in order of arrival; only touched on the event loop
         with gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 lines = gr.Textbox(
@@ -111,31 +119,30 @@ class ManyTexts:
             )
             count = gr.HTML(elem_id="many-count")
         self._cache = Path(download.GRADIO_CACHE)
-        run = gr.State(None, time_to_live=SESSION_S)
-        at_once = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private"}
+        job = gr.State(None, time_to_live=SESSION_S)
         gr.on(
             [file.upload, file.clear, has_header.input],
             self._inspect,
             [file, has_header],
             [has_header, column, progress],
             trigger_mode="always_last",
-            **at_once,
+            **UNPROCESSED,
         )
-        outputs = [run, progress, panel, bars, histogram, shown, table, count, download, button, cancel]
+        outputs = [job, progress, panel, bars, histogram, shown, table, count, download, button, cancel]
         work = button.click(
             self._run,
             [lines, file, has_header, column],
             outputs,
             concurrency_id="sentiment-many",
             concurrency_limit=LISTS_WAITING,
-            **at_once,
+            **UNPROCESSED,
         )
-        afterwards(work, [button, cancel], _idle())
-        cancel.click(self._cancel, [run], [cancel], queue=False, **at_once)
-        shown.input(self._filter, [run, shown], [table, count, download], **at_once)
+        update_after(work, [button, cancel], _idle())
+        cancel.click(self._cancel, [job], [cancel], **UNQUEUED_UNPROCESSED)
+        shown.input(self._filter, [job, shown], [table, count, download], **UNPROCESSED)
 
     async def _inspect(self, file: object, has_header: object) -> list[Any]:
-        """The columns of a file as soon as it is there, so that a mistake is told before anything runs."""
+        """The columns of a file that was just uploaded, so that a mistake shows before anything is classified."""
         if file is None:
             return [gr.Checkbox(visible=False), gr.Dropdown(visible=False), ""]
         with errors_shown():
@@ -147,91 +154,89 @@ class ManyTexts:
 
     @streamed
     async def _run(
-        self, lines: object, file: object, has_header: object, column: object
+        self, lines: object, file: object, has_header: object, column: Any
     ) -> AsyncGenerator[list[Any], None]:
         classifier = self._backend.get()
         source = pasted(lines) if file is None else await asyncio.to_thread(self._opened, file, has_header)
         cells = source.cells(source.likely if file is None or source.kind == ".txt" else column)
-        run = Run(results=Results(labels=tuple(classifier.labels)), total=source.rows)
+        job = BulkJob(results=Results(labels=tuple(classifier.labels)), total=source.rows)
         same = [gr.skip()] * 9
-        self._line.append(run)
+        self._jobs.append(job)
         try:
             buttons = gr.Button(interactive=False), gr.Button(interactive=True)
-            # Not `visible`: Gradio's charts log errors when they are taken out and put back within a moment.
-            yield [run, _note("Starting …"), gr.Column(elem_classes="gone"), *same[:6], *buttons]
-            while (place := self._line.index(run) + 1 - LISTS_AT_ONCE) > 0 and not run.cancelled:
+            # Not `visible`: Gradio's charts log errors when they are removed and added within a moment.
+            yield [job, _note("Starting …"), gr.Column(elem_classes="outdated"), *same[:6], *buttons]
+            while (place := self._jobs.index(job) + 1 - LISTS_AT_ONCE) > 0 and not job.cancelled:
                 yield [gr.skip(), _note(f"Place {place} in line"), *same]
                 await asyncio.sleep(HEARTBEAT_S)
             started = time.perf_counter()
             pieces = classify_rows(classifier, cells)
-            while not run.cancelled and (rows := await asyncio.to_thread(next, pieces, None)):
-                run.results.add(rows)
-                self._backend.get()  # refuses when the server ends
-                yield [gr.skip(), _progress(run, time.perf_counter() - started), *same]
+            while not job.cancelled and (rows := await asyncio.to_thread(next, pieces, None)):
+                job.results.add(rows)
+                self._backend.get()  # raises ModelUnavailable when the server is stopping
+                yield [gr.skip(), _progress(job, time.perf_counter() - started), *same]
         finally:
-            self._line.remove(run)
-        done, seconds = len(run.results.rows), time.perf_counter() - started
-        ended = f"Cancelled: {done:,} of {run.total:,} rows done" if run.cancelled else f"{done:,} rows"
+            self._jobs.remove(job)
+        done, seconds = len(job.results.rows), time.perf_counter() - started
+        ended = f"Cancelled: {done:,} of {job.total:,} rows done" if job.cancelled else f"{done:,} rows"
         note = _note(f"{ended} in {seconds:.1f} s")
-        choices = [ALL, *(f"{label} · {number:,}" for label, number in run.results.counts.most_common())]
-        options = gr.Dropdown(
-            list(zip(choices, [ALL, *dict(run.results.counts.most_common())], strict=True)), value=ALL
-        )
-        found = await asyncio.to_thread(self._shown, run, None)
-        charts = [label_counts(run.results), confidence(run.results)]
+        labels = [(f"{label} · {number:,}", label) for label, number in job.results.counts.most_common()]
+        options = gr.Dropdown([(ALL, ALL), *labels], value=ALL)
+        table = await asyncio.to_thread(self._table, job, None)
+        charts = [label_counts(job.results), confidence(job.results)]
         panel = gr.Column(visible=done > 0, elem_classes="")
-        yield [gr.skip(), note, panel, *charts, options, *found, gr.skip(), gr.skip()]
+        yield [gr.skip(), note, panel, *charts, options, *table, gr.skip(), gr.skip()]
 
-    def _cancel(self, run: Run | None) -> gr.Button:
-        """Ends the run after its present piece; its results so far are shown then."""
-        if run is not None:
-            run.cancelled = True
+    def _cancel(self, job: BulkJob | None) -> gr.Button:
+        """End the job after its current piece; the page then shows the results so far."""
+        if job is not None:
+            job.cancelled = True
         return gr.Button(interactive=False)
 
-    async def _filter(self, run: Run | None, label: object) -> list[Any]:
+    async def _filter(self, job: BulkJob | None, label: Any) -> list[Any]:
         with errors_shown():
-            if run is None:
-                raise RequestRejected("these results are gone: classify the texts again")
+            if job is None:
+                raise RequestRejected("these results were deleted: classify the texts again")
             wanted = None if label == ALL else label
-            if wanted is not None and wanted not in run.results.counts:
-                raise RequestRejected(f"label {label!r}: no row has it")
-            return await asyncio.to_thread(self._shown, run, wanted)
+            if wanted is not None and wanted not in job.results.counts:
+                raise RequestRejected(f"label {label!r}: no row has it; choose one from the list")
+            return await asyncio.to_thread(self._table, job, wanted)
 
-    def _shown(self, run: Run, label: str | None) -> list[Any]:
-        """Table, its note, and the file to download, for all rows or those of one label."""
-        made = label, len(run.results.rows)  # of a list that is still being judged, a file has only a part
-        rows = list(run.results.of(label))
-        if made not in run.files:
+    def _table(self, job: BulkJob, label: str | None) -> list[Any]:
+        """The table, its note, and the file to download, for all rows or those of one label."""
+        key = label, len(job.results.rows)  # while the job runs, a file has only some of the rows
+        rows = list(job.results.of(label))
+        if key not in job.files:
             folder = self._cache / secrets.token_hex(16)
             folder.mkdir(parents=True)
-            run.files[made] = run.results.save_csv(folder / "sentiment.csv", label)
-            self._files.add(str(run.files[made]))
+            job.files[key] = job.results.save_csv(folder / "sentiment.csv", label)
+            self._files.add(str(job.files[key]))
         count = f"{len(rows):,} rows" if len(rows) <= ROWS_SHOWN else f"the first {ROWS_SHOWN} of {len(rows):,} rows"
         return [
             [_line(row) for row in rows[:ROWS_SHOWN]],
             _note(f"{count}; the download has all"),
-            str(run.files[made]),
+            str(job.files[key]),
         ]
 
     def _opened(self, file: object, has_header: object) -> Table:
-        """The table in an uploaded file. The client names the file, so it must be one that was uploaded."""
+        """The table in an uploaded file. The client sends the path, so it must be in the upload folder."""
         path = file.get("path") if isinstance(file, dict) else None
         if not isinstance(path, str) or "\0" in path:
             raise RequestRejected("file: upload it first")
-        place = Path(path).resolve()
-        if not place.is_relative_to(self._cache.resolve()) or not place.is_file():
-            raise RequestRejected(f"file {Path(path).name!r} was not uploaded here, or is gone: upload it again")
-        return opened(place, has_header=has_header is not False)
+        resolved = Path(path).resolve()
+        if not resolved.is_relative_to(self._cache.resolve()) or not resolved.is_file():
+            raise RequestRejected(f"file {Path(path).name!r} was not uploaded here, or was deleted: upload it again")
+        return opened(resolved, has_header=has_header is not False)
 
 
 def label_counts(results: Results) -> pd.DataFrame:
-    """How many rows have each label: columns label and texts."""
+    """The number of rows of each label: columns label and texts."""
     names = [*results.labels, *(name for name in (NO_LABEL, UNCLASSIFIED) if results.counts[name])]
     return pd.DataFrame({"label": names, "texts": [results.counts[name] for name in names]})
 
 
 def confidence(results: Results) -> pd.DataFrame:
-    """How many rows have a label of which probability: columns probability (a range of per cent) and texts."""
+    """The number of rows by their label's probability: columns probability (a range of per cent) and texts."""
     width = 100 // BINS
     names = [f"{low}–{low + width} %" for low in range(0, 100, width)]
     return pd.DataFrame({"probability": names, "texts": results.confidence})
@@ -243,17 +248,17 @@ def _line(row: Row) -> list[Any]:
     return [row.number, "; ".join(row.labels), text, probability, row.note]
 
 
-def _progress(run: Run, seconds: float) -> str:
-    done = len(run.results.rows)
-    left = seconds / done * (run.total - done)
+def _progress(job: BulkJob, seconds: float) -> str:
+    done = len(job.results.rows)
+    left = seconds / done * (job.total - done)
     return (
-        f'<div class="note"><progress value="{done}" max="{run.total}"></progress>'
-        f"{done:,} of {run.total:,} rows · about {left:.0f} s left</div>"
+        f'<div class="note"><progress value="{done}" max="{job.total}"></progress>'
+        f"{done:,} of {job.total:,} rows · about {left:.0f} s left</div>"
     )
 
 
 def _idle() -> list[dict[str, Any]]:
-    """Classify all and Cancel when nothing runs."""
+    """The buttons Classify all and Cancel when nothing runs."""
     return [gr.update(interactive=True), gr.update(interactive=False)]
 
 

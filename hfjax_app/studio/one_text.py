@@ -1,4 +1,4 @@
-"""One text: the probabilities of all labels, and which words decided."""
+"""One text: the probabilities of all labels, and the contribution of each word."""
 
 import html
 import time
@@ -10,6 +10,7 @@ from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.api.sentiment import EVENT, SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.sentiment import Explanation, Prediction
+from hfjax_app.studio.event_options import UNPROCESSED
 
 EXAMPLES = [
     "I loved every minute of it.",
@@ -24,7 +25,7 @@ _NOTHING_YET = "Why shows which words decided; a click on a label asks for that 
 class OneText:
     """Builds its components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: Backend, api: SentimentApi):
+    def __init__(self, backend: Backend[Any], api: SentimentApi):
         self._backend, self._api = backend, api
         with gr.Row(equal_height=False):
             with gr.Column(scale=3):
@@ -52,13 +53,11 @@ class OneText:
         )
         reason = gr.HTML(_note(_NOTHING_YET), elem_id="sentiment-reason")
         examples = gr.Examples(EXAMPLES, text, label="Try one", elem_id="sentiment-examples", api_visibility="private")
-        # preprocess=False: the text arrives as the client sent it, and the backend judges it
-        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **EVENT}
         outputs = [label, took, words, reason]
-        gr.on([button.click, text.submit], self._classify, [text], outputs, **shared)
-        examples.load_input_event.then(self._classify, [text], outputs, **shared)
-        why.click(self._why, [text], outputs, **shared)
-        label.select(self._why_label, [text], outputs, **shared)
+        gr.on([button.click, text.submit], self._classify, [text], outputs, **UNPROCESSED, **EVENT)
+        examples.load_input_event.then(self._classify, [text], outputs, **UNPROCESSED, **EVENT)
+        why.click(self._why, [text], outputs, **UNPROCESSED, **EVENT)
+        label.select(self._why_label, [text], outputs, **UNPROCESSED, **EVENT)
 
     async def _classify(self, text: object) -> list[Any]:
         with errors_shown():
@@ -77,13 +76,13 @@ class OneText:
         with errors_shown():
             prediction = await self._api.predict(text)
             started = time.perf_counter()
-            found = await self._api.explanation(text, label)
+            explanation = await self._api.explanation(text, label)
             took = (time.perf_counter() - started) * 1e3
-        words = gr.HighlightedText(shown_words(found), visible=True)
-        change = found.logit - found.baseline
+        words = gr.HighlightedText(shown_words(explanation), visible=True)
+        change = explanation.logit - explanation.baseline
         reason = (
-            f"Red words moved the model towards <b>{html.escape(found.label)}</b>, blue ones away from it. They sum to "
-            f"{change:+.2f}, the change of the label's logit against a text of padding · {took:.0f} ms"
+            f"Red words moved the model towards <b>{html.escape(explanation.label)}</b>, blue ones away from it. They "
+            f"sum to {change:+.2f}, the change of the label's logit against a text of padding · {took:.0f} ms"
         )
         return [prediction.scores, self._facts(prediction, started=None), words, f'<div class="note">{reason}</div>']
 
@@ -96,8 +95,8 @@ class OneText:
         return _note(" · ".join(facts))
 
 
-def shown_words(explanation: Explanation) -> list[tuple[str, float | None]]:
-    """The pieces with their contributions on the scale of HighlightedText, -1 to 1, the strongest at full colour."""
+def shown_words(explanation: Explanation) -> list[tuple[str, str | float | None]]:
+    """The words with their contributions, scaled to -1 ... 1 so that the strongest gets full colour."""
     largest = max((abs(value) for _, value in explanation.pieces if value is not None), default=0.0) or 1.0
     return [(piece, None if value is None else round(value / largest, 3)) for piece, value in explanation.pieces]
 

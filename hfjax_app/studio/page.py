@@ -15,8 +15,8 @@ from hfjax_app.studio.tab import Shared, Tab
 
 TITLE = "hfjax studio"
 TABS: tuple[type[Tab], ...] = (ChatTab, SentimentTab, ImagesTab)  # in their order on the page
-PICTURES_KEPT_S = 24 * 3600
-QUEUE_LOOK_S = 0.01  # how often Gradio's queue looks for work: by itself every millisecond, a fourteenth of a core
+FILES_KEPT_S = 24 * 3600
+QUEUE_POLL_S = 0.01  # Gradio's default of a millisecond takes a fourteenth of a core
 
 _HEADER = f"<h1>{TITLE}</h1><p>PyTorch models from Hugging Face, computed by JAX.</p>"
 
@@ -28,9 +28,10 @@ def build_studio(backends: Backends) -> gr.Blocks:
         backends: chat, sentiment and images.
 
     Returns:
-        Blocks that take theme and CSS when they are served (`launch`).
+        Blocks; theme and CSS are added when they are served (`hfjax_app/server/app.py`).
     """
-    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(PICTURES_KEPT_S, PICTURES_KEPT_S)) as page:
+    page = gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(FILES_KEPT_S, FILES_KEPT_S))
+    with page:
         files = MadeFiles()
         page.temp_file_sets.append(files)
         shared = Shared(backends=backends, endpoints=Endpoints(backends), files=files)
@@ -42,10 +43,10 @@ def build_studio(backends: Backends) -> gr.Blocks:
                 tabs.append(kind(shared))
         status.watch(page, [tab.loading for tab in tabs])
         for tab in tabs:
-            tab.keep(page)
+            tab.store(page)
     page.max_threads = EVENTS_AT_ONCE
-    page.queue(api_open=False)  # closed: nobody runs past the queue and its limits
-    page._queue.sleep_when_free = QUEUE_LOOK_S
+    page.queue(api_open=False)  # no request may bypass the queue and its limits
+    page._queue.sleep_when_free = QUEUE_POLL_S
     page.state_session_capacity = SESSIONS
     harden(page)
     return page

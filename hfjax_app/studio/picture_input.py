@@ -1,4 +1,4 @@
-"""What a page sends of a picture, as the backend's pictures and bytes: uploaded files, painted masks, data URLs."""
+"""Pictures that a page sends: uploaded files and painted masks become the backend's pictures and bytes."""
 
 import threading
 from collections import deque
@@ -16,25 +16,27 @@ _KINDS = ("background", "layer", "composite")
 
 
 class SentPictures:
-    """What pages' editors have sent, part by part, until it is asked for, in the place of Gradio's own storage, which
-    forgets nothing and makes room for any number of layers. The page sends a background and one layer, painted over;
-    what it would look like together (composite) is not kept. The oldest are forgotten. Thread-safe.
+    """Stores the parts of pictures that pages' editors send, until an event takes them. Thread-safe.
+
+    It replaces Gradio's own storage, which deletes nothing and accepts any number of layers. A page sends a background,
+    one painted layer, and both merged (composite); the composite is not stored. When a limit is reached, the oldest
+    pictures are deleted.
 
     Args:
-        most: so many are kept,
-        most_bytes: and so much.
+        most: how many pictures are stored.
+        most_bytes: how many bytes they have together.
     """
 
     def __init__(self, most: int = PICTURES_SENT, most_bytes: int = PICTURES_SENT_BYTES):
         self._most, self._most_bytes = most, most_bytes
         self._sent: dict[str, dict[str, bytes]] = {}
-        self._forgotten: deque[str] = deque(maxlen=4 * most)
+        self._deleted: deque[str] = deque(maxlen=4 * most)
         self._bytes = 0
         self._lock = threading.Lock()
 
     @server
     def accept(self, sent: Any) -> None:
-        """An endpoint of the editor; what no page sends is dropped."""
+        """Store a part. This is an endpoint of the editor; parts that no page of the studio sends are dropped."""
         data, files = getattr(sent, "data", None), getattr(sent, "files", None)
         if not isinstance(data, dict) or not files:
             return
@@ -51,18 +53,21 @@ class SentPictures:
                 parts[kind] = content
             while len(self._sent) > self._most or self._bytes > self._most_bytes:
                 oldest = next(iter(self._sent))
-                self._forgotten.append(oldest)
+                self._deleted.append(oldest)
                 self._take(oldest)
 
     def take(self, number: str) -> tuple[bytes | None, bytes | None]:
-        """(background, layer) of a number that the page gave; each None where nothing was sent.
+        """Remove and return the (background, layer) of a picture; each is None if it was not sent.
+
+        Args:
+            number: the page's number for the picture.
 
         Raises:
-            RequestRejected: it was sent too long ago.
+            RequestRejected: the picture was deleted.
         """
         with self._lock:
-            if number in self._forgotten:
-                raise RequestRejected("picture: it was sent too long ago and is here no more; ask once again")
+            if number in self._deleted:
+                raise RequestRejected("picture: it was sent too long ago and was deleted; ask once again")
             parts = self._take(number)
         return parts.get("background"), parts.get("layer")
 
@@ -73,9 +78,10 @@ class SentPictures:
 
 
 class PictureInput:
-    """A picture to start from, with a brush that paints where to draw. Added to the surrounding blocks.
+    """A picture to start from, with a brush that paints the mask. Added to the surrounding blocks.
 
-    `editor` is the component; its value arrives unprocessed, for `read`.
+    Attributes:
+        editor: the component. Its value arrives unprocessed, for `read`.
     """
 
     def __init__(self) -> None:
@@ -94,16 +100,16 @@ class PictureInput:
         self.editor.accept_blobs = self._sent.accept
 
     def read(self, value: Any) -> tuple[Image.Image | None, Image.Image | None]:
-        """(picture, mask) of the editor's value; each None where there is none.
+        """(picture, mask) of the editor's value; each is None if it is missing.
 
         Raises:
-            RequestRejected: see `uploads.py`.
+            RequestRejected: see `hfjax_app/images/uploads.py`.
         """
         from hfjax_app.images.uploads import read_picture
 
         if not isinstance(value, dict):
             return None, None
-        # the editor uploads its parts beforehand, and sends their number
+        # the editor has uploaded the parts before, and sends their number
         if isinstance(value.get("id"), str):
             background, layer = self._sent.take(value["id"])
         else:
@@ -135,15 +141,16 @@ def uploaded(value: Any) -> bytes:
 
 
 def size_of(text: Any) -> tuple[Any, Any]:
-    """(width, height) of text such as "64 x 64"; whatever else it is, for the backend to judge."""
+    """(width, height) of a text such as "64 x 64". Any other value is returned for the backend to reject."""
     parts = [part.strip() for part in str(text).lower().replace("×", "x").split("x")]
     if len(parts) != 2:
         return text, text
-    return tuple(int(part) if part.isdecimal() and len(part) < 8 else part for part in parts)
+    width, height = (int(part) if part.isdecimal() and len(part) < 8 else part for part in parts)
+    return width, height
 
 
 def _content(file: Any, what: str) -> bytes | None:
-    """Gradio has made sure that the path is one of its uploads."""
+    """The content of a file; Gradio has checked that its path is in the upload folder."""
     from hfjax_app.images.uploads import read_file
 
     path = file.get("path") if isinstance(file, dict) else None

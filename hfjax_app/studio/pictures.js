@@ -1,21 +1,22 @@
-// The picture editor (Gradio 6.31) sends its whole canvas as PNG, at the size of the file that was put in: a photo's is
-// more than an upload may be, and the page would wait for it for ever. Pictures are made smaller where they come in;
-// the models draw less. What is no picture is said below the editor, which itself says nothing.
+// The picture editor (Gradio 6.31) sends its whole canvas as PNG, at the size of the opened file. The PNG of a photo
+// exceeds the upload limit, and the page would then wait for ever. This script scales pictures down when they are
+// opened; the models draw smaller ones. If a file is not a picture, the script says so below the editor, because the
+// editor shows no error.
 (() => {
-  const LONGEST = 1536; // pixels; as noise, PNG's worst case, that is 7 of the 10 MB of an upload
+  const LONGEST = 1536; // pixels of a side; noise, PNG's worst case, is then 7 MB, and an upload may have 10
   const decode = window.createImageBitmap.bind(window);
-  const say = (text) => {
+  const showNote = (text) => {
     const line = document.querySelector("#source-note");
     if (line) line.textContent = text;
   };
   window.createImageBitmap = async (source, ...rest) => {
     if (!(source instanceof File)) return decode(source, ...rest);
-    say("");
+    showNote("");
     let picture;
     try {
       picture = await decode(source, ...rest);
     } catch (error) {
-      say("This file can't be read as a picture.");
+      showNote("This file can't be read as a picture.");
       throw error;
     }
     const scale = LONGEST / Math.max(picture.width, picture.height);

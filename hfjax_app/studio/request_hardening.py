@@ -1,7 +1,9 @@
-"""Request hardening: Gradio does less with what requests bring than by itself, where that would serve strangers.
+"""Request hardening: closes what Gradio leaves open to clients.
 
-Files are taken only from where uploads go, nothing is fetched from elsewhere, nothing is kept for links to a page's
-values (which this studio has none of), and each kind of event has a waiting line of its own, which can be full alone.
+- Files are read only from the upload folder.
+- Nothing is downloaded from other hosts.
+- Values of a page are not stored for links to it, which this studio does not offer.
+- Each kind of event has a waiting line of its own, so that a full line blocks no other kind.
 """
 
 from typing import Any
@@ -15,12 +17,13 @@ from hfjax_app.limits import EVENTS_WAITING
 
 
 def harden(page: gr.Blocks) -> None:
-    """Apply all of it; the first three to every page of this process. Call it when all events have been added."""
-    processing_utils.async_ssrf_protected_download = _refuse  # whole into memory, whatever its size
-    SessionState._update_value_in_config = _forget  # the last inputs of a thousand sessions, 16 MB each
-    # Gradio asks whether a file may be taken only on pages that were launched; ours is mounted.
+    """Apply all of it. Call it after all events have been added. The first two changes apply to the whole process."""
+    processing_utils.async_ssrf_protected_download = _refuse  # Gradio reads a file of any size into memory
+    # Gradio keeps the last inputs of a thousand sessions, 16 MB each
+    SessionState._update_value_in_config = _forget  # type: ignore[method-assign,assignment]
+    # Gradio checks the path of a file only on pages that were launched; this page is mounted.
     page.has_launched = True
-    page._queue.__class__ = _LineForEachKind
+    page._queue.__class__ = _LinePerKind
 
 
 async def _refuse(url: str, cache_dir: str) -> str:
@@ -28,11 +31,14 @@ async def _refuse(url: str, cache_dir: str) -> str:
 
 
 def _forget(state: SessionState, key: int, value: Any) -> None:
-    """In the place of what keeps a component's value for links to a page."""
+    """Replaces the method that stores a component's value for links to a page."""
 
 
-class _LineForEachKind(Queue):
-    """Refuses an event when those of its own kind (`concurrency_id`) are too many, and not when others are."""
+class _LinePerKind(Queue):
+    """Rejects an event when EVENTS_WAITING events of its own kind (`concurrency_id`) are waiting.
+
+    Gradio's own queue counts the events of all kinds together.
+    """
 
     async def push(self, body: Any, request: Any, username: str | None) -> Any:
         if body.fn_index in self.blocks.fns:

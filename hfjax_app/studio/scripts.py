@@ -1,9 +1,12 @@
 """Scripts that run before Gradio's own.
 
-frames.js leaves a visitor's processor alone, clipboard.js what they copy; pictures.js makes what they send smaller;
-kept.js keeps what they said and made when they reload the page.
+- frames.js slows down Gradio's status trackers, which would keep a visitor's processor busy.
+- clipboard.js copies messages as they were typed.
+- pictures.js scales down pictures before they are sent.
+- session_storage.js stores the conversation and the gallery, so that they outlive a reload.
 
-What Gradio takes as `head` comes after its modules have kept the browser's functions for themselves.
+Scripts in Gradio's `head` option would be too late: Gradio's modules have taken references to the browser's functions
+by then.
 """
 
 from pathlib import Path
@@ -13,17 +16,17 @@ from jinja2.ext import Extension
 
 _SCRIPTS = "".join(
     f"<script>{{% raw %}}{Path(__file__).with_name(name).read_text(encoding='utf-8')}{{% endraw %}}</script>"
-    for name in ("frames.js", "clipboard.js", "pictures.js", "kept.js")
+    for name in ("frames.js", "clipboard.js", "pictures.js", "session_storage.js")
 )
 
 
-class _First(Extension):
-    """Puts the scripts first into the head of Gradio's pages, whose templates Jinja fills in."""
+class _ScriptsFirst(Extension):
+    """Puts the scripts first into the head of Gradio's pages, which are Jinja templates."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
         return source.replace("<head>", f"<head>{_SCRIPTS}", 1)
 
 
 def run_first() -> None:
-    """On every page that this process serves from now on."""
-    templates.env.add_extension(_First)
+    """Add the scripts to every page that this process serves from now on."""
+    templates.env.add_extension(_ScriptsFirst)

@@ -1,8 +1,11 @@
-"""A seed as it is typed. Numbers would not do: browsers round from 2^53 on, and another seed is another answer."""
+"""Reads a seed from its text field. The field is not a number field, because browsers round numbers from 2^53 on."""
 
 
 def typed_seed(typed: object) -> object:
-    """The number in a seed's field, None where it is empty; anything else goes on as it is, to be refused."""
+    """The number in a seed's field, or None if the field is empty.
+
+    Any other value is returned unchanged, for the backend to reject.
+    """
     if not isinstance(typed, str):
         return typed
     if not typed.strip():

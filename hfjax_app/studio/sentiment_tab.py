@@ -1,4 +1,4 @@
-"""The sentiment tab: one text, many, or one with labels of the visitor's own."""
+"""The sentiment tab: one text, many texts, and zero-shot classification with the visitor's own labels."""
 
 import gradio as gr
 
@@ -6,12 +6,12 @@ from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.many_texts import ManyTexts
 from hfjax_app.studio.one_text import OneText
-from hfjax_app.studio.own_labels import OwnLabels
 from hfjax_app.studio.tab import Shared, Tab
+from hfjax_app.studio.zero_shot import ZeroShotPanel
 
 
 class SentimentTab(Tab):
-    """Texts for the classifier; the chat model chooses among labels of the visitor's own."""
+    """Texts for the classifier, and texts with the visitor's own labels for the chat model."""
 
     title, id = "Sentiment", "sentiment"
 
@@ -24,4 +24,4 @@ class SentimentTab(Tab):
             with gr.Tab("Many texts", id="many-texts"):
                 ManyTexts(backend, shared.files)
             with gr.Tab("Your own labels", id="own-labels"):
-                OwnLabels(chat, api)
+                ZeroShotPanel(chat, api)

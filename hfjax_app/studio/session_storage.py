@@ -1,30 +1,37 @@
-"""Values of components that outlive a reload of the page; kept.js is their browser's half."""
+"""Stores values of components in the browser, so that they outlive a reload.
+
+session_storage.js is the browser's part.
+"""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
 from gradio.components import Component
 
+from hfjax_app.studio.event_options import UNQUEUED, UNQUEUED_UNPROCESSED
 
-def keep(
+
+def store(
     page: gr.Blocks,
-    component: Component,
-    restored: Callable[[Any], Any],
-    outputs: list[Component],
+    component: gr.Chatbot | gr.Gallery,
+    restore: Callable[[Any], Any],
+    outputs: Sequence[Component],
     *,
-    part: str = "value => value",
+    stored_part: str = "value => value",
 ) -> None:
-    """Keep a component's value in the visitor's browser, and hand it in when the page is loaded again.
+    """Store a component's value in the visitor's browser, and restore it when the page is loaded again.
 
     Args:
-        component: has an `elem_id`, under which its value is kept.
-        restored: given what the browser brings (whatever that is, None where it has nothing), the values of `outputs`.
-        part: of the value, a JavaScript function: what shall be kept.
+        page: the page with the component.
+        component: has an `elem_id`, which names its value in the storage.
+        restore: takes the stored value (None if there is none, and of any type, since the browser sends it) and returns
+            the values of `outputs`.
+        outputs: the components to restore.
+        stored_part: a JavaScript function that returns the part of the value to store.
     """
     name = json.dumps(component.elem_id)
-    event = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-    component.change(None, component, js=f"value => {{ studio.keep({name}, ({part})(value)); }}", **event)
-    brought = gr.Textbox(visible=False)  # takes whatever comes; others judge it before `restored` can
-    page.load(restored, brought, outputs, js=f"() => [studio.kept({name})]", preprocess=False, **event)
+    component.change(None, component, js=f"value => {{ studio.store({name}, ({stored_part})(value)); }}", **UNQUEUED)
+    stored = gr.Textbox(visible=False)  # carries any JSON value; `restore` checks it
+    page.load(restore, stored, outputs, js=f"() => [studio.load({name})]", **UNQUEUED_UNPROCESSED)

@@ -1,6 +1,7 @@
-"""The status line, which also opens the loading panels of tabs whose backends are ready."""
+"""The status line. Its timer also opens the loading panels of tabs whose backends are ready."""
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
@@ -9,25 +10,26 @@ from hfjax_app.backends import Backend, Backends
 from hfjax_app.studio.loading_panel import LoadingPanel
 
 POLL_S = 1.0
-_SETTLED = ("ready", "failed")
 
 
 class StatusLine:
-    """Device, models and what each backend is doing; asked for every second until all are ready or failed.
+    """Device, models and the state of each backend. Pages poll it every second until all are ready or failed.
 
     Args:
-        backends: what to report on.
+        backends: the models to report on.
     """
 
     def __init__(self, backends: Backends):
         self._backends = backends
+        self._panels: Sequence[LoadingPanel[Any]] = ()
         self._line = gr.HTML('<div class="status">Connecting …</div>', elem_id="status-line")
         self._timer = gr.Timer(POLL_S)
 
-    def watch(self, page: gr.Blocks, panels: list[LoadingPanel]) -> None:
+    def watch(self, page: gr.Blocks, panels: Sequence[LoadingPanel[Any]]) -> None:
         """Keep the line and the panels up to date on this page."""
         self._panels = panels
-        filled = gr.State([])  # names of the backends whose controls this page has got: visitors change them
+        # A page fills each panel once, because its visitor may have changed the controls since.
+        filled = gr.State([])  # indices of the panels that this page has filled
         outputs = [self._line, self._timer, filled, *(component for panel in panels for component in panel.components)]
         gr.on(
             [page.load, self._timer.tick],
@@ -35,19 +37,18 @@ class StatusLine:
             filled,
             outputs,
             show_progress="hidden",
-            show_progress_on=self._line,  # the panels' lines leave the page, and would count its seconds for ever
+            show_progress_on=self._line,  # on a panel's line, which leaves the page, the tracker would never stop
             queue=False,
             api_visibility="private",
         )
 
-    def _refresh(self, filled: list[str]) -> list[Any]:
-        """Runs in a thread of Gradio's, because the first look at the devices starts jax."""
-        settled = all(backend.state in _SETTLED for backend in self._backends.all)
-        ready = [panel.backend.kind for panel in self._panels if panel.backend.state == "ready"]
-        updates = [gr.HTML(self._html()), gr.Timer(active=not settled), ready]
-        for panel in self._panels:
-            name = panel.backend.kind
-            updates += panel.updates(fill=name in ready and name not in filled)
+    def _refresh(self, filled: list[int]) -> list[Any]:
+        """Not a coroutine, so that it runs in a thread: the first call starts jax, which takes long."""
+        settled = all(backend.is_settled for backend in self._backends.all)
+        ready = [index for index, panel in enumerate(self._panels) if panel.is_ready]
+        updates: list[Any] = [gr.HTML(self._html()), gr.Timer(active=not settled), ready]
+        for index, panel in enumerate(self._panels):
+            updates += panel.updates(fill=index in ready and index not in filled)
         return updates
 
     def _html(self) -> str:
@@ -56,8 +57,8 @@ class StatusLine:
         return f'<div class="status"><span class="chip device"><b>device</b> {device}</span>{chips}</div>'
 
     @staticmethod
-    def _chip(backend: Backend) -> str:
-        progress, model = html.escape(backend.progress), html.escape(backend.name)
-        named = "" if model == backend.kind else model
+    def _chip(backend: Backend[Any]) -> str:
+        progress, name = html.escape(backend.progress), html.escape(backend.name)
+        model = "" if name == backend.kind else name
         doing = "" if backend.state == "ready" else f"<i>{progress}</i>"
-        return f'<span class="chip {backend.state}" title="{progress}"><b>{backend.kind}</b> {named} {doing}</span>'
+        return f'<span class="chip {backend.state}" title="{progress}"><b>{backend.kind}</b> {model} {doing}</span>'

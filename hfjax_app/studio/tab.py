@@ -1,4 +1,4 @@
-"""What a tab of the page is. A new one is a file in this folder with such a class, and one entry in page.py's list."""
+"""The interface of a tab. A new tab is a file in this folder with a class of it, and one entry in page.py's list."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -13,12 +13,12 @@ from hfjax_app.studio.loading_panel import LoadingPanel
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Shared:
-    """What the tabs of a page have in common.
+    """What the tabs of a page share.
 
     Args:
         backends: the models; they may still be warming up.
-        endpoints: the API, whose objects tabs ask too.
-        files: those that are made for visitors.
+        endpoints: the API; tabs call the same objects as its clients.
+        files: the files that are made for visitors.
     """
 
     backends: Backends
@@ -27,12 +27,12 @@ class Shared:
 
 
 class Tab(Protocol):
-    """Builds its components and events in the surrounding gr.Blocks when it is made.
+    """Its constructor builds components and events in the surrounding gr.Blocks.
 
     Attributes:
-        title: on the page.
-        id: among the tabs.
-        loading: holds its controls until its backend is ready.
+        title: the tab's title on the page.
+        id: the tab's id, unique on the page.
+        loading: the panel that hides the controls until the backend is ready.
     """
 
     title: ClassVar[str]
@@ -41,5 +41,5 @@ class Tab(Protocol):
 
     def __init__(self, shared: Shared): ...
 
-    def keep(self, page: gr.Blocks) -> None:
-        """Keep in the browser what shall outlive a reload, see `session_storage.py`. By itself a tab keeps nothing."""
+    def store(self, page: gr.Blocks) -> None:
+        """Store in the browser what outlives a reload, see `session_storage.py`. By default that is nothing."""

@@ -1,12 +1,14 @@
-"""The studio's look: colours, fonts and sizes. Fonts are the visitor's own: a page of the studio loads nothing from
-elsewhere. Finer points are in studio.css."""
+"""The studio's look: colours, fonts and sizes. Details are in studio.css.
+
+Fonts are those of the visitor's system, so that a page loads nothing from other hosts.
+"""
 
 from pathlib import Path
 
 import gradio as gr
 
 CSS = Path(__file__).with_name("studio.css")
-# Gradio confines CSS files to the content; the footer is outside.
+# Gradio applies CSS files to the content only; the footer is outside.
 HEAD = """<style>
 footer img { display: none !important; }
 @media (max-width: 640px) { footer .divider { display: none !important; } }

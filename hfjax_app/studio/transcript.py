@@ -1,4 +1,4 @@
-"""The conversation on the page: what gr.Chatbot holds, and what of it the assistant is given.
+"""The conversation on the page, as gr.Chatbot holds it, and its translation for the assistant.
 
 Each answer has two parts: its text and a note under it (speed, place in line), which the model must never see.
 """
@@ -11,44 +11,50 @@ from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_NOTE_CHARACTERS
 
-# An answer that is still growing says so, so that one that never went on can be told from one that has ended.
+# The note of a growing answer has its own class, which tells an interrupted answer from a complete one.
 _GROWING, _ENDED = '<small class="note growing">', '<small class="note">'
 _TAG = re.compile(r"<[^<>]*>")
-# What begins a tag where Gradio's Markdown shows a question, outside of code. A character that is not seen makes text
-# of it; clipboard.js takes it away again.
-_TAG_BEGINS = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)|<(?=[a-zA-Z/!?])", re.DOTALL)
-_UNSEEN = "<\N{WORD JOINER}"
+# The start of a tag outside of code. Gradio's Markdown would take it for HTML. An invisible character behind the "<"
+# makes it text; clipboard.js removes the character from copied text.
+_TAG_START = re.compile(r"(```.*?(?:```|\Z)|`[^`\n]*`)|<(?=[a-zA-Z/!?])", re.DOTALL)
+_ESCAPED = "<\N{WORD JOINER}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """One message on the page; `note` is the line under an answer, as HTML."""
+    """One message on the page.
+
+    Attributes:
+        role: "user" or "assistant".
+        text: what was said.
+        note: the line under an answer, as HTML.
+    """
 
     role: str
     text: str
     note: str = ""
 
-    def shown(self) -> dict[str, object]:
+    def to_page(self) -> dict[str, object]:
         """The message as gr.Chatbot takes it. Texts are parts, because Gradio would re-indent a bare string."""
-        shown = _TAG_BEGINS.sub(lambda found: found[1] or _UNSEEN, self.text)
-        texts = [self.text, self.note] if self.role == "assistant" else [shown]
+        escaped = _TAG_START.sub(lambda found: found[1] or _ESCAPED, self.text)
+        texts = [self.text, self.note] if self.role == "assistant" else [escaped]
         return {"role": self.role, "content": [{"type": "text", "text": text} for text in texts]}
 
     @property
     def is_growing(self) -> bool:
-        """Whether it is an answer that had not ended when it was drawn."""
+        """Whether it is an answer that was not complete when it was drawn."""
         return self.note.startswith(_GROWING)
 
-    def said(self) -> dict[str, str]:
+    def to_assistant(self) -> dict[str, str]:
         """The message as the assistant takes it."""
         return {"role": self.role, "content": self.text}
 
 
 def read(history: object) -> list[Message]:
-    """The messages of a gr.Chatbot's value, as it came from the browser.
+    """The messages of a gr.Chatbot's value, as the browser sent it.
 
     Raises:
-        RequestRejected: it is not one.
+        RequestRejected: it is not a list of messages.
     """
     if not isinstance(history, list):
         raise RequestRejected("the conversation must be a list of messages")
@@ -60,14 +66,14 @@ def _message(message: object) -> Message:
         case {"role": "user" | "assistant" as role, "content": str(text)}:
             return Message(role=role, text=as_typed(text))
         case {"role": "user" | "assistant" as role, "content": [{"text": str(text)}, *notes]}:
-            under = str(notes[0].get("text", ""))[:CHAT_MAX_NOTE_CHARACTERS] if _is_part(notes) else ""
-            return Message(role=role, text=as_typed(text), note=under)
+            line = str(notes[0].get("text", ""))[:CHAT_MAX_NOTE_CHARACTERS] if _is_part(notes) else ""
+            return Message(role=role, text=as_typed(text), note=line)
     raise RequestRejected("each message needs a role of user or assistant and a text")
 
 
 def as_typed(text: str) -> str:
-    """A text of the page without what `shown` has put into it."""
-    return text.replace(_UNSEEN, "<")
+    """A text of the page without the characters that `to_page` has added."""
+    return text.replace(_ESCAPED, "<")
 
 
 def _is_part(notes: list[object]) -> bool:
@@ -75,10 +81,10 @@ def _is_part(notes: list[object]) -> bool:
 
 
 def position(index: object) -> int:
-    """The message that an event of gr.Chatbot is about; its index may be a pair of message and part."""
+    """The index of the message that an event of gr.Chatbot concerns. Gradio may send a pair of message and part."""
     first = index[0] if isinstance(index, list | tuple) and index else index
     if not isinstance(first, int) or isinstance(first, bool) or first < 0:
-        raise RequestRejected("this message does not exist")
+        raise RequestRejected("this message does not exist: reload the page")
     return first
 
 
@@ -109,12 +115,12 @@ def note(reply: Reply) -> str:
 
 
 def stopped(answer: Message) -> Message:
-    """The answer with a note that says so."""
+    """The answer with "stopped" in its note."""
     return replace(answer, note=_line(f"{html.unescape(_TAG.sub('', answer.note))} · stopped", _ENDED))
 
 
-def _line(text: str, begin: str) -> str:
-    return f"{begin}{html.escape(text)}</small>"
+def _line(text: str, opening: str) -> str:
+    return f"{opening}{html.escape(text)}</small>"
 
 
 def _duration(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Changes of components that a page makes by itself, so that it comes to rest also when its server has ended."""
+"""Updates that the browser makes without the server, so that they also happen when the server has stopped."""
 
 import json
 from collections.abc import Sequence
@@ -7,13 +7,19 @@ from typing import Any
 from gradio.components import Component
 from gradio.events import Dependency
 
+from hfjax_app.studio.event_options import UNQUEUED
 
-def afterwards(event: Dependency, outputs: list[Component], updates: Sequence[dict[str, Any]]) -> None:
-    """Make updates however the event ends: Gradio's `then` leaves out an event that failed.
+
+def update_after(event: Dependency, outputs: Sequence[Component], updates: Sequence[dict[str, Any]]) -> None:
+    """Update components when an event has ended, successfully or not.
+
+    Gradio's `then` does not run after an event that failed.
 
     Args:
+        event: the event.
+        outputs: the components to update.
         updates: what `gr.update` returns, one for each output; their values are JSON.
     """
     script = f"() => {json.dumps(updates)}"
     for ended in (event.then, event.failure):
-        ended(None, None, outputs, js=script, queue=False, show_progress="hidden", api_visibility="private")
+        ended(None, None, outputs, js=script, **UNQUEUED)

@@ -37,7 +37,7 @@ from transformers.models.gemma3 import modeling_gemma3
 import hfjax_app
 from hfjax_app.runtime import compile_cache
 from hfjax_app.runtime.patches import PATCHES, Patch
-from hfjax_app.studio.page import QUEUE_LOOK_S
+from hfjax_app.studio.page import QUEUE_POLL_S
 
 ROOT = Path(hfjax_app.__file__).parent
 Check = Callable[[pytest.MonkeyPatch, Path], Any]
@@ -303,7 +303,7 @@ def _rests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         page = await page_of("any")
         return page.queue()._queue.sleep_when_free
 
-    assert asyncio.run(pause()) < QUEUE_LOOK_S
+    assert asyncio.run(pause()) < QUEUE_POLL_S
     assert "asyncio.sleep(self.sleep_when_free)" in inspect.getsource(Queue)
 
 

@@ -16,17 +16,17 @@ def test_notes_stay_on_the_page() -> None:
         Message(role="user", text="Hi!"),
         Message(role="assistant", text="Hello.", note="<small>9 tokens</small>"),
     ]
-    assert read([message.shown() for message in messages]) == messages
-    assert messages[1].said() == {"role": "assistant", "content": "Hello."}
+    assert read([message.to_page() for message in messages]) == messages
+    assert messages[1].to_assistant() == {"role": "assistant", "content": "Hello."}
 
 
 def test_html_that_somebody_typed_is_shown_and_comes_back() -> None:
     """Gradio's Markdown takes <div> for HTML, which is not seen; a character that is not seen either prevents it."""
     typed = Message(role="user", text="Is <div> bigger than </p>, or 1 < 2, in `<b>`?")
-    [shown] = typed.shown()["content"]
+    [shown] = typed.to_page()["content"]
     assert not re.search(r"<[a-z/]", shown["text"].replace("`<b>`", ""))
     assert "1 < 2, in `<b>`?" in shown["text"]
-    assert read([typed.shown()]) == [typed]
+    assert read([typed.to_page()]) == [typed]
     assert as_typed(shown["text"]) == typed.text
 
 
@@ -73,6 +73,6 @@ def test_an_answer_that_is_growing_can_be_told_from_one_that_has_ended() -> None
         Message(role="assistant", text="Hi", note=note(Reply(**moment, finish_reason=reason)))
         for reason in (None, "stop")
     )
-    assert [message.is_growing for message in read([growing.shown(), ended.shown()])] == [True, False]
+    assert [message.is_growing for message in read([growing.to_page(), ended.to_page()])] == [True, False]
     assert stopped(growing).note == ended.note.replace("</small>", " · stopped</small>")
     assert not stopped(growing).is_growing

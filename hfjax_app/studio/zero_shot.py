@@ -1,4 +1,4 @@
-"""Your own labels: the chat model says which of the labels that a visitor types fits a text."""
+"""Zero-shot classification: the chat model says which of the visitor's own labels fits a text."""
 
 import html
 import time
@@ -11,6 +11,7 @@ from hfjax_app.api.sentiment import ZERO_SHOT_EVENT, SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
 from hfjax_app.errors import RequestRejected
+from hfjax_app.studio.event_options import UNPROCESSED
 
 EXAMPLES = [
     ["I want my money back, it broke after a day.", "refund request, praise, bug report"],
@@ -18,15 +19,15 @@ EXAMPLES = [
 ]
 
 
-class OwnLabels:
+class ZeroShotPanel:
     """Builds its components and events in the surrounding gr.Blocks.
 
     Args:
         backend: the chat backend.
-        api: asks it.
+        api: classifies with it.
     """
 
-    def __init__(self, backend: Backend, api: SentimentApi):
+    def __init__(self, backend: Backend[Any], api: SentimentApi):
         self._api = api
         with gr.Row(equal_height=False):
             with gr.Column(scale=3):
@@ -50,10 +51,9 @@ class OwnLabels:
             f"answer is compared with how likely it is for an empty text.{untrained}</div>"
         )
         examples = gr.Examples(EXAMPLES, [text, labels], label="Try one", api_visibility="private")
-        # preprocess=False: values arrive as the client sent them, and the backend judges them
-        shared = {"preprocess": False, "show_progress": "hidden", "api_visibility": "private", **ZERO_SHOT_EVENT}
-        gr.on([button.click, labels.submit], self._classify, [text, labels], [label, took], **shared)
-        examples.load_input_event.then(self._classify, [text, labels], [label, took], **shared)
+        classify, inputs, outputs = self._classify, [text, labels], [label, took]
+        gr.on([button.click, labels.submit], classify, inputs, outputs, **UNPROCESSED, **ZERO_SHOT_EVENT)
+        examples.load_input_event.then(classify, inputs, outputs, **UNPROCESSED, **ZERO_SHOT_EVENT)
 
     async def _classify(self, text: object, labels: object) -> list[Any]:
         started = time.perf_counter()

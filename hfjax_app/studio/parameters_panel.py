@@ -1,0 +1,55 @@
+"""A PNG file's generation parameters: copied into the tab's controls, or replayed and verified."""
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from hfjax_app.studio.picture_input import uploaded
+
+if TYPE_CHECKING:  # these modules import jax, and the page is served before that
+    from PIL import Image
+
+    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.images.generation_parameters import GenerationParameters
+    from hfjax_app.images.steps import ImageStep, Waiting
+    from hfjax_app.images.verification import Comparison
+
+
+class ParametersPanel:
+    """A file and two buttons, added to the surrounding blocks. The file's value arrives unprocessed."""
+
+    def __init__(self) -> None:
+        self.file = gr.File(
+            label="A picture from here, or from a Stable Diffusion web UI",
+            file_types=[".png"],
+            height=110,
+            elem_id="recipe-file",
+        )
+        with gr.Row():
+            self.reuse = gr.Button("Reuse these settings", elem_id="reuse")
+            self.verify = gr.Button("Replay and verify", elem_id="verify")
+
+    def read(self, generator: "ImageGenerator", file: Any) -> "GenerationParameters":
+        """The generation parameters in the file.
+
+        Raises:
+            RequestRejected: there are none, or this model can't draw with them.
+        """
+        from hfjax_app.images.generation_parameters import read_png
+
+        _, parameters = read_png(uploaded(file))
+        generator.generate(**parameters.arguments()).close()  # checks them without drawing
+        return parameters
+
+    def replay(
+        self, generator: "ImageGenerator", file: Any, image: "Image.Image | None", mask: "Image.Image | None"
+    ) -> "Generator[ImageStep | Waiting | Comparison, None, None]":
+        """The steps of drawing the file's picture again, and the result of the comparison.
+
+        Raises:
+            RequestRejected: as `hfjax_app.images.replay`.
+        """
+        from hfjax_app.images.verification import replay
+
+        return replay(generator, uploaded(file), image=image, mask=mask)
