@@ -1,6 +1,6 @@
-"""Takes the pictures of README and docs from the running app.
+"""Takes the screenshots for README and docs from the running app.
 
-`make screenshots` runs it; it is no test. Writes docs/screenshots/<tab>-<width>.png, each tab in use on a wide and a
+`make screenshots` runs it; it is not a test. Writes docs/screenshots/<tab>-<width>.png, each tab in use on a wide and a
 narrow window, and docs/screenshots/studio.webp, a short recording: an answer that streams, then a picture that forms.
 """
 
@@ -28,11 +28,11 @@ SEED = "1"
 
 RECORDED = {"width": 1120, "height": 800}  # both tabs as far as the button, so that nothing scrolls
 SHOWN = (896, 640)
-# Optimised programs answer within one redraw, and a reader would not see that answers stream.
+# Optimised programs answer within one redraw, so a reader would not see that answers stream.
 SLOWER = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "HFJAX_SPECULATION": "never"}
 RECORDED_QUESTIONS = ["What is JAX?", "Tell me a short story about a fox."]
 KEY_MS = 40  # between two typed characters
-READ_MS = 1_800  # to read what is there, before the recording goes on
+READ_MS = 1_800  # a pause to read, before the recording goes on
 LEAST_MS = 60  # frames that follow sooner replace the one before them
 MOST_BYTES = 2_000_000
 RESIZED = Image.Resampling.LANCZOS
@@ -44,7 +44,7 @@ def fill(page: Page, selector: str, value: str) -> None:
 
 
 def greedy(page: Page) -> None:
-    """Answers are the same at every run."""
+    """Make answers the same in every run."""
     page.get_by_role("tab", name="Chat").click()
     page.locator("#chat-settings").get_by_text("Settings").click()
     fill(page, "#temperature input[type=number]", "0")
@@ -52,7 +52,7 @@ def greedy(page: Page) -> None:
 
 
 def answered(page: Page, number: int) -> None:
-    """Wait until so many answers are on the page, the last of them complete."""
+    """Wait until `number` answers are on the page and the last one is complete."""
     notes = page.locator("#conversation small.note")
     expect(notes).to_have_count(number, timeout=ANSWER_MS)
     expect(notes.last).to_contain_text("tokens", timeout=ANSWER_MS)
@@ -114,18 +114,18 @@ class Recording:
 
     def save(self, path: Path) -> None:
         """Write an animated WebP file that loops, each frame as long as the page showed it."""
-        kept = [self._frames[0]]
+        frames = [self._frames[0]]
         for time, png in self._frames[1:]:
-            if (time - kept[-1][0]) * 1e3 < LEAST_MS:
-                kept[-1] = (kept[-1][0], png)
-            elif png != kept[-1][1]:
-                kept.append((time, png))
-        ends = [time for time, _ in kept[1:]] + [kept[-1][0] + READ_MS / 1e3]
-        lasts = [round((after - time) * 1e3) for (time, _), after in zip(kept, ends, strict=True)]
-        first, *others = [Image.open(io.BytesIO(png)).convert("RGB").resize(SHOWN, RESIZED) for _, png in kept]
+            if (time - frames[-1][0]) * 1e3 < LEAST_MS:
+                frames[-1] = (frames[-1][0], png)
+            elif png != frames[-1][1]:
+                frames.append((time, png))
+        ends = [time for time, _ in frames[1:]] + [frames[-1][0] + READ_MS / 1e3]
+        lasts = [round((after - time) * 1e3) for (time, _), after in zip(frames, ends, strict=True)]
+        first, *others = [Image.open(io.BytesIO(png)).convert("RGB").resize(SHOWN, RESIZED) for _, png in frames]
         first.save(path, save_all=True, append_images=others, duration=lasts, loop=0, quality=80, method=6)
         size = path.stat().st_size
-        print(f"{path.relative_to(ROOT)}: {len(kept)} frames, {sum(lasts) / 1e3:.1f} s, {size:,} bytes")
+        print(f"{path.relative_to(ROOT)}: {len(frames)} frames, {sum(lasts) / 1e3:.1f} s, {size:,} bytes")
         assert size < MOST_BYTES, "too large for the README"
 
 
@@ -152,7 +152,7 @@ def record(browser: Browser, studio: Studio, path: Path) -> None:
 
 
 def save(png: bytes, path: Path) -> None:
-    """With a palette, at a third of the size."""
+    """Save a screenshot with a palette, at a third of the size."""
     picture = Image.open(io.BytesIO(png)).convert("RGB").quantize(255, dither=Image.Dither.NONE)
     picture.save(path, optimize=True)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes")

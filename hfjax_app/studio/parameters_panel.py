@@ -10,8 +10,8 @@ from hfjax_app.studio.picture_input import uploaded
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
     from PIL import Image
 
-    from hfjax_app.images.generator import ImageGenerator
     from hfjax_app.images.generation_parameters import GenerationParameters
+    from hfjax_app.images.generator import ImageGenerator
     from hfjax_app.images.steps import ImageStep, Waiting
     from hfjax_app.images.verification import Comparison
 

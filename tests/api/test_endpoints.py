@@ -1,11 +1,14 @@
-"""The API finds its endpoints by itself. Without a model: nothing is asked here."""
+"""The API finds its endpoints by itself. No model is loaded here."""
 
 import asyncio
+import inspect
 import sys
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 import pytest
+from gradio.utils import get_return_types
 
 import hfjax_app.api
 from hfjax_app.api.chat import ChatApi
@@ -19,7 +22,7 @@ ALL = {"chat", "classify", "explain", "zero_shot", "generate", "replay"}
 
 
 def registered() -> tuple[Endpoints, set[str]]:
-    """The endpoints of models that are never started, and their names."""
+    """The endpoints, for models that are never started, and their names."""
 
     async def build() -> tuple[Endpoints, set[str]]:  # Gradio asks for the event loop, and would leave one open
         with gr.Blocks() as blocks:
@@ -30,11 +33,18 @@ def registered() -> tuple[Endpoints, set[str]]:
 
 
 def test_every_module_is_found() -> None:
-    """The tabs ask the very objects that answer the endpoints."""
+    """The tabs call the same objects that answer the endpoints."""
     endpoints, names = registered()
     assert names == ALL
     for kind in (ChatApi, ImagesApi, SentimentApi):
         assert isinstance(endpoints.of(kind), kind)
+
+
+def test_a_streamed_endpoint_is_documented_by_the_type_of_one_item() -> None:
+    """Gradio documents an endpoint by its return annotation; that of a generator would name the generator."""
+    for endpoint in (ChatApi.chat, ImagesApi.generate, ImagesApi.replay):
+        assert get_return_types(endpoint) == [dict[str, Any]]
+        assert "self" in inspect.signature(endpoint).parameters
 
 
 def test_one_file_is_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

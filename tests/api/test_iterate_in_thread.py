@@ -1,4 +1,4 @@
-"""Stepping a blocking iterator from an event loop, without a browser (whose own event loop would be in the way)."""
+"""Iterating over a blocking iterator from an event loop. Without a browser, whose own event loop would conflict."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from hfjax_app.errors import ModelUnavailable
 
 
 class Steps(Iterator[int]):
-    """Steps that wait for permission, and remember how many began and whether they were closed."""
+    """Steps that wait for `may_end`, and record how many began and whether they were closed."""
 
     def __init__(self) -> None:
         self.begun, self.closed = 0, threading.Event()
@@ -29,7 +29,7 @@ class Steps(Iterator[int]):
 
 
 def test_cancelled_in_the_middle_of_a_step_ends_with_that_step() -> None:
-    """The thread can't be interrupted, and a generator can't be closed while it runs: it is closed right after."""
+    """The thread can't be interrupted and a running generator can't be closed, so it is closed after the step."""
     steps = Steps()
 
     async def cancel_in_a_step() -> None:
@@ -51,7 +51,7 @@ def test_cancelled_in_the_middle_of_a_step_ends_with_that_step() -> None:
     assert steps.begun == 1
 
 
-def test_a_step_that_fails_closes_and_says_why() -> None:
+def test_a_failing_step_raises_its_error() -> None:
     def steps() -> Iterator[int]:
         yield 1
         raise ModelUnavailable("not a number")

@@ -1,4 +1,4 @@
-"""Why has threads of its own: it waits for nothing in those that everybody shares, nor that for it."""
+"""Explanations run in threads of their own: they and the shared threads don't wait for each other."""
 
 import asyncio
 import threading
@@ -13,8 +13,8 @@ from tests.conftest import quickly_compiled
 from tests.sentiment.conftest import save
 
 
-def test_an_explanation_takes_no_thread_that_everybody_shares(tmp_path: Path) -> None:
-    """A long text's takes seconds, and as many as there were threads held up everybody's lists."""
+def test_an_explanation_takes_no_shared_thread(tmp_path: Path) -> None:
+    """The explanation of a long text takes seconds. As many of them as threads blocked all visitors' lists."""
     folder = save(tmp_path)
     backend = Backend(kind="sentiment", name="tiny", model=str(folder), loader=SentimentLoader())
     with quickly_compiled():

@@ -1,4 +1,4 @@
-"""Real servers, started once a session, and real browsers that fail a test when the page is not clean."""
+"""Real servers, started once a session, and real browsers that fail a test when a page logs an error."""
 
 import json
 import os
@@ -29,8 +29,8 @@ FLAGS = [
 ]
 START_S = 240
 
-# For all requests: httpx.get and the like make one each time, which reads the system's certificates for 40 ms. Every
-# request still has a connection of its own.
+# One client for all requests: httpx.get creates one each time, which reads the system's certificates for 40 ms. Each
+# request still opens its own connection.
 http = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
 
 
@@ -46,7 +46,7 @@ class Studio:
     process: subprocess.Popen[str]
     url: str
     output: Path
-    visitors: Path | None = None  # where Gradio keeps what they bring
+    visitors: Path | None = None  # Gradio's folder for visitors' files
     early_health: list[httpx.Response] = field(default_factory=list)
 
     def health(self) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Studio:
 
 
 def start(output: Path, **environment: str) -> Studio:
-    """`python app.py` on a free port; returns as soon as it answers."""
+    """Start `python app.py` on a free port; returns when it answers."""
     port = free_port()
     with output.open("w") as log:
         process = subprocess.Popen(
@@ -106,7 +106,7 @@ def end(studio: Studio) -> None:
 
 @pytest.fixture(scope="session")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    """The app as a visitor gets it: embedded models, all warm. What visitors brought and made is gone at the end."""
+    """The app as visitors get it: embedded models, all warm. Visitors' files must be deleted at the end."""
     visitors = tmp_path_factory.mktemp("visitors")
     studio = start(tmp_path_factory.mktemp("studio") / "log", GRADIO_TEMP_DIR=str(visitors))
     studio.visitors = visitors
@@ -129,7 +129,7 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
         HFJAX_SLOTS="2",
         HFJAX_CONTEXT="512",
         HFJAX_SPECULATION="never",
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # it shall be slow, but not its start
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # slow programs, quick compilation
     )
     states = {"chat": "ready", "sentiment": "failed", "images": "failed"}
     studio.wait_until(
@@ -143,7 +143,7 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for each file: while it is open, Playwright runs this thread's event loop, and no test may use asyncio."""
+    """One browser per file: while it is open, Playwright runs this thread's event loop, and no test may use asyncio."""
     if not CHROMIUM.exists():
         pytest.skip(f"browser tests need Debian's chromium at {CHROMIUM}: apt-get install chromium")
     with sync_playwright() as playwright:
@@ -154,7 +154,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def running(page: Page, sign: str, within_ms: float) -> Iterator[None]:
-    """What the block begins has also ended: its sign, a selector, was on the page, be it for a moment, and is gone."""
+    """Run the block, and wait until what it starts has ended: `sign`, a selector, has appeared and disappeared."""
     there = f"document.querySelector({json.dumps(sign)})"
     page.evaluate(f"""
         window.hasRun = false;
@@ -166,8 +166,7 @@ def running(page: Page, sign: str, within_ms: float) -> Iterator[None]:
 
 
 class Visits:
-    """Pages, each in a browser profile of its own; and what none of them may do: log an error, or ask for anything
-    outside the server."""
+    """Pages, each in its own browser profile. Records their faults: logged errors and requests to other hosts."""
 
     def __init__(self, browser: Browser):
         self._browser = browser
@@ -188,7 +187,7 @@ class Visits:
         return page
 
     def again(self, studio: Studio, *, width: int = 1280, tab: str = "Chat") -> Page:
-        """The page that was opened here before, as it was left but for messages; a new one where there is none."""
+        """The page that was opened before, with its messages closed; a new page if there is none."""
         if (studio.url, width) not in self._pages:
             self._pages[studio.url, width] = self.open(studio, width=width, tab=tab)
         page = self._pages[studio.url, width]
@@ -201,7 +200,7 @@ class Visits:
         assert faults == []
 
     def messages(self) -> list[str]:
-        """What the lasting pages tell at the moment."""
+        """The messages that the lasting pages show."""
         return [text for page in self._pages.values() for text in page.locator(".toast-wrap").all_inner_texts()]
 
     def close(self) -> None:
@@ -228,9 +227,9 @@ def _lasting(browser: Browser) -> Iterator[Visits]:
 
 @pytest.fixture
 def revisit(_lasting: Visits, request: pytest.FixtureRequest) -> Iterator[Callable[..., Page]]:
-    """revisit(studio, width=1280, tab="Chat") goes on where the file's last test left its page, as a visitor would.
+    """revisit(studio, width=1280, tab="Chat") continues on the page that the file's last test used.
 
-    To load one takes seconds of the processor. A test that fails leaves none.
+    Loading a page takes seconds. A test that fails leaves no page behind.
     """
     failed = request.session.testsfailed
     yield _lasting.again

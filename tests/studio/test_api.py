@@ -1,4 +1,4 @@
-"""What clients send that no browser would: refused in one line, with nothing computed or compiled, nobody disturbed."""
+"""Requests that no browser sends: rejected in one line, with nothing computed or compiled."""
 
 import json
 import math
@@ -44,7 +44,7 @@ SURROGATE = "half \ud800 a pair"
 def call(studio: Studio, name: str, *values: Any) -> tuple[str, Any]:
     """Call an endpoint as curl would: the last event's name ("complete" or "error") and its data."""
     url = f"{studio.url}/gradio_api/call/{name}"
-    body = json.dumps({"data": values})  # not httpx's json=, which refuses NaN
+    body = json.dumps({"data": values})  # not httpx's json=, which rejects NaN
     joined = http.post(url, content=body, headers={"content-type": "application/json"}, timeout=30)
     assert joined.status_code == 200, joined.text
     with http.stream("GET", f"{url}/{joined.json()['event_id']}", timeout=60) as stream:
@@ -55,7 +55,7 @@ def call(studio: Studio, name: str, *values: Any) -> tuple[str, Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_computed_or_compiled(studio: Studio) -> Iterator[None]:
-    """Refused requests reach no engine, and good ones compile nothing either."""
+    """Rejected requests reach no engine, and valid ones compile nothing."""
     before = studio.health()
     yield
     after = studio.health()
@@ -64,7 +64,7 @@ def _nothing_computed_or_compiled(studio: Studio) -> Iterator[None]:
     assert after["chat_engine"]["busy"] == after["chat_engine"]["waiting"] == 0
 
 
-def refused(studio: Studio, name: str, *values: Any) -> str:
+def rejected(studio: Studio, name: str, *values: Any) -> str:
     event, data = call(studio, name, *values)
     assert event == "error", data
     assert isinstance(data["error"], str), data
@@ -106,28 +106,28 @@ def refused(studio: Studio, name: str, *values: Any) -> str:
     ],
 )
 def test_bad_chats(studio: Studio, field: str, value: Any, says: str) -> None:
-    assert says in refused(studio, "chat", *{**CHAT, field: value}.values())
+    assert says in rejected(studio, "chat", *{**CHAT, field: value}.values())
 
 
 @pytest.mark.parametrize("text", ["", " \n", None, 7, ["a"], "a\0b", SURROGATE, "x" * 1_000_000])
 def test_bad_texts(studio: Studio, text: Any) -> None:
-    refused(studio, "classify", text)
-    refused(studio, "explain", text, None)
+    rejected(studio, "classify", text)
+    rejected(studio, "explain", text, None)
 
 
 @pytest.mark.parametrize("label", ["angry", 7, ["positive"]])
 def test_bad_labels(studio: Studio, label: Any) -> None:
-    assert "must be one of negative, neutral, positive" in refused(studio, "explain", "I loved it", label)
+    assert "must be one of negative, neutral, positive" in rejected(studio, "explain", "I loved it", label)
 
 
 @pytest.mark.parametrize("labels", [None, "a, b", [], ["a"], ["a", ""], ["a", 7], ["a", "A"], [["a"], "b"], ["a"] * 99])
-def test_bad_labels_of_ones_own(studio: Studio, labels: Any) -> None:
-    assert "label" in refused(studio, "zero_shot", "text", labels)
+def test_bad_zero_shot_labels(studio: Studio, labels: Any) -> None:
+    assert "label" in rejected(studio, "zero_shot", "text", labels)
 
 
 @pytest.mark.parametrize("file", [None, "x", {"path": 7}, {"path": "/etc/passwd"}, {"path": "../../etc/passwd"}])
 def test_files_that_were_never_uploaded(studio: Studio, file: Any) -> None:
-    """The client names the file to classify: none but its own uploads is opened."""
+    """The client sends the path of the file to classify; only uploaded files are opened."""
     event = page_events(studio)["_run"]
     session = f"files-{file}"
     body = {"data": ["" if file is None else "text", file, True, "line"], "fn_index": event, "session_hash": session}
@@ -166,12 +166,12 @@ def test_files_that_were_never_uploaded(studio: Studio, file: Any) -> None:
     ],
 )
 def test_bad_pictures(studio: Studio, field: str, value: Any, says: str) -> None:
-    assert says in refused(studio, "generate", *{**GENERATE, field: value}.values())
+    assert says in rejected(studio, "generate", *{**GENERATE, field: value}.values())
 
 
 def test_bad_replays(studio: Studio) -> None:
-    assert "must be a data URL, not NoneType" in refused(studio, "replay", None, None, None)
-    assert "picture can't be read as a PNG" in refused(studio, "replay", NO_PICTURE, None, None)
+    assert "must be a data URL, not NoneType" in rejected(studio, "replay", None, None, None)
+    assert "picture can't be read as a PNG" in rejected(studio, "replay", NO_PICTURE, None, None)
 
 
 def test_good_calls(studio: Studio) -> None:
@@ -181,7 +181,7 @@ def test_good_calls(studio: Studio) -> None:
     assert 1 <= reply["tokens"] <= 8
     event, [reply] = call(studio, "chat", *{**CHAT, "max_tokens": None}.values())
     assert event == "complete"
-    assert reply["finish_reason"] == "stop", "as the tab has it"
+    assert reply["finish_reason"] == "stop", "the limit is the tab's"
     assert httpx.head(f"{studio.url}/health").status_code == 200
     event, [scores] = call(studio, "classify", "I loved it")
     assert event == "complete"
@@ -198,13 +198,13 @@ def test_good_calls(studio: Studio) -> None:
     assert event == "complete"
     assert pictures["seeds"] == [1, 2]
     assert all(image.startswith("data:image/png;base64,") for image in pictures["images"])
-    event, [verdict] = call(studio, "replay", pictures["images"][1], None, None)
+    event, [comparison] = call(studio, "replay", pictures["images"][1], None, None)
     assert event == "complete"
-    assert verdict["identical"], verdict
+    assert comparison["identical"], comparison
 
 
 def page_events(studio: Studio) -> dict[str, int]:
-    """The page's own events, by what they are bound to first: name of the function -> number."""
+    """The page's own events: name of the function -> number."""
     dependencies = http.get(f"{studio.url}/config").json()["dependencies"]
     return {
         dependency["api_name"]: dependency["id"]
@@ -216,8 +216,8 @@ def page_events(studio: Studio) -> dict[str, int]:
 @pytest.mark.parametrize(
     "history", [None, "x", [1], [{"role": "user"}], [{"role": "user", "content": [{"path": "/etc/passwd"}]}]]
 )
-def test_the_pages_own_events_refuse_what_no_page_sends(studio: Studio, history: Any) -> None:
-    """They are not in the API, yet anybody can send to the queue: no file is read, and the server lives on."""
+def test_the_pages_own_events_reject_what_no_page_sends(studio: Studio, history: Any) -> None:
+    """They are not in the API, but any client can send to the queue. No file is read, and the server goes on."""
     event = page_events(studio)["_ask"]
     data = ["", history, "", 8, 0.0, 1.0, 0, ""]
     session = "raw"
@@ -234,14 +234,14 @@ def test_the_pages_own_events_refuse_what_no_page_sends(studio: Studio, history:
     assert "root:" not in json.dumps(messages)
 
 
-def test_nobody_runs_past_the_queue(studio: Studio) -> None:
+def test_no_request_bypasses_the_queue(studio: Studio) -> None:
     """Gradio's direct routes would bypass every limit."""
     for route in ("run", "api"):
         response = http.post(f"{studio.url}/gradio_api/{route}/chat", json={"data": list(CHAT.values())})
         assert response.status_code == 404, response.text
 
 
-def test_huge_bodies_are_refused(studio: Studio) -> None:
+def test_huge_bodies_are_rejected(studio: Studio) -> None:
     url = f"{studio.url}/gradio_api/call/classify"
     assert http.post(url, content=b"x" * (17 << 20)).status_code == 413
 
@@ -252,11 +252,11 @@ def test_huge_bodies_are_refused(studio: Studio) -> None:
     try:
         status = http.post(url, content=chunks()).status_code  # of unknown length
     except httpx.TransportError:
-        return  # cut off in the middle: refused too
+        return  # cut off in the middle, which is a rejection too
     assert status >= 400
 
 
-def test_large_uploads_are_refused(studio: Studio) -> None:
-    """Over the 10 MB that lists of texts and pictures may have."""
+def test_large_uploads_are_rejected(studio: Studio) -> None:
+    """Above the 10 MB that lists of texts and pictures may have."""
     response = http.post(f"{studio.url}/gradio_api/upload", files={"files": ("big.bin", b"x" * (11 << 20))})
     assert response.status_code == 413

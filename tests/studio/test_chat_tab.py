@@ -31,13 +31,13 @@ def box(page: Page) -> Locator:
 
 
 def answered(page: Page) -> AbstractContextManager[None]:
-    """What the block asks is answered to its end."""
+    """Wait until the question that the block asks is answered completely."""
     return running(page, "#message .stop-button", ANSWER_MS)
 
 
 @contextmanager
 def settles(page: Page) -> Iterator[None]:
-    """What the block does (clear, undo) has ended: the server has said what is left."""
+    """Wait until the block's event (clear, undo) has ended and the page shows its result."""
     with page.expect_response("**/run/predict", timeout=ANSWER_MS):
         yield
     expect(page.locator("#message .submit-button")).to_be_visible()
@@ -74,7 +74,7 @@ def set_option(page: Page, elem_id: str, value: str) -> None:
 
 @contextmanager
 def option(page: Page, elem_id: str, value: str) -> Iterator[None]:
-    """A setting that has another value while the block runs."""
+    """Change a setting while the block runs."""
     field = option_field(page, elem_id)
     before = field.input_value()
     set_option(page, elem_id, value)
@@ -83,7 +83,7 @@ def option(page: Page, elem_id: str, value: str) -> Iterator[None]:
 
 
 def cleared(page: Page) -> Page:
-    """The page, on which nothing has been said, or not any more."""
+    """The page with an empty conversation."""
     if questions(page).count():
         clear(page)
     return page
@@ -101,12 +101,12 @@ def test_says_what_jax_is(page: Page) -> None:
 
 
 def test_remembers_a_name(page: Page) -> None:
-    """Also when the page has been reloaded in between."""
+    """Also after a reload of the page."""
     with option(page, "temperature", "0"):
         ask(page, "My name is Ada.")
-    said = notes(page).inner_text()
+    before = notes(page).inner_text()
     page.reload()
-    expect(notes(page)).to_have_text(said)
+    expect(notes(page)).to_have_text(before)
     with option(page, "temperature", "0"):
         assert "Ada" in ask(page, "What's my name?")
 
@@ -146,7 +146,7 @@ def test_an_example_is_asked_at_once(page: Page) -> None:
 
 
 def test_max_tokens_and_seed(page: Page) -> None:
-    """The controls reach the engine: five tokens are five, and a seed repeats itself."""
+    """The controls reach the engine: a limit of five tokens gives five, and a seed repeats its answer."""
     with option(page, "temperature", "1.5"), option(page, "chat-seed", "7"):
         story = ask(page, "Tell me a story about a cat.")
         clear(page)
@@ -166,7 +166,7 @@ def test_a_full_context_drops_the_oldest_messages_and_says_so(page: Page) -> Non
 @pytest.mark.parametrize(
     ("typed", "says"), [("   ", "message is empty"), ("a" * 20_001, "message of 20,001 characters: at most 20,000")]
 )
-def test_bad_messages_are_refused_and_stay_in_the_box(page: Page, typed: str, says: str) -> None:
+def test_bad_messages_are_rejected_and_stay_in_the_box(page: Page, typed: str, says: str) -> None:
     ask(page, "Hello!")
     box(page).fill(typed)
     box(page).press("Enter")
@@ -176,7 +176,7 @@ def test_bad_messages_are_refused_and_stay_in_the_box(page: Page, typed: str, sa
     expect(answers(page)).to_be_visible()
 
 
-def test_a_bad_seed_is_refused(page: Page) -> None:
+def test_a_bad_seed_is_rejected(page: Page) -> None:
     with option(page, "chat-seed", "minus one"):
         box(page).fill("Hello!")
         box(page).press("Enter")
@@ -184,15 +184,15 @@ def test_a_bad_seed_is_refused(page: Page) -> None:
     expect(box(page)).to_have_value("Hello!")
 
 
-def test_what_one_types_is_shown_as_typed(page: Page) -> None:
-    """Special tokens and HTML stay text on the page; Gradio's Markdown would swallow unknown tags."""
+def test_a_message_is_shown_as_typed(page: Page) -> None:
+    """Special tokens and HTML stay text on the page; Gradio's Markdown would drop unknown tags."""
     ask(page, "Is <start_of_turn> a token? What does <div> do? <script>window.hacked = true</script>")
     expect(questions(page)).to_contain_text(re.compile("Is <.?start_of_turn> a token[?] What does <.?div> do[?] <"))
     assert page.evaluate("window.hacked") is None
 
 
-def test_what_one_types_is_copied_as_typed(page: Page) -> None:
-    """By the button and by selecting it; HTML is shown with a character that is not seen, and code must not get it."""
+def test_a_message_is_copied_as_typed(page: Page) -> None:
+    """With the button and as a selection. HTML is shown with an invisible character, which must not be copied."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     typed = "What does <div> do?"
     ask(page, typed)
@@ -205,8 +205,8 @@ def test_what_one_types_is_copied_as_typed(page: Page) -> None:
     page.wait_for_function(f"navigator.clipboard.readText().then(text => text.trim() == '{typed}')")
 
 
-def test_a_message_loads_nothing_from_elsewhere(studio: Studio, browser: Browser) -> None:
-    """Messages are Markdown, the model's too: the address of a picture in one could carry away what was said."""
+def test_a_message_loads_nothing_from_other_hosts(studio: Studio, browser: Browser) -> None:
+    """Messages are Markdown, also the model's. The address of a picture in one could leak the conversation."""
     context = browser.new_context()
     page, asked = context.new_page(), []
     context.route("https://elsewhere.example/**", lambda route: (asked.append(route.request.url), route.abort()))

@@ -1,4 +1,4 @@
-"""Files that are made for visitors, as Gradio sweeps them."""
+"""Files that are made for visitors, and Gradio's sweep of them."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from hfjax_app.studio.files import MadeFiles
 
 
 def test_files_that_are_made_during_a_sweep_do_not_end_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradio goes through a set in a thread, and a set that grew meanwhile ended all deleting until the next start."""
+    """Gradio iterates over a set in a thread. A set that grew meanwhile ended all deletion until the next start."""
     files = MadeFiles()
     page = SimpleNamespace(blocks={}, temp_file_sets=[files])
     for number in range(4):
@@ -51,7 +51,7 @@ def test_old_previews_are_deleted_with_the_next(tmp_path: Path, monkeypatch: pyt
     assert {path.name for path in tmp_path.iterdir()} == {"d"}
 
 
-def test_what_is_left_of_broken_uploads_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remains_of_interrupted_uploads_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
     older = tmp_path / "tmpolder"
     older.touch()

@@ -19,7 +19,7 @@ from .conftest import Studio, http, running
 
 PICTURE_MS = 60_000
 SEED = "#seed input"
-COLD_SIZE = (72, 64)  # no other test asks for it
+COLD_SIZE = (72, 64)  # no other test uses it
 
 
 @pytest.fixture
@@ -81,14 +81,14 @@ def test_a_red_circle_is_red_in_the_middle(page: Page) -> None:
 
 
 def test_the_gallery_outlives_a_reload(page: Page) -> None:
-    """New pictures join it. What a page brings that was not made here is not shown: it could be any file."""
+    """New pictures are added. Stored paths of files that were not made here are ignored: they could be any file."""
     gallery = page.locator("#gallery img")
     set_number(page, "steps", "2")
     generate(page, "a yellow star")
-    kept = json.loads(page.evaluate("sessionStorage.gallery"))
-    [[file, caption]] = [picture for picture in kept if picture[1].startswith("a yellow star · seed ")]
+    stored = json.loads(page.evaluate("sessionStorage.gallery"))
+    [[file, caption]] = [picture for picture in stored if picture[1].startswith("a yellow star · seed ")]
     forged = [[str(Path("README.md").resolve()), "x"], [file, 1], 2, [file, caption]]
-    page.evaluate("kept => { sessionStorage.gallery = kept; }", json.dumps(forged))
+    page.evaluate("stored => { sessionStorage.gallery = stored; }", json.dumps(forged))
     page.reload()
     page.get_by_role("tab", name="Images").click()
     expect(gallery).to_have_count(1)
@@ -98,7 +98,7 @@ def test_the_gallery_outlives_a_reload(page: Page) -> None:
 
 
 def test_a_seed_repeats_its_picture(page: Page) -> None:
-    """A random seed is shown afterwards; typed in, it gives the same picture, another one another picture."""
+    """A random seed is shown afterwards. The same seed gives the same picture, another seed another picture."""
     set_number(page, "steps", "4")
     before = page.locator("#gallery img").count()
     first = generate(page, "a small blue square")
@@ -115,7 +115,7 @@ def test_a_seed_repeats_its_picture(page: Page) -> None:
 def test_a_downloaded_picture_brings_its_settings_back(
     studio: Studio, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
-    """Made with unusual settings, downloaded, taken to another browser: settings in place, and the same pixels."""
+    """Another browser takes the unusual settings from an uploaded picture, and draws the same pixels."""
     page = visit(studio, tab="Images")
     set_number(page, "steps", "5")
     set_number(page, "guidance", "3.5")
@@ -151,7 +151,7 @@ def test_a_downloaded_picture_brings_its_settings_back(
 def test_a_large_seed_is_brought_back_to_the_last_digit(
     studio: Studio, page: Page, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
-    """The field was a number, and browsers round those from 2^53 on: the settings drew another picture."""
+    """The field was a number field, and browsers round numbers from 2^53 on: the settings drew another picture."""
     seed = 2**64 - 1
     set_number(page, "steps", "2")
     expect(page.locator("#random-seed input")).to_be_checked()
@@ -173,7 +173,7 @@ def test_a_large_seed_is_brought_back_to_the_last_digit(
     assert generate(page, "a yellow star").tobytes() == first.tobytes()
 
 
-def test_a_file_without_settings_is_refused(page: Page, tmp_path: Path) -> None:
+def test_a_file_without_settings_is_rejected(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "plain.png"
     Image.new("RGB", (8, 8)).save(file)
     page.locator("#recipe button").first.click()
@@ -185,8 +185,10 @@ def test_a_file_without_settings_is_refused(page: Page, tmp_path: Path) -> None:
 
 
 def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
-    """A blue picture in the editor, a stroke across its middle: the corner stays, the recipe knows picture and mask.
-    Settings of a picture that started from none take it out again."""
+    """A blue picture with a painted stroke across its middle: the corner stays, the parameters hold picture and mask.
+
+    Reusing the settings of a picture that started from none removes it from the editor.
+    """
     file, plain = tmp_path / "blue.png", tmp_path / "plain.png"
     Image.new("RGB", (64, 64), (30, 60, 220)).save(file)
     page = visit(studio, tab="Images")
@@ -207,10 +209,10 @@ def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable
     page.mouse.up()
     page.wait_for_timeout(1000)
     picture = generate(page, "a red circle on a blue background")
-    recipe = json.loads(picture.info["hfjax"])
-    assert recipe["strength"] == 0.8
-    assert recipe["image"]
-    assert recipe["mask"]
+    parameters = json.loads(picture.info["hfjax"])
+    assert parameters["strength"] == 0.8
+    assert parameters["image"]
+    assert parameters["mask"]
     red, _, blue = picture.convert("RGB").getpixel((2, 2))
     assert blue > 150 > red
     page.locator("#recipe button").first.click()
@@ -222,7 +224,7 @@ def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable
     assert shown(page) == plain.read_bytes()
 
 
-def test_the_picture_forms_before_ones_eyes(page: Page) -> None:
+def test_the_page_shows_previews(page: Page) -> None:
     """Previews change, and the bar counts the steps."""
     page.evaluate("""() => {
         window.seen = new Set()
@@ -234,7 +236,7 @@ def test_the_picture_forms_before_ones_eyes(page: Page) -> None:
 
 
 def test_cancel_stops_the_work(studio: Studio, page: Page) -> None:
-    """The server's processor falls silent within a moment of Cancel, long before a hundred steps are over."""
+    """The server's processor is idle shortly after Cancel, long before a hundred steps are over."""
     set_number(page, "steps", "100")
     page.locator("#prompt textarea").fill("a red boat on a lake")
     page.locator("#generate").click()
@@ -251,7 +253,7 @@ def test_cancel_stops_the_work(studio: Studio, page: Page) -> None:
     generate(page, "a red boat on a lake")
 
 
-def test_an_empty_prompt_is_refused(page: Page) -> None:
+def test_an_empty_prompt_is_rejected(page: Page) -> None:
     negative = page.locator("#negative-prompt textarea, #negative-prompt input")
     negative.fill("blue")
     page.locator("#prompt textarea").fill("")
@@ -263,8 +265,7 @@ def test_an_empty_prompt_is_refused(page: Page) -> None:
 
 
 def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
-    """Grainy, so that an editor's canvas of it as PNG is more than a request may be: it drew nothing, and said so
-    nowhere."""
+    """As PNG, the canvas of a grainy photo exceeds the limit of a request: nothing was drawn, without an error."""
     noise = np.random.default_rng(0).integers(0, 256, (1950, 2600, 3), np.uint8)
     photo = tmp_path / "photo.jpg"
     Image.fromarray(noise).save(photo, quality=50)
@@ -278,7 +279,7 @@ def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callab
     assert json.loads(generate(page, "a red circle").info["hfjax"])["image"]
 
 
-def test_what_is_no_picture_is_said_where_it_was_put(
+def test_a_file_that_is_no_picture_is_an_error_below_the_editor(
     studio: Studio, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
     file = tmp_path / "words.png"
@@ -290,10 +291,10 @@ def test_what_is_no_picture_is_said_where_it_was_put(
     expect(page.locator("#source-note")).to_have_text("This file can't be read as a picture.")
 
 
-def test_programs_are_told_that_a_size_compiles_first(studio: Studio) -> None:
-    """A page may not draw it where the programs come from the cache at once, but it was sent.
+def test_a_client_gets_a_message_that_a_size_compiles_first(studio: Studio) -> None:
+    """Tested with a client, because a page may skip the message when the programs come from the cache.
 
-    They are reported as those of the warm-up are; the backend took itself for warming up from then on.
+    The new programs are reported like those of the warm-up; the backend must not count as warming up again.
     """
     before = studio.health()["backends"]["images"]["progress"]
     url = f"{studio.url}/gradio_api/call/generate"
@@ -310,7 +311,7 @@ def test_programs_are_told_that_a_size_compiles_first(studio: Studio) -> None:
 
 
 def test_another_size_is_offered_from_then_on(page: Page) -> None:
-    """With a prompt that is longer than the model reads: what was cut is said at the end."""
+    """With a prompt that is longer than the model reads; the cut part is shown at the end."""
     size = f"{COLD_SIZE[0]} x {COLD_SIZE[1]}"
     set_number(page, "steps", "2")
     page.locator("#size input").fill(size)
@@ -331,8 +332,8 @@ def test_a_typed_seed_is_the_one_that_is_used(page: Page) -> None:
     expect(page.locator("#image-progress")).to_contain_text("12345")
 
 
-def test_who_waits_in_line_knows_the_place(studio: Studio, page: Page, visit: Callable[..., Page]) -> None:
-    """Four pictures are drawn at the same time; they are cancelled when it is known."""
+def test_a_waiting_page_shows_its_place_in_line(studio: Studio, page: Page, visit: Callable[..., Page]) -> None:
+    """Four pictures are drawn at the same time; they are cancelled when the place is shown."""
     others = [visit(studio, tab="Images") for _ in range(4)]
     for other in others:
         set_number(other, "steps", "100")

@@ -1,4 +1,4 @@
-"""Where the images tab and its API decode and encode pictures, without a server: never in the event loop's thread."""
+"""The images tab and its API never decode or encode pictures in the event loop's thread. Runs without a server."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ PARAMETERS = GenerationParameters(
 
 
 class Generator:
-    """Draws grey pictures in two steps, and remembers in which threads anything took place."""
+    """Draws grey pictures in two steps, and records the threads that work for it."""
 
     def __init__(self) -> None:
         self.revision, self.versions = None, {}
@@ -80,7 +80,7 @@ async def everything(events: Any) -> list[Any]:
 
 
 def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_path: Path) -> None:
-    """Decoding a large upload took a second, a picture's PNG a quarter, and all chats stood still meanwhile."""
+    """Decoding a large upload took a second and encoding a PNG a quarter; all chats stopped meanwhile."""
     file = tmp_path / "picture.png"
     file.write_bytes(png())
     sent = {"path": str(file)}

@@ -1,4 +1,4 @@
-"""Several visitors draw at once, over HTTP: who cancels or leaves ends the own picture, at once, and nobody else's.
+"""Several visitors draw at once, over HTTP: one that cancels or leaves ends its own picture at once, and no other.
 
 The server runs in this process, so that each visitor's denoising steps can be counted and held.
 """
@@ -41,10 +41,18 @@ SLOW_S = 0.2
 
 @dataclass
 class Steps:
-    """Denoising steps of each visitor. That of the one who leaves which `held_at` says waits until it has happened."""
+    """Counts the denoising steps of each visitor.
+
+    Attributes:
+        held_at: this step of the visitor LEAVES, and each later one, waits for `has_happened`.
+        slow: whether the later ones also take SLOW_S.
+        begun: the number of steps, by seed.
+        is_held: set when the first of these steps waits.
+        has_happened: set by the test when the visitor has left.
+    """
 
     held_at: int = 5
-    slow: bool = False  # from then on
+    slow: bool = False
     begun: Counter[int] = field(default_factory=Counter)
     is_held: threading.Event = field(default_factory=threading.Event)
     has_happened: threading.Event = field(default_factory=threading.Event)
@@ -76,7 +84,7 @@ def backends(quick_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> 
     stable_diffusion().save_pretrained(folder)
     missing = str(folder / "missing")
     made = Backends(Settings(image_model=str(folder), chat_model=missing, sentiment_model=missing))
-    for backend in made.all:  # also those that fail, or pages would go on asking how far they are
+    for backend in made.all:  # also those that fail, or pages would poll without end
         backend.warm_up()
     assert made.images.state == "ready", made.images.error
     return made
@@ -86,7 +94,7 @@ def backends(quick_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> 
 def url(backends: Backends) -> Iterator[str]:
     port, servers, is_there = free_port(), [], threading.Event()
 
-    async def serve() -> None:  # Gradio makes a loop of its own where it finds none, and never closes it
+    async def serve() -> None:  # without a running loop, Gradio makes its own and never closes it
         servers.append(uvicorn.Server(uvicorn.Config(studio_app(backends), port=port, log_level="warning")))
         is_there.set()
         await servers[0].serve()
@@ -105,7 +113,7 @@ def url(backends: Backends) -> Iterator[str]:
 
 
 class Visitor:
-    """A session as a page or a client has one: one stream of messages for all that it asks for."""
+    """A session of a page or a client: one stream of messages for all its events."""
 
     _numbers = itertools.count()
 
@@ -123,7 +131,7 @@ class Visitor:
         self.event_id = joined.json()["event_id"]
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Until the picture is complete; closing it before that closes the connection, as a closed tab does."""
+        """Messages until the picture is complete. Closing the iterator closes the connection, as a closed tab does."""
         with http.stream("GET", f"{self.url}/queue/data", params={"session_hash": self.session}, timeout=60) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data:"):
@@ -133,7 +141,7 @@ class Visitor:
                         return
 
     def result(self) -> dict[str, Any]:
-        """What the last message holds."""
+        """The output in the last message."""
         *_, last = self.messages()
         return last["output"]
 
@@ -155,7 +163,7 @@ def alone(generator: ImageGenerator, seed: int) -> bytes:
 
 
 def wait_for_places(generator: ImageGenerator) -> None:
-    """As many are served together as ever: whoever ended has left, or this waits until it has."""
+    """Check that all places are free again: as many requests as there are places start together."""
     served = [generator.generate("red dot", steps=2, seed=100 + i) for i in range(IMAGES_SERVED_TOGETHER)]
     for moments in served:
         assert any(isinstance(moment, ImageStep) for moment in moments)
@@ -167,8 +175,8 @@ def generator(backends: Backends) -> ImageGenerator:
     return backends.images.get()
 
 
-def test_who_cancels_ends_no_one_elses_picture(url: str, generator: ImageGenerator, steps: Steps) -> None:
-    """Cancelled in the middle of a step: that one is the last, and the other visitor's picture is what it is alone."""
+def test_cancelling_ends_no_other_visitors_picture(url: str, generator: ImageGenerator, steps: Steps) -> None:
+    """Cancelled in the middle of a step, which is the last one. The other visitor's picture is unchanged by that."""
     leaves, stays = Visitor(url), Visitor(url)
     with ThreadPoolExecutor(2) as threads:
         leaves.draw(LEAVES)
@@ -186,7 +194,7 @@ def test_who_cancels_ends_no_one_elses_picture(url: str, generator: ImageGenerat
     assert got == alone(generator, STAYS)
 
 
-def test_who_closes_the_page_ends_no_one_elses_picture(url: str, generator: ImageGenerator, steps: Steps) -> None:
+def test_closing_a_page_ends_no_other_visitors_picture(url: str, generator: ImageGenerator, steps: Steps) -> None:
     """The connection breaks in the middle of a step. The server notices a moment later, far from the last step."""
     steps.slow = True
     leaves, stays = Visitor(url), Visitor(url)
@@ -205,8 +213,8 @@ def test_who_closes_the_page_ends_no_one_elses_picture(url: str, generator: Imag
     assert got == alone(generator, STAYS)
 
 
-def test_nobody_cancels_another_visitors_picture(url: str, generator: ImageGenerator, steps: Steps) -> None:
-    """Not even in the middle of it, with the number of its event, and with an event of the own that is none."""
+def test_no_visitor_can_cancel_anothers_picture(url: str, generator: ImageGenerator, steps: Steps) -> None:
+    """Not even in the middle of it, and with the number of its event."""
     draws, meddles = Visitor(url), Visitor(url)
     with ThreadPoolExecutor(1) as threads:
         draws.draw(LEAVES)
@@ -220,10 +228,10 @@ def test_nobody_cancels_another_visitors_picture(url: str, generator: ImageGener
 
 
 @pytest.mark.filterwarnings("ignore:'future.no_silent_downcasting'")  # Gradio's, when it notes that an event failed
-def test_when_the_server_ends_streams_are_told(
+def test_a_stopping_server_ends_streams_with_an_error(
     backends: Backends, url: str, steps: Steps, visit: Callable[..., Page]
 ) -> None:
-    """Last, because the backends end. A page whose stream is only cut off waits until it is reloaded."""
+    """The last test, because it stops the backends. A page whose stream is cut off waits until it is reloaded."""
     page = visit(SimpleNamespace(url=url), tab="Images")
     expect(page.locator("#generate")).to_be_enabled(timeout=30_000)
     page.locator("#prompt textarea").fill("red dot")

@@ -1,5 +1,7 @@
-"""The page itself: warming up, the status line, narrow screens. Every visit also checks that nothing is asked of other
-hosts and that the console stays clean."""
+"""The page itself: warm-up, the status line, narrow screens.
+
+Every visit also checks that the page sends no request to other hosts and logs no errors.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -36,17 +38,17 @@ def test_the_status_line_names_device_and_models(studio: Studio, revisit: Callab
 
 @pytest.mark.parametrize("state", ["waiting", "loading", "compiling", "failed"])
 def test_the_status_line_is_a_line_in_every_state(state: str, studio: Studio, revisit: Callable[..., Page]) -> None:
-    """A chip's state is a class, which other parts of the page may style too."""
+    """A chip's state is a CSS class that other parts of the page may style too."""
     page = revisit(studio)
     chip = page.locator("#status-line .chip.ready").first
     height = chip.bounding_box()["height"]
-    put_on = "(chip, state) => { chip.className = `chip ${state}`; }"
-    chip.evaluate(put_on, state)
+    set_state = "(chip, state) => { chip.className = `chip ${state}`; }"
+    chip.evaluate(set_state, state)
     assert page.locator(f"#status-line .chip.{state}").bounding_box()["height"] == height
-    page.locator(f"#status-line .chip.{state}").evaluate(put_on, "ready")
+    page.locator(f"#status-line .chip.{state}").evaluate(set_state, "ready")
 
 
-def test_polling_ends_when_all_is_settled(studio: Studio, visit: Callable[..., Page]) -> None:
+def test_polling_ends_when_all_backends_are_settled(studio: Studio, visit: Callable[..., Page]) -> None:
     page = visit(studio)
     expect(page.locator("#status-line .chip.ready")).to_have_count(3)
     page.wait_for_timeout(1500)
@@ -57,12 +59,12 @@ def test_polling_ends_when_all_is_settled(studio: Studio, visit: Callable[..., P
 
 
 def test_a_page_gets_a_ready_backends_values_once(studio: Studio) -> None:
-    """A page asks every second while another backend warms up; what its visitor has chosen meanwhile stays."""
+    """A page polls every second while another backend warms up; values that its visitor has chosen meanwhile stay."""
     dependencies = http.get(f"{studio.url}/config").json()["dependencies"]
-    asks = next(each for each in dependencies if any(event == "tick" for _, event in each["targets"]))
+    poll = next(each for each in dependencies if any(event == "tick" for _, event in each["targets"]))
 
     def answer(page: str) -> list[Any]:
-        call = {"fn_index": asks["id"], "data": [None], "session_hash": page, "trigger_id": asks["targets"][0][0]}
+        call = {"fn_index": poll["id"], "data": [None], "session_hash": page, "trigger_id": poll["targets"][0][0]}
         return http.post(f"{studio.url}/gradio_api/run/predict", json=call).json()["data"]
 
     first, second, another = answer("one"), answer("one"), answer("another")
@@ -73,16 +75,16 @@ def test_a_page_gets_a_ready_backends_values_once(studio: Studio) -> None:
 
 
 def test_an_idle_page_leaves_the_processor_alone(studio: Studio, revisit: Callable[..., Page]) -> None:
-    """Gradio's trackers count an event's seconds frame by frame, and some for ever: sixty frames a second."""
+    """Gradio's trackers count an event's seconds in every frame, sixty a second, and some never stop."""
     page = revisit(studio)
     page.add_init_script(
         """window.frames_drawn = 0
-        const ask = window.requestAnimationFrame.bind(window)
-        window.requestAnimationFrame = draw => ask(at => { frames_drawn++; draw(at) })"""
+        const request = window.requestAnimationFrame.bind(window)
+        window.requestAnimationFrame = draw => request(at => { frames_drawn++; draw(at) })"""
     )
     page.reload()
     expect(page.locator("#status-line .chip.ready")).to_have_count(3)
-    page.wait_for_function(  # in some second, when what appears with the page has appeared
+    page.wait_for_function(  # in some second after the page has been drawn
         "() => { const drawn = frames_drawn; frames_drawn = 0; return 0 < drawn && drawn <= 5 }", polling=1000
     )
 

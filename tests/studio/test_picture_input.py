@@ -22,7 +22,7 @@ def png(alpha: int | None = None) -> bytes:
 
 
 def part(number: str, kind: str, content: bytes, index: object = None) -> DataWithFiles:
-    """As the page's form arrives: fields are text."""
+    """A part as the page's form sends it: fields are text."""
     return DataWithFiles(data={"id": number, "type": kind, "index": str(index)}, files=[(f"{kind}.png", content)])
 
 
@@ -31,10 +31,10 @@ def source() -> PictureInput:
     return PictureInput()
 
 
-def test_the_pages_picture_and_its_layer_are_read_once(source: PictureInput) -> None:
-    """Parts come one by one, in any order, through the component's own endpoint."""
+def test_a_picture_and_its_layer_are_read_once(source: PictureInput) -> None:
+    """Parts arrive one by one, in any order, at the component's own endpoint."""
     accept = source.editor.accept_blobs
-    assert accept._is_server_fn, "Gradio calls nothing else"
+    assert accept._is_server_fn, "Gradio calls only such functions"
     assert "accept_blobs" in source.editor.get_config()["server_fns"]
     for sent in (part("x", "composite", png()), part("x", "layer", png(255), 0), part("x", "background", png())):
         accept(sent)
@@ -42,11 +42,11 @@ def test_the_pages_picture_and_its_layer_are_read_once(source: PictureInput) -> 
     assert picture.size == mask.size == (6, 4)
     assert mask.getextrema() == (255, 255)
     assert source.read({"id": "x"}) == (None, None)
-    assert source.read({"id": "never sent"}) == (None, None), "as of an editor that was emptied"
+    assert source.read({"id": "never sent"}) == (None, None), "an emptied editor sends such a number"
 
 
-def test_what_no_page_sends_leaves_nothing_behind(source: PictureInput) -> None:
-    """Gradio's own endpoint took any index, and made room for as many layers: 20,000,000 were 300 MB."""
+def test_parts_that_no_page_sends_are_not_stored(source: PictureInput) -> None:
+    """Gradio's own endpoint accepts any index and allocates as many layers: 20,000,000 took 300 MB."""
     accept = source.editor.accept_blobs
     wrong: list[Any] = [
         *(part("x", "layer", png(), index) for index in (1, 20_000_000, -1, "null", "x")),
@@ -63,8 +63,8 @@ def test_what_no_page_sends_leaves_nothing_behind(source: PictureInput) -> None:
     assert source.editor.blob_storage == {}
 
 
-def test_the_oldest_pictures_are_forgotten_and_their_visitors_told() -> None:
-    """Each stroke of a brush sends a picture, and only the last one is ever asked for; nothing was forgotten."""
+def test_the_oldest_pictures_are_deleted_and_asking_for_them_is_an_error() -> None:
+    """Each stroke of a brush sends a picture, and only the last one is used; Gradio deletes none of them."""
     sent = SentPictures(most=3, most_bytes=100)
     for number in "abcd":
         sent.accept(part(number, "background", b"x" * 10))
@@ -80,8 +80,8 @@ def test_the_oldest_pictures_are_forgotten_and_their_visitors_told() -> None:
     assert (sent._sent, sent._bytes) == ({}, 0)
 
 
-def test_more_than_one_layer_is_refused(source: PictureInput, tmp_path: Path) -> None:
-    """Every layer of a value was decoded, as many as it named: sixty times one file of 10 MB."""
+def test_more_than_one_layer_is_rejected(source: PictureInput, tmp_path: Path) -> None:
+    """Every layer that a value named was decoded, for example one file of 10 MB sixty times."""
     for name, content in (("picture", png()), ("layer", png(255)), ("none", os.urandom(100))):
         (tmp_path / name).write_bytes(content)
     picture, layer, none = ({"path": str(tmp_path / name)} for name in ("picture", "layer", "none"))

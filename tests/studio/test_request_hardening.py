@@ -1,4 +1,4 @@
-"""What requests can't make Gradio do: read the server's files, fetch others, keep what was sent, fill every line."""
+"""Requests can't make Gradio read the server's files, download others, store what was sent, or fill every line."""
 
 import asyncio
 import json
@@ -27,8 +27,8 @@ def file_at(path: str) -> dict[str, Any]:
     return {"path": path, "meta": {"_type": "gradio.FileData"}}
 
 
-def asked(studio: Studio, event: str, *data: Any) -> dict[str, Any]:
-    """The end of an event that a page's session joins."""
+def run_event(studio: Studio, event: str, *data: Any) -> dict[str, Any]:
+    """The last message of an event that a page's session starts."""
     url, session = f"{studio.url}/gradio_api", secrets.token_hex(8)
     known = http.get(f"{studio.url}/config", timeout=30).json()["dependencies"]
     [number] = [each["id"] for each in known if each["api_name"] == event]
@@ -46,28 +46,28 @@ def asked(studio: Studio, event: str, *data: Any) -> dict[str, Any]:
     "path", ["/proc/self/environ", "/etc/passwd", str(ROOT / "README.md"), "README.md", "/dev/zero"]
 )
 def test_only_uploaded_files_are_read(studio: Studio, path: str) -> None:
-    """Gradio looks where a file lies only on pages that were launched, and the studio's is mounted."""
-    kept = Path(studio.visitors)
-    before = {*kept.rglob("*")}
+    """Gradio checks the path of a file only on pages that were launched, and the studio's page is mounted."""
+    folder = Path(studio.visitors)
+    before = {*folder.rglob("*")}
     for event, *data in (
         ("_run", "", file_at(path), True, "text"),
         ("_reuse", file_at(path)),
         ("zero_shot", "a text", file_at(path)),
     ):
-        ended = asked(studio, event, *data)
+        ended = run_event(studio, event, *data)
         assert not ended["success"], (event, ended)
         assert str(ROOT) not in str(ended["output"]).replace(path, ""), "no folder of the server"
-    assert {each for each in {*kept.rglob("*")} - before if each.is_file()} == set()
+    assert {each for each in {*folder.rglob("*")} - before if each.is_file()} == set()
 
 
-def test_nothing_is_fetched(studio: Studio) -> None:
-    ended = asked(studio, "classify", file_at("http://example.invalid/large"))
+def test_nothing_is_downloaded(studio: Studio) -> None:
+    ended = run_event(studio, "classify", file_at("http://example.invalid/large"))
     assert not ended["success"]
     assert "not fetched from elsewhere" in str(ended["output"])
 
 
-def test_what_was_sent_is_not_kept(studio: Studio) -> None:
-    """Gradio kept each session's last values, for links that show them; of a thousand sessions, in memory."""
+def test_sent_values_are_not_stored(studio: Studio) -> None:
+    """Gradio keeps the last values of a thousand sessions in memory, for links that show them."""
 
     def resident() -> int:
         status = Path(f"/proc/{studio.process.pid}/status").read_text()
@@ -76,17 +76,17 @@ def test_what_was_sent_is_not_kept(studio: Studio) -> None:
     def grown() -> int:
         before = resident()
         for _ in range(5):
-            assert not asked(studio, "classify", "x" * (8 << 20))["success"]
+            assert not run_event(studio, "classify", "x" * (8 << 20))["success"]
         return resident() - before
 
-    # Kept, every five texts would be 40 MiB more. What the allocators keep is theirs once only.
-    assert any(grown() < 20 for _ in range(6)), "MiB, six times"
+    # If they were stored, every five texts would add 40 MiB. What the allocators hold back grows only once.
+    assert any(grown() < 20 for _ in range(6)), "memory grew by 20 MiB or more each of six times"
     assert http.get(f"{studio.url}/gradio_api/deep_link", params={"session_hash": "any"}).status_code == 404
 
 
 @pytest.fixture
 def held() -> Iterator[tuple[str, threading.Event]]:
-    """A page with two hardened endpoints, the first of which waits for the event."""
+    """A page with two hardened endpoints; the first one waits for the event."""
     go, server = threading.Event(), []
 
     async def slow() -> str:
@@ -121,8 +121,8 @@ def held() -> Iterator[tuple[str, threading.Event]]:
     thread.join(30)
 
 
-def test_a_full_line_is_its_own(held: tuple[str, threading.Event]) -> None:
-    """Who floods one endpoint and fetches no answer closed all tabs: Gradio counts everybody's events together."""
+def test_a_full_line_blocks_no_other_kind(held: tuple[str, threading.Event]) -> None:
+    """Gradio counts all events together, so a client that flooded one endpoint blocked all tabs."""
     url, _ = held
     with httpx.Client(timeout=30) as client:
         answers = [client.post(f"{url}/slow", json={"data": []}) for _ in range(EVENTS_WAITING + 3)]
@@ -134,7 +134,7 @@ def test_a_full_line_is_its_own(held: tuple[str, threading.Event]) -> None:
 
 
 def test_a_signal_in_a_finaliser_ends_the_server() -> None:
-    """As KeyboardInterrupt it was lost there, and anywhere else where Python can raise nothing: the server went on."""
+    """Python ignores a KeyboardInterrupt in a finaliser, and the server went on."""
     code = """
 import os, signal, sys
 from hfjax_app.backends import Backends

@@ -1,4 +1,4 @@
-"""A seed's field: the whole number that was typed, to the last digit, or none."""
+"""The seed's field gives the whole number that was typed, to the last digit, or None."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from hfjax_app.images.request import checked_seeds
 from hfjax_app.studio.seed import typed_seed
 
 
-def test_what_is_typed() -> None:
+def test_a_typed_seed_is_read_exactly() -> None:
     assert typed_seed(" 18446744073709551615 ") == 2**64 - 1
     assert typed_seed(" ") is None
     assert typed_seed("minus one") == "minus one"
 
 
-def test_more_digits_than_python_reads_are_refused() -> None:
-    """Beyond 4,300 of them int() raises a ValueError, which no visitor is shown."""
+def test_more_digits_than_python_reads_are_rejected() -> None:
+    """Above 4,300 digits int() raises a ValueError, which is not shown to visitors."""
     with pytest.raises(RequestRejected, match="must be a whole number"):
         checked_seeds(typed_seed("9" * 5000), 1)

@@ -15,7 +15,7 @@ LIST_MS = 60_000
 
 @pytest.fixture
 def page(studio: Studio, revisit: Callable[..., Page]) -> Page:
-    """The tab as the last test left it, at one text."""
+    """The tab as the last test left it, at "One text"."""
     page = revisit(studio, tab="Sentiment")
     page.get_by_role("tab", name="One text").click()
     return page
@@ -38,7 +38,7 @@ def test_an_example_is_classified_at_once(page: Page) -> None:
     expect(page.locator("#sentiment-label h2")).to_have_text("negative")
 
 
-def test_empty_text_is_refused(page: Page) -> None:
+def test_empty_text_is_rejected(page: Page) -> None:
     page.locator("#sentiment-text textarea").fill("  ")
     page.locator("#classify").click()
     expect(page.get_by_text("is empty: type something first")).to_be_visible()
@@ -46,7 +46,7 @@ def test_empty_text_is_refused(page: Page) -> None:
 
 
 def test_why(page: Page) -> None:
-    """Words in order, the deciding one at full colour; a click on another label asks for that one."""
+    """Words in order, the strongest at full colour; a click on another label explains that one."""
     page.locator("#sentiment-text textarea").fill("We loved the old museum.")
     page.locator("#why").click()
     words = page.locator("#sentiment-words")
@@ -74,7 +74,7 @@ def open_many(page: Page) -> None:
 
 
 def bring(page: Page, file: Path) -> None:
-    """Upload it, in the place of any other."""
+    """Upload the file; it replaces another one."""
     field = page.locator("#many-file")
     if field.get_by_role("button", name="Clear").count():
         field.get_by_role("button", name="Clear").click()
@@ -92,7 +92,7 @@ def downloaded(page: Page, folder: Path) -> list[dict[str, str]]:
 
 
 def test_pasted_lines(page: Page, tmp_path: Path) -> None:
-    """Table, charts, filter and download; a line that a spreadsheet would run comes back harmless."""
+    """Table, charts, filter and download; a line that a spreadsheet would run is escaped in the download."""
     open_many(page)
     page.locator("#many-lines textarea").fill("I loved it\n\nThe food was awful.\n=1+1\nWe loved every minute.")
     page.locator("#classify-all").click()
@@ -114,7 +114,7 @@ def test_pasted_lines(page: Page, tmp_path: Path) -> None:
 
 
 def test_a_csv_file_with_a_column_picker(page: Page, tmp_path: Path) -> None:
-    """The likely column is chosen; another one can be; the cut and the ragged rows are marked."""
+    """The likely column is preselected, another can be chosen; cut and ragged rows have a note."""
     path = tmp_path / "reviews.csv"
     path.write_text(f"id,title,review\n1,Awful,I loved it\n2,Great,{'A word ' * 600}\n3,Fine\n")
     open_many(page)
@@ -140,7 +140,7 @@ def test_a_csv_file_with_a_column_picker(page: Page, tmp_path: Path) -> None:
         ("a.txt", b"\n" * 200_000, "more than 100,000 rows"),
     ],
 )
-def test_files_that_are_refused(page: Page, tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_bad_files_are_rejected(page: Page, tmp_path: Path, name: str, content: bytes, says: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     open_many(page)
@@ -161,7 +161,7 @@ def begin_long_list(page: Page, folder: Path) -> None:
 def test_a_third_list_waits_in_line_and_can_be_cancelled_there(
     studio: Studio, page: Page, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
-    """It had waited without a word; and the results of the list before it stayed, with a download of this one's."""
+    """It showed nothing while it waited, and the results of the previous list stayed, with this list's download."""
     pages = [page, *(visit(studio, tab="Sentiment") for _ in range(2))]
     for page in pages:
         open_many(page)
@@ -183,7 +183,7 @@ def test_a_third_list_waits_in_line_and_can_be_cancelled_there(
 
 
 def test_cancel_keeps_what_is_done(page: Page, tmp_path: Path) -> None:
-    """Long texts take a while; what was judged before Cancel is in the table and in the download."""
+    """Long texts take a while; rows that were classified before Cancel are in the table and in the download."""
     open_many(page)
     begin_long_list(page, tmp_path)
     expect(page.locator("#many-progress")).to_contain_text("of 3,001 rows", timeout=LIST_MS)
@@ -196,8 +196,8 @@ def test_cancel_keeps_what_is_done(page: Page, tmp_path: Path) -> None:
     expect(page.locator("#many-cancel")).to_be_disabled()
 
 
-def test_labels_of_ones_own(page: Page) -> None:
-    """The chat model judges them; probabilities of all, in any order, and a label that is there twice is refused."""
+def test_zero_shot(page: Page) -> None:
+    """The chat model gives the probabilities of all labels; a label that is there twice is rejected."""
     page.get_by_role("tab", name="Your own labels").click()
     page.wait_for_timeout(500)  # opened for the first time, Gradio mounts the fields and sets their values
     page.locator("#own-text textarea").fill("I want my money back, it broke after a day.")

@@ -14,7 +14,7 @@ from .conftest import ROOT, Studio, http, start
 
 
 def test_a_taken_port_is_one_line_and_status_1() -> None:
-    """Said before any model is loaded."""
+    """The error comes before any model is loaded."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         ended = subprocess.run(
@@ -30,7 +30,7 @@ def test_a_taken_port_is_one_line_and_status_1() -> None:
 
 
 def test_an_idle_server_rests(studio: Studio) -> None:
-    """Its event loop wakes up some hundred times a second, not thousands: what it takes is taken from the models."""
+    """Its event loop wakes up some hundred times a second and not thousands, which would slow down the models."""
 
     def woken() -> int:
         status = Path(f"/proc/{studio.process.pid}/status").read_text()
@@ -58,10 +58,10 @@ def test_an_unknown_setting_is_one_line_and_status_2() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """Also in the middle of warming up, and while a page is open: status 0 and no stack trace."""
+    """During the warm-up and with an open page: status 0 and no stack trace."""
     studio = start(tmp_path / "log")
     with http.stream("GET", f"{studio.url}/gradio_api/heartbeat/page", timeout=30) as heartbeat:
-        lines = heartbeat.iter_lines()  # kept: where it is collected, the connection ends with it
+        lines = heartbeat.iter_lines()  # a variable, because the connection ends when the iterator is collected
         assert next(lines) == "data: ALIVE"
         studio.process.send_signal(number)
         assert studio.process.wait(30) == 0, studio.output.read_text()

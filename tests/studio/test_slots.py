@@ -1,4 +1,4 @@
-"""Long answers: streaming to several visitors, and every way in which one ends frees its slot within two seconds."""
+"""Long answers stream to several visitors, and every way to end one frees its slot within two seconds."""
 
 import re
 import time
@@ -16,21 +16,21 @@ def page(slow_studio: Studio, revisit: Visit) -> Page:
 
 
 def prepare(page: Page) -> None:
-    """Let answers take long."""
+    """Allow long answers."""
     if not page.locator("#system-prompt").is_visible():
         page.locator("#chat-settings").get_by_text("Settings").click()
         number, slider = (page.locator(f"#max-tokens input[type={kind}]") for kind in ("number", "range"))
-        for _ in range(10):  # Gradio forgets what is filled in while it still builds the page
+        for _ in range(10):  # Gradio drops input while it is still building the page
             number.fill("450")
             number.blur()
             page.wait_for_timeout(300)
-            if slider.input_value() == "450":  # both show the value that is sent
+            if slider.input_value() == "450":  # number and slider both show the value that is sent
                 break
         expect(slider).to_have_value("450")
 
 
 def begin(page: Page, text: str = "Tell me a story.") -> None:
-    """Ask for an answer that takes long, and wait until some of it is there."""
+    """Ask for a long answer, and wait for its first part."""
     prepare(page)
     box(page).fill(text)
     box(page).press("Enter")
@@ -45,8 +45,8 @@ def stop(page: Page) -> None:
     page.locator("#message .stop-button").click()
 
 
-def test_an_answer_grows_before_ones_eyes(slow_studio: Studio, page: Page) -> None:
-    """Asked of the slow model: the embedded one can be done before the page has painted a second time."""
+def test_an_answer_grows_on_the_page(slow_studio: Studio, page: Page) -> None:
+    """With the slow model: the embedded one can finish before the page has painted a second time."""
     begin(page)
     for _ in range(3):
         length = len(answers(page).first.inner_text())
@@ -61,7 +61,7 @@ def test_an_answer_grows_before_ones_eyes(slow_studio: Studio, page: Page) -> No
 
 def test_stop_frees_the_slot_and_keeps_the_text(slow_studio: Studio, page: Page) -> None:
     begin(page)
-    expect(answers(page)).to_have_text(re.compile(r"\S"), timeout=30_000)  # some of its tokens are nothing to see
+    expect(answers(page)).to_have_text(re.compile(r"\S"), timeout=30_000)  # some tokens have no visible text
     slow_studio.wait_busy()
     stop(page)
     slow_studio.wait_idle()
@@ -108,8 +108,8 @@ def test_a_closed_tab_frees_the_slot(slow_studio: Studio, visit: Visit) -> None:
     slow_studio.wait_idle()
 
 
-def test_a_reload_frees_the_slot_and_keeps_what_had_been_said(slow_studio: Studio, browser: Browser) -> None:
-    """On a page that may log errors: Gradio does, of the stream that a reload breaks off."""
+def test_a_reload_frees_the_slot_and_keeps_the_conversation(slow_studio: Studio, browser: Browser) -> None:
+    """On a page that may log errors, because Gradio logs one when a reload interrupts a stream."""
     page = browser.new_page()
     page.goto(slow_studio.url)
     begin(page)
@@ -124,12 +124,12 @@ def test_a_reload_frees_the_slot_and_keeps_what_had_been_said(slow_studio: Studi
 
 
 def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
-    """An API client that goes away in the middle of a stream."""
+    """An API client disconnects in the middle of a stream."""
     data = [[{"role": "user", "content": "Tell me a story."}], "", 450, 1.0, 1.0, 0, None, 0.0, 1.0, None]
     call = f"{slow_studio.url}/gradio_api/call/chat"
     event = http.post(call, json={"data": data}).json()["event_id"]
     with http.stream("GET", f"{call}/{event}", timeout=30) as stream:
-        lines = stream.iter_lines()  # kept: where it is collected, the connection ends with it
+        lines = stream.iter_lines()  # a variable, because the connection ends when the iterator is collected
         next(line for line in lines if '"tokens": 1' in line)
         slow_studio.wait_busy()
     slow_studio.wait_idle()
@@ -138,9 +138,9 @@ def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
 def test_two_visitors_stream_at_the_same_time_and_the_third_waits_in_line(
     slow_studio: Studio, page: Page, visit: Visit
 ) -> None:
-    """The server has two slots. Both answers grow while both run; the third sees its place until one stops."""
+    """The server has two slots. Two answers grow at the same time; the third shows its place until one stops."""
     first, second, third = page, visit(slow_studio), visit(slow_studio)
-    for page in (first, second):  # before answers take their time from the browser, which shares the processor
+    for page in (first, second):  # before the answers start, which share the processor with the browser
         prepare(page)
     box(third).fill("Hello!")
     begin(first)

@@ -1,4 +1,4 @@
-"""From the page's conversation to the assistant's and back."""
+"""Translation of the page's conversation for the assistant and back."""
 
 import re
 from typing import Any
@@ -11,7 +11,7 @@ from hfjax_app.studio.transcript import Message, as_typed, note, read, stopped
 
 
 def test_notes_stay_on_the_page() -> None:
-    """The line under an answer survives the way through the browser, and the model never sees it."""
+    """The line under an answer survives the round trip through the browser, and the model never sees it."""
     messages = [
         Message(role="user", text="Hi!"),
         Message(role="assistant", text="Hello.", note="<small>9 tokens</small>"),
@@ -20,8 +20,8 @@ def test_notes_stay_on_the_page() -> None:
     assert messages[1].to_assistant() == {"role": "assistant", "content": "Hello."}
 
 
-def test_html_that_somebody_typed_is_shown_and_comes_back() -> None:
-    """Gradio's Markdown takes <div> for HTML, which is not seen; a character that is not seen either prevents it."""
+def test_typed_html_is_shown_as_text_and_comes_back() -> None:
+    """Gradio's Markdown takes <div> for HTML and shows nothing; an invisible character prevents that."""
     typed = Message(role="user", text="Is <div> bigger than </p>, or 1 < 2, in `<b>`?")
     [shown] = typed.to_page()["content"]
     assert not re.search(r"<[a-z/]", shown["text"].replace("`<b>`", ""))
@@ -31,7 +31,7 @@ def test_html_that_somebody_typed_is_shown_and_comes_back() -> None:
 
 
 def test_the_note_says_how_many_drafted_tokens_were_right() -> None:
-    """Only where there were drafts."""
+    """Only if there were drafts."""
     moment = {"text": "Hi.", "finish_reason": "length", "place": 0, "dropped_messages": 0, "prompt_tokens": 430}
     moment |= {"reused_tokens": 412, "tokens": 1280, "ttft_s": 0.25, "tokens_per_s": 50.0}
     begins = '<small class="note">first token 250 ms · 50 tokens/s · 1,280 tokens · reused 412 of 430 tokens · '
@@ -52,21 +52,21 @@ def test_the_note_says_how_many_drafted_tokens_were_right() -> None:
         [{"role": "user", "content": [{"path": "/etc/passwd"}]}],
     ],
 )
-def test_anything_else_is_refused(history: Any) -> None:
+def test_any_other_value_is_rejected(history: Any) -> None:
     with pytest.raises(RequestRejected):
         read(history)
 
 
 def test_a_note_that_no_page_has_is_cut() -> None:
-    """Of 300,000 opening brackets, marking an answer as stopped took a minute, in which nobody was served."""
+    """With 300,000 opening brackets, marking an answer as stopped blocked the server for a minute."""
     forged = [{"role": "assistant", "content": [{"text": "a"}, {"text": "<" * 300_000}]}]
     [message] = read(forged)
     assert len(stopped(message).note) < 10_000
     assert len(stopped(Message(role="assistant", text="a", note="<" * 300_000)).note) > 300_000
 
 
-def test_an_answer_that_is_growing_can_be_told_from_one_that_has_ended() -> None:
-    """Also after the way through the browser; what was stopped has ended."""
+def test_a_growing_answer_differs_from_a_complete_one() -> None:
+    """Also after the round trip through the browser; a stopped answer is complete."""
     moment = {"text": "Hi", "place": 0, "dropped_messages": 0, "prompt_tokens": 4, "reused_tokens": 0, "tokens": 2}
     moment |= {"ttft_s": 0.25, "tokens_per_s": 50.0, "drafted_tokens": 0, "accepted_tokens": 0}
     growing, ended = (

@@ -1,0 +1,55 @@
+"""The status line's updates of a page, without a server."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import gradio as gr
+
+from hfjax_app.backends import Backend
+from hfjax_app.studio.loading_panel import LoadingPanel
+from hfjax_app.studio.status import StatusLine
+
+
+class Loader:
+    """Loads a model that is only its name."""
+
+    def load(self, model: str, on_report: Any) -> str:
+        return model
+
+    def failure(self, served: str) -> None:
+        return None
+
+    def stop(self, served: str) -> None:
+        pass
+
+
+def test_tabs_of_one_kind_are_filled_independently() -> None:
+    """The page remembered the kinds of filled panels, so that a second tab of a kind kept its empty controls."""
+    backends = [Backend(kind="chat", name=name, model=name, loader=Loader()) for name in ("first", "second")]
+
+    async def build() -> StatusLine:  # without a running loop, Gradio makes its own and never closes it
+        with gr.Blocks() as page:
+            status = StatusLine(SimpleNamespace(all=backends, device=lambda: "CPU"))
+            panels = []
+            for backend in backends:
+                panel = LoadingPanel(backend)
+                panel.fill([gr.Textbox()], lambda served: [served])
+                panels.append(panel)
+            status.watch(page, panels)
+        return status
+
+    status = asyncio.run(build())
+
+    def poll(filled: list[int]) -> tuple[list[int], list[Any]]:
+        """The state for the page's next poll, and the controls' values."""
+        _, _, now_filled, *panels = status._refresh(filled)
+        return now_filled, [panels[2], panels[5]]
+
+    skip = gr.skip()
+    assert poll([]) == ([], [skip, skip])
+    backends[0].warm_up()
+    assert poll([]) == ([0], ["first", skip])
+    backends[1].warm_up()
+    assert poll([0]) == ([0, 1], [skip, "second"])
+    assert poll([0, 1]) == ([0, 1], [skip, skip])
