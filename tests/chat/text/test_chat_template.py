@@ -206,7 +206,7 @@ def test_thousands_of_added_tokens_that_begin_alike_are_found_at_once() -> None:
         ([user("hi")] * 1001, "1,001 messages: at most 1,000"),
         ([user("x" * 15_000), user("y" * 5_001)], "of the user in a row of 20,001 characters: at most 20,000"),
         ([user("a"), *[assistant("x" * 150_000)] * 3], "of the assistant in a row of 450,000 .*: at most 400,000"),
-        ([user("a"), assistant("x" * 400_000)] * 11, "conversation of more than 4,000,000 characters"),
+        ([user("a"), assistant("x" * 400_000)] * 11, "conversation of more than 4,000,000 characters: start a new one"),
     ],
 )
 def test_bad_conversations_are_rejected(messages: Any, says: str) -> None:
