@@ -51,7 +51,7 @@ def engine_of() -> Iterator[Callable[..., ChatEngine]]:
 
         @functools.cache
         def engine_of(model: str, quantize: str = "none") -> ChatEngine:
-            options = {"slots": 16, "context": 256, "prefill_chunk": 32, "tiers": [], "quantize": quantize}
+            options = {"slots": 16, "context": 256, "prefill_chunk": 32, "buckets": [], "quantize": quantize}
             engine = ChatEngine.from_pretrained(resolve(model), **options).start()
             stack.callback(engine.stop)
             return engine

@@ -31,7 +31,7 @@ def engine(model_of: Callable[[str], PreTrainedModel]) -> Iterator[ChatEngine]:
     engine.stop()
 
 
-def test_tiers() -> None:
+def test_buckets() -> None:
     assert length_buckets(8192) == (256, 1024, 4096, 8192)
     assert length_buckets(512) == (512,)
     assert length_buckets(300) == (300,)
