@@ -198,7 +198,7 @@ def plan(arguments: argparse.Namespace) -> None:
         slots=settings.slots,
         context=settings.context,
         dtype=settings.dtype,
-        int8=settings.quantize == "int8",
+        quantize=settings.quantize,
         speculation=settings.speculation != "never",
     )
     print(json.dumps(as_json(report)) if arguments.json else as_text(report), flush=True)

@@ -181,7 +181,7 @@ class Backends:
             slots=settings.slots,
             context=settings.context,
             dtype="bfloat16" if settings.dtype == "auto" else settings.dtype,
-            int8=settings.quantize == "int8",
+            quantize=settings.quantize,
         )
         for kind, reason in refused.items():
             kinds[kind].refuse(reason)

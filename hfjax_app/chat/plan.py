@@ -39,7 +39,7 @@ class ChatPlanner:
         source: a folder or a hub id.
         slots, context: as ChatEngine takes them.
         dtype: "float32", "bfloat16" or "float16".
-        int8: whether linear layers are to be quantised.
+        quantize: "int8" for int8 weights in the linear layers, or "none".
         speculation: whether the app may draft, which takes programs of its own.
         on_one_cpu: whether the only device is a CPU, which has programs of its own.
         kept: whether there weights that are bfloat16 in the files stay so beside float32.
@@ -59,12 +59,12 @@ class ChatPlanner:
         slots: int,
         context: int,
         dtype: str,
-        int8: bool,
+        quantize: str,
         speculation: bool = True,
         on_one_cpu: bool = False,
         kept: bool = False,
     ):
-        self.slots, self.context, self.int8, self.speculation = slots, context, int8, speculation
+        self.slots, self.context, self.quantize, self.speculation = slots, context, quantize, speculation
         self._on_one_cpu = on_one_cpu
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
         self._kept, self._saved = on_one_cpu and kept, saved_dtype(source)
@@ -80,7 +80,7 @@ class ChatPlanner:
             architecture=type(self.model).__name__,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             bytes=whole.weights,
-            dtype=f"int8 and {held}" if int8 else held,
+            dtype=held if quantize == "none" else f"{quantize} and {held}",
             has_template=template,
             end_tokens=end_tokens(self.model),
             has_tokenizer=template is not None,
@@ -90,7 +90,7 @@ class ChatPlanner:
         return ModelRunner(
             self.model,
             mesh=mesh,
-            quantize="int8" if self.int8 else "none",
+            quantize=self.quantize,
             keep_bf16=self._kept,
             saved_dtype=self._saved,
             slots=self.slots,

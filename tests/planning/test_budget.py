@@ -13,7 +13,7 @@ from hfjax_app.settings import load_settings
 from tests.sentiment.conftest import save, word_tokenizer
 
 MODELS = {"chat": "chat-llama", "sentiment": "sentiment", "image": "images"}
-OPTIONS: dict[str, Any] = {"slots": 4, "context": 512, "dtype": "bfloat16", "int8": False}
+OPTIONS: dict[str, Any] = {"slots": 4, "context": 512, "dtype": "bfloat16", "quantize": "none"}
 
 
 def memory_for(need: int) -> int:
