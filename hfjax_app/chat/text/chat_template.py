@@ -1,6 +1,6 @@
-"""Conversations as token ids: checked messages, chat templates, and special tokens that stay text when typed.
+"""Conversations as token ids: checks messages, applies chat templates, and keeps typed special tokens as text.
 
-Does not sample or schedule: `assistant.py` puts this and the engine together.
+Does not sample or schedule: `assistant.py` combines this with the engine.
 """
 
 import re
@@ -27,14 +27,14 @@ Message = dict[str, str]
 
 _IF_TOO_LONG = "start a new one, or leave out its oldest messages"
 _ROLES = ("user", "assistant")
-_CHARACTERS_A_TOKEN = 100  # more than any text has in the mean, so that a template may leave out most of it
+_CHARACTERS_PER_TOKEN = 100  # more than any text has on average, so that a template may leave out most of it
 _CUT = 1_000  # characters: shorter texts are tokenized as a whole
-_TOKENS_A_CUT = 16  # more than it adds to a text's tokens when it is cut in two
+_TOKENS_PER_CUT = 16  # more than cutting a text in two adds to its tokens
 _PRIVATE_USE = [chr(code) for code in range(0xE000, 0xF900)]
 
 
 def checked_messages(messages: object) -> list[Message]:
-    """Messages of a conversation that ends with the user's turn; neighbours of one role are joined.
+    """The messages of a conversation that ends with the user's turn; adjacent messages of one role are joined.
 
     Raises:
         RequestRejected: not a list of {"role", "content"}, too many or too long, or the user has said nothing.
@@ -73,50 +73,50 @@ def checked_messages(messages: object) -> list[Message]:
 
 
 class ChatFormat:
-    """A tokenizer's chat template as token ids; what people type never becomes a special token.
+    """Applies a tokenizer's chat template; typed text never becomes a special token.
 
     Args:
-        tokenizer: any tokenizer of transformers. Without a chat template, messages are plain text to be continued.
+        tokenizer: any tokenizer of transformers. Without a chat template, messages are plain text to continue.
     """
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder.values()
         special = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
-        # Added ones that are not special are ordinary text of an answer, by which a template may find its reasoning.
-        self._taken_apart = {"assistant": _any_of(special), "user": _any_of({*special, *map(str, added)})}
+        # In an answer, added tokens that are not special are ordinary text; a template may use them to find reasoning.
+        self._split_tokens = {"assistant": _any_of(special), "user": _any_of({*special, *map(str, added)})}
 
     def encode(self, messages: Sequence[Message], system_prompt: str = "") -> list[int]:
         """Token ids of the conversation with the opening of the assistant's next turn.
 
-        Where somebody typed the text of a special token, it is taken apart before the tokenizer sees it, so that it
-        comes out as ordinary pieces with the same text; everything else is encoded exactly as transformers does. In
-        an answer, added tokens that are not special (`</think>`) are what the model itself has written.
+        The typed text of a special token is split before it is tokenized, so that it becomes ordinary tokens with the
+        same text. Everything else is encoded exactly as by transformers. In an answer, added tokens that are not
+        special (`</think>`) are kept, because the model has written them.
         """
         mark = _mark()
-        return self._ids(self._render(self._marked(messages, mark), self._take_apart(system_prompt, mark)), mark)
+        return self._ids(self._render(self._marked(messages, mark), self._split_special(system_prompt, mark)), mark)
 
     def encode_text(self, text: str) -> list[int]:
-        """Token ids of a text alone, outside any template."""
+        """Token ids of a text without a template."""
         mark = _mark()
-        return self._ids(self._take_apart(text, mark), mark)
+        return self._ids(self._split_special(text, mark), mark)
 
     def fit(self, messages: Sequence[Message], system_prompt: str, limit: int) -> tuple[list[int], int]:
-        """The conversation's ids in at most `limit` tokens, and how many of the oldest messages were dropped for it.
+        """The conversation in at most `limit` tokens, and how many of the oldest messages were dropped for that.
 
-        It takes a few times as long as to encode what fits. How much a template adds to a turn, or leaves out of it,
-        shows only when it is rendered; so how many are dropped is found by bisection.
+        The number is found by bisection, because only rendering shows how much a template adds to a turn or leaves out
+        of it. This takes a few times as long as encoding what fits.
 
         Raises:
             RequestRejected: the last message and the system prompt alone are longer.
         """
         first = last = len(messages) - 1
-        room = limit * _CHARACTERS_A_TOKEN
+        room = limit * _CHARACTERS_PER_TOKEN
         while first and (room := room - len(messages[first - 1]["content"])) >= 0:
             first -= 1
-        first += (last - first) % 2  # a user's turn goes with its answer
+        first += (last - first) % 2  # a user's turn is dropped with its answer
         mark = _mark()
-        marked, system = self._marked(messages[first:], mark), self._take_apart(system_prompt, mark)
+        marked, system = self._marked(messages[first:], mark), self._split_special(system_prompt, mark)
         fitting: dict[int, list[int]] = {}
 
         def fits(dropped: int) -> bool:
@@ -134,30 +134,30 @@ class ChatFormat:
         return fitting[choices[chosen]], choices[chosen]
 
     def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
-        return [{**turn, "content": self._take_apart(turn["content"], mark, turn["role"])} for turn in messages]
+        return [{**turn, "content": self._split_special(turn["content"], mark, turn["role"])} for turn in messages]
 
     def _ids(self, marked: str, mark: str, limit: int = sys.maxsize) -> list[int]:
-        """A marked text's ids; of more than `limit`, only so many that it shows."""
+        """The ids of a marked text; if there are more than `limit`, only the first of them, but more than `limit`."""
         ids: list[int] = []
         for piece in marked.split(mark):
-            ids += self._beginning(piece, limit - len(ids)) or self._tokenizer.encode(piece, add_special_tokens=False)
+            ids += self._first_ids(piece, limit - len(ids)) or self._tokenizer.encode(piece, add_special_tokens=False)
             if len(ids) > limit:
                 break
         return ids
 
-    def _beginning(self, text: str, limit: int) -> list[int]:
-        """More than `limit` ids of a text, cut somewhere, if it has far more; else nothing."""
+    def _first_ids(self, text: str, limit: int) -> list[int]:
+        """The first ids of a text that has far more than `limit`, at least `limit` of them; empty for other texts."""
         ids: list[int] = []
         size = max(limit, _CUT)
         for cuts, at in enumerate(range(0, len(text) - size, size), 1):
             ids += self._tokenizer.encode(text[at : at + size], add_special_tokens=False)
-            if len(ids) > limit + cuts * _TOKENS_A_CUT:
+            if len(ids) > limit + cuts * _TOKENS_PER_CUT:
                 return ids
         return []
 
-    def _take_apart(self, text: str, mark: str, role: str = "user") -> str:
-        """Put a mark inside every special token's text, until no piece between marks holds one."""
-        special = self._taken_apart[role]
+    def _split_special(self, text: str, mark: str, role: str = "user") -> str:
+        """Put a mark inside every special token's text, until no piece between marks contains one."""
+        special = self._split_tokens[role]
         while special is not None and special.search(text):
             text = special.sub(lambda found: found[0][0] + mark + found[0][1:], text)
         return text
@@ -179,14 +179,17 @@ class ChatFormat:
 
 
 def _any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:
-    """Finds these texts, the longest first; None: nothing to find."""
+    """A pattern that finds these texts, the longest first; None if there are none."""
     texts = sorted(token for token in tokens if len(token.strip()) > 1)
     return re.compile(_branches(texts)) if texts else None
 
 
 def _branches(texts: Sequence[str]) -> str:
-    """A regular expression for sorted texts, which decides character by character: some tokenizers have thousands of
-    added tokens that begin alike, and trying each wherever one may begin takes a second for a long message."""
+    """A regular expression for sorted texts that branches character by character.
+
+    Some tokenizers have thousands of added tokens with the same first characters. Trying each of them at every possible
+    start takes a second for a long message.
+    """
     groups = groupby(filter(None, texts), itemgetter(0))
     branches: list[str] = [re.escape(first) + _branches([text[1:] for text in group]) for first, group in groups]
     if len(branches) == 1 and texts[0]:
@@ -195,5 +198,5 @@ def _branches(texts: Sequence[str]) -> str:
 
 
 def _mark() -> str:
-    """What no text holds: private characters drawn after it came, since texts may hold every character there is."""
+    """A mark that no text contains: random private-use characters, chosen after the text has arrived."""
     return "".join(secrets.choice(_PRIVATE_USE) for _ in range(8))

@@ -1,21 +1,21 @@
-"""Token ids back to text, piece by piece, as they come."""
+"""Token ids to text, piece by piece, as they arrive. Does not look for stop strings: see stop_strings.py."""
 
 from collections.abc import Sequence
 from typing import Any
 
 
 class Detokenizer:
-    """Token ids to text piece by piece; never shows half a character, nor a NUL, which no message may hold.
+    """Token ids to text, piece by piece. Never returns part of a character, nor a NUL, which no message may contain.
 
-    Decodes a short tail again with every token and hands out what it adds (the streaming algorithm of Hugging Face's
-    text-generation-inference), so that tokenizers whose spaces depend on the neighbour come out right.
+    Decodes a short tail again with every token and returns the added text (the streaming algorithm of Hugging Face's
+    text-generation-inference), so that the result is right for tokenizers whose spaces depend on the next token.
     """
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        self._start = 0  # the tail begins here ...
-        self._shown = 0  # ... and its text up to here has been handed out
+        self._start = 0  # the tail begins here
+        self._shown = 0  # text up to here has been returned
 
     def push(self, ids: Sequence[int]) -> str:
         """The text that these ids add, up to the last whole character."""

@@ -1,4 +1,7 @@
-"""Strings that end an answer, found across the borders of its pieces."""
+"""Strings that end an answer, also where they span several pieces of it.
+
+Does not stop the engine: the assistant cancels the request.
+"""
 
 from collections.abc import Sequence
 
@@ -8,7 +11,7 @@ from hfjax_app.validation import checked_text
 
 
 def checked_stop(stop: object) -> tuple[str, ...]:
-    """Strings that end an answer.
+    """The strings that end an answer, if they are valid.
 
     Raises:
         RequestRejected: not a list of strings, too many, too long, or an empty one.
@@ -24,9 +27,9 @@ def checked_stop(stop: object) -> tuple[str, ...]:
 
 
 class StopStrings:
-    """Ends a text that comes in pieces before the first of some strings, wherever the pieces' borders fall.
+    """Ends a text before the first of some strings. The text arrives in pieces of any size.
 
-    The first is the one that is complete first, as if characters came one by one; of several, the longest.
+    The first string is the one that is complete first, as if characters arrived one by one; of several, the longest.
 
     Args:
         stop: the strings; none of them empty.
@@ -35,10 +38,10 @@ class StopStrings:
     def __init__(self, stop: Sequence[str]):
         self._stop = stop
         self.found = False
-        self.held_back = ""  # may be the beginning of a stop string; belongs to the text when no more comes
+        self.held_back = ""  # may be the start of a stop string; belongs to the text if no more pieces follow
 
     def push(self, piece: str) -> str:
-        """What can be shown now that this piece has come; nothing once a stop string was found."""
+        """Add a piece; returns the text that can be shown now, empty once a stop string was found."""
         if self.found:
             return ""
         text, self.held_back = self.held_back + piece, ""

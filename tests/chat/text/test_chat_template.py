@@ -1,4 +1,4 @@
-"""Templates, special tokens that stay text, and detokenizing without half characters."""
+"""Templates, special tokens that stay text, detokenizing without partial characters, and stop strings."""
 
 import random
 import time
@@ -34,8 +34,8 @@ REASONING = (
 
 @pytest.fixture
 def thinking() -> PreTrainedTokenizerFast:
-    """As reasoning models have it: tokens around the reasoning that are added but not special, which the template
-    looks for in earlier answers."""
+    """Like reasoning models: tokens around the reasoning are added but not special, and the template looks for them in
+    earlier answers."""
     tokenizer = make_tokenizer()
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ("<think>", "</think>")])
     tokenizer.chat_template = REASONING
@@ -43,8 +43,8 @@ def thinking() -> PreTrainedTokenizerFast:
 
 
 def test_ordinary_conversations_are_encoded_as_transformers_does(tokenizer: PreTrainedTokenizerFast) -> None:
-    want = tokenizer.apply_chat_template(HISTORY, add_generation_prompt=True, return_dict=False)
-    assert ChatFormat(tokenizer).encode(HISTORY) == want
+    expected = tokenizer.apply_chat_template(HISTORY, add_generation_prompt=True, return_dict=False)
+    assert ChatFormat(tokenizer).encode(HISTORY) == expected
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_ordinary_conversations_are_encoded_as_transformers_does(tokenizer: PreT
 )
 @pytest.mark.parametrize("where", ["user", "assistant", "system"])
 def test_special_tokens_that_people_type_stay_text(typed: str, where: str, tokenizer: PreTrainedTokenizerFast) -> None:
-    """The ids of turn tokens come from the template alone, and the text still reads as it was typed."""
+    """The ids of turn tokens come from the template only, and the decoded text is as typed."""
     tokenizer_format = ChatFormat(tokenizer)
 
     def encode(text: str) -> list[int]:
@@ -77,29 +77,28 @@ def test_special_tokens_that_people_type_stay_text(typed: str, where: str, token
 
 
 def test_templates_find_the_reasoning_of_earlier_answers(thinking: PreTrainedTokenizerFast) -> None:
-    """`</think>` was taken apart before the template saw it, so the reasoning of all earlier answers stayed in the
-    prompt, in broken pieces. What a user types, and special tokens in an answer, are still taken apart."""
+    """`</think>` was split before the template was applied, so the reasoning of all earlier answers stayed in the
+    prompt, in pieces. Text of a user, and special tokens in an answer, are still split."""
     chat = ChatFormat(thinking)
     answered = [user("Hi"), assistant("<think>\nA user. Be polite.</think>Hello"), user("Bye")]
-    want = thinking.apply_chat_template(answered, add_generation_prompt=True, return_dict=False)
-    assert chat.encode(answered) == want
-    assert "polite" not in thinking.decode(want)
+    expected = thinking.apply_chat_template(answered, add_generation_prompt=True, return_dict=False)
+    assert chat.encode(answered) == expected
+    assert "polite" not in thinking.decode(expected)
     assert thinking.convert_tokens_to_ids("<think>") in chat.encode([user("Hi"), assistant("<think>"), user("y")])
     assert thinking.convert_tokens_to_ids("<think>") not in chat.encode([user("<think>")], "<think>")
     assert chat.encode([user("Hi"), assistant("<eos>"), user("y")]).count(thinking.eos_token_id) == 0
 
 
-def test_a_text_may_hold_every_private_character(tokenizer: PreTrainedTokenizerFast) -> None:
-    """The mark that takes special tokens apart was one character of the private use area that no text held. A text
-    that held all of them got a StopIteration, which a coroutine turns into a RuntimeError, and a thread's future
-    never ends with."""
+def test_a_text_may_contain_every_private_character(tokenizer: PreTrainedTokenizerFast) -> None:
+    """The mark that splits special tokens was one private-use character that the text did not contain. A text with all
+    of them raised StopIteration, which becomes a RuntimeError in a coroutine and never ends a thread's future."""
     text = "".join(map(chr, [*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)])) + "<end_of_turn>"
     chat = ChatFormat(tokenizer)
     assert tokenizer.decode(chat.encode_text(text)) == text
     assert text in tokenizer.decode(chat.encode([user("Hi"), assistant(text), user("y")]))
 
 
-def test_the_system_prompt_reaches_the_model_also_where_the_template_refuses_it(
+def test_the_system_prompt_reaches_the_model_if_the_template_refuses_it(
     tokenizer: PreTrainedTokenizerFast,
 ) -> None:
     ids = ChatFormat(tokenizer).encode([user("Hi")], "Be brief.")
@@ -129,9 +128,9 @@ def test_the_oldest_turns_are_dropped_until_the_rest_fits(tokenizer: PreTrainedT
         chat.fit(messages, "", 10)
 
 
-def test_what_is_dropped_is_what_dropping_turn_by_turn_would_drop(thinking: PreTrainedTokenizerFast) -> None:
-    """Long and short turns, longer than is tokenized at once, answers with reasoning that the template leaves out,
-    typed special tokens; in all lengths. Turns used to be dropped for reasoning that no prompt would have held."""
+def test_the_same_turns_are_dropped_as_by_dropping_them_one_by_one(thinking: PreTrainedTokenizerFast) -> None:
+    """Short turns, turns longer than one piece of tokenization, answers with reasoning that the template leaves out,
+    and typed special tokens. Turns were once dropped for reasoning that no prompt would have contained."""
     chat, rng = ChatFormat(thinking), random.Random(0)
     letters = "".join(map(chr, range(32, 127)))
     for _ in range(25):
@@ -141,8 +140,8 @@ def test_what_is_dropped_is_what_dropping_turn_by_turn_would_drop(thinking: PreT
         messages = [*turns, user("So?<eos>" * rng.randrange(1, 4))]
         limit = rng.choice((100, 400, 2_000, 6_000))
         encoded = {dropped: chat.encode(messages[dropped:], "Be brief.") for dropped in range(0, len(messages), 2)}
-        want = next((ids, dropped) for dropped, ids in encoded.items() if len(ids) <= limit)
-        assert chat.fit(messages, "Be brief.", limit) == want
+        expected = next((ids, dropped) for dropped, ids in encoded.items() if len(ids) <= limit)
+        assert chat.fit(messages, "Be brief.", limit) == expected
 
 
 @pytest.mark.parametrize(
@@ -155,11 +154,11 @@ def test_what_is_dropped_is_what_dropping_turn_by_turn_would_drop(thinking: PreT
     ],
     ids=["short turns", "turns", "a long answer", "long turns"],
 )
-def test_fitting_costs_a_few_times_what_fits(
+def test_fitting_encodes_a_few_times_the_tokens_that_fit(
     messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All the turns were encoded again for every turn that was dropped, on the event loop: 999 messages of a letter
-    took four seconds, in which no stream of anybody's went on."""
+    """All turns were encoded again for every dropped turn, on the event loop: 999 messages of one letter took four
+    seconds, during which no stream continued."""
     tokens, encode = [0], tokenizer.encode
 
     def counted(*args: object, **options: object) -> list[int]:
@@ -173,8 +172,8 @@ def test_fitting_costs_a_few_times_what_fits(
     assert tokens[0] < 25 * 500
 
 
-def test_thousands_of_added_tokens_that_begin_alike_are_found_at_once() -> None:
-    """Gemma 3 has 6,242 of <unused...>, each of which was tried at every "<": 1.2 seconds for a message of them."""
+def test_thousands_of_added_tokens_with_a_common_start_are_found_quickly() -> None:
+    """Gemma 3 has 6,242 tokens <unused...>. Each was tried at every "<", which took 1.2 seconds for a long message."""
     tokenizer = make_tokenizer()
     tokenizer.add_tokens([f"<unused{i}>" for i in range(6_000)], special_tokens=True)
     chat = ChatFormat(tokenizer)
@@ -214,12 +213,12 @@ def test_bad_conversations_are_rejected(messages: Any, says: str) -> None:
         checked_messages(messages)
 
 
-def test_neighbours_of_one_role_are_joined_and_a_leading_answer_is_left_out() -> None:
+def test_adjacent_messages_of_one_role_are_joined_and_a_leading_answer_is_left_out() -> None:
     messages = [assistant("Welcome!"), user("a"), user("b"), assistant(""), user("c")]
     assert checked_messages(messages) == [user("a\nb"), assistant(""), user("c")]
 
 
-def test_detokenizing_never_shows_half_a_character(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_detokenizing_never_shows_part_of_a_character(tokenizer: PreTrainedTokenizerFast) -> None:
     """Byte-level tokens split these characters; each piece shown is whole, and together they are the text."""
     text = "Ada 🦊 says 你好, naïvely — ok"
     detokenizer = Detokenizer(tokenizer)
@@ -230,8 +229,8 @@ def test_detokenizing_never_shows_half_a_character(tokenizer: PreTrainedTokenize
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
 
 
-def test_what_a_model_says_may_always_come_back_with_the_next_question(tokenizer: PreTrainedTokenizerFast) -> None:
-    """A sampled byte-level token can be a NUL, and answers may be long; neither may end the conversation."""
+def test_every_answer_is_valid_in_the_next_request(tokenizer: PreTrainedTokenizerFast) -> None:
+    """A sampled byte-level token can be a NUL, and answers may be long; the conversation continues in both cases."""
     detokenizer = Detokenizer(tokenizer)
     said = detokenizer.push(tokenizer.encode("zero\0byte ")) + "and so on " * 3_000
     assert said.startswith("zerobyte")
@@ -254,9 +253,9 @@ def test_bad_stop_strings_are_rejected(stop: object, says: str) -> None:
         checked_stop(stop)
 
 
-def test_stop_strings_end_a_text_wherever_its_pieces_end() -> None:
-    """Cut in every way, the text ends before the first stop string, and nothing of one is ever shown; what only looked
-    like the beginning of one comes later."""
+def test_stop_strings_end_a_text_cut_into_any_pieces() -> None:
+    """Cut into pieces of any size, the text ends before the first stop string, and no part of one is ever shown. Text
+    that only looked like the start of one is shown later."""
     text, stop = "one <en> two <<end> three<end>", ("<end>", "\nUser:")
     for size in range(1, len(text) + 1):
         stops = StopStrings(stop)
