@@ -1,9 +1,9 @@
-"""Gumbel noise for draws: a function of a slot's own seed and position, whoever its neighbours are.
+"""Gumbel noise for sampling: a function of a slot's own seed and position, independent of the other slots.
 
-The bits are Threefry-2x32's (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), with the seed as
-key and (position, token) as counter: no key is derived, and a number takes one pass of elementwise operations, which
-XLA makes one loop. jax's own primitive gives the same bits (a test compares), but on CPU by a loop over whole arrays,
-which takes two to three times as long, and four times as long to compile.
+The bits come from Threefry-2x32 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), with the seed
+as key and (position, token) as counter. No key is derived, and a number takes one pass of elementwise operations, which
+XLA fuses into one loop. jax's own primitive gives the same bits (a test compares), but on CPU it loops over whole
+arrays, which takes two to three times as long, and four times as long to compile. Does not sample: sampler.py does.
 """
 
 import jax
@@ -19,15 +19,15 @@ def gumbel(key: jax.Array, position: jax.Array, vocabulary: int) -> jax.Array:
     Args:
         key: uint32 [slots, 2], the seeds.
         position: int32 [slots].
-        vocabulary: how many token ids there are.
+        vocabulary: number of token ids.
 
     Returns:
         float32 [slots, vocabulary].
     """
     places, tokens = position.astype(jnp.uint32)[:, None], jnp.arange(vocabulary, dtype=jnp.uint32)
     bits, _ = threefry(key[:, :1], key[:, 1:], places, tokens)
-    # jax's own has 23 bits, which never draws a token of less than about 1e-7, or takes two numbers for each. This one
-    # has 32 where they matter, near zero.
+    # jax's uniform numbers have 23 bits, so tokens of less than about 1e-7 are never drawn, unless two numbers are used
+    # for each. These have 32 bits near zero, where they matter.
     uniform = jnp.minimum((bits.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
     return -jnp.log(-jnp.log1p(-uniform))
 

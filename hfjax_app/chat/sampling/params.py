@@ -1,4 +1,7 @@
-"""Sampling parameters of a request, checked. Imports nothing that computes, so that a refusal comes at once."""
+"""The sampling parameters of a request, with their limits.
+
+Imports no numerical library, so that a bad value is rejected at once. Does not sample: sampler.py does.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +10,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.validation import quoted
 
 MAX_TEMPERATURE = 10.0
-MIN_TEMPERATURE = 1e-5  # float32 logits divided by less may overflow; below it, the most likely token is certain anyway
+MIN_TEMPERATURE = 1e-5  # float32 logits divided by less may overflow; below it, sampling is greedy anyway
 MAX_SEED = 2**64 - 1
 MIN_REPETITION, MAX_REPETITION = 0.1, 10.0
 MAX_PENALTY = 2.0
@@ -21,7 +24,7 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object, low: float, high: float) -> bool:
-    """Whether it is a number of [low, high]; NaN is in no range, and a huge int is compared, not converted."""
+    """Whether it is a number in [low, high]. NaN is in no range; a huge int is compared without conversion."""
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -30,23 +33,23 @@ class SamplingParams:
     """How a request's tokens are chosen.
 
     Logits go through logit bias, repetition penalty, frequency and presence penalty, temperature, top-k, top-p and
-    min-p, in this order, which is that of transformers' `generate` (vLLM's place for the two it lacks). At temperature
-    0 the first four still count.
+    min-p, in this order. It is the order of transformers' `generate`; frequency and presence penalty, which it lacks,
+    are where vLLM applies them. At temperature 0 the first four still apply.
 
     Args:
-        max_tokens: the most tokens to make, at least 1; the engine's context bounds it too.
-        temperature: 0 is greedy, and so is anything under 1e-5; otherwise logits are divided by it; at most 10.
+        max_tokens: the most tokens to make, at least 1; also limited by the engine's context.
+        temperature: 0 ... 10; logits are divided by it; below 1e-5, sampling is greedy.
         top_p: nucleus sampling, in (0, 1]: the smallest set of tokens whose probability reaches it.
         top_k: only the k most likely tokens; 0 is all of them.
-        min_p: in [0, 1]: only tokens that are at least so likely as min_p times the most likely one; 0 is all of them.
+        min_p: in [0, 1]: only tokens at least min_p times as likely as the most likely one; 0 is all of them.
         repetition_penalty: 0.1 ... 10: the logit of a token in prompt or answer is divided by it where positive and
-            multiplied where negative; 1 does nothing, more avoids repetition (arXiv:1909.05858, section 4.1).
+            multiplied where negative; 1 is off, more avoids repetition (arXiv:1909.05858, section 4.1).
         presence_penalty: -2 ... 2: subtracted from the logit of every token that is in the answer so far.
         frequency_penalty: -2 ... 2: subtracted from a token's logit as often as the answer has the token so far.
         logit_bias: token id -> a number of -100 ... 100 that is added to its logit; at most 64 entries.
-        logprobs: None: none. 0 ... 5: the log-probability of each token made, and of the so many most likely tokens in
-            its place; of the model's own distribution, before any of the above.
-        seed: 0 ... 2**64 - 1; the same seed gives the same tokens, whoever else is being served. None: a random one.
+        logprobs: None: none. 0 ... 5: the log-probability of each sampled token, and of this many of the most likely
+            tokens at its position, under the model's own distribution, before any of the above.
+        seed: 0 ... 2**64 - 1; the same seed gives the same tokens, whichever other requests run. None: a random one.
 
     Raises:
         RequestRejected: with the value given and the limit.
@@ -92,7 +95,7 @@ class SamplingParams:
             if not _is_number(bias, -MAX_BIAS, MAX_BIAS):
                 limits = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}"
                 self._refuse(f"logit bias of token {quoted(token)}", bias, limits)
-        object.__setattr__(self, "logit_bias", dict(self.logit_bias))  # the caller may go on changing its own
+        object.__setattr__(self, "logit_bias", dict(self.logit_bias))  # the caller may change its own later
         if self.logprobs is not None and (not _is_int(self.logprobs) or not 0 <= self.logprobs <= MAX_LOGPROBS):
             self._refuse("logprobs", self.logprobs, f"None or a whole number from 0 to {MAX_LOGPROBS}")
         if self.seed is not None and (not _is_int(self.seed) or not 0 <= self.seed <= MAX_SEED):

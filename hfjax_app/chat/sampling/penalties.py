@@ -1,9 +1,9 @@
-"""Logit bias and penalties for tokens that were there before, on the device.
+"""Logit bias and penalties for tokens that occurred before, on the device.
 
-What was there before is counted from the slot's token history, which lies beside the key-value cache and is as right as
-the cache is: a prefix that a slot still holds from an earlier request is in both. So nothing has to be reset when a
-request begins, a prompt of which only the end is prefilled counts in full, and who uses no penalty pays for writing a
-token id a step. The counts, [slots, vocabulary], live only while a program runs that needs them.
+Occurrences are counted from the slot's token history. The history is stored beside the key-value cache and is valid
+where the cache is: a prefix reused from an earlier request is in both. So nothing is reset when a request begins, a
+prompt counts in full if only its end is prefilled, and a request without penalties costs one written token id per step.
+The counts, [slots, vocabulary], exist only while a program runs that uses them.
 """
 
 from typing import Generic, NamedTuple, TypeVar
@@ -17,8 +17,8 @@ Array = TypeVar("Array")  # jax's on the device, numpy's on the host
 class Penalties(NamedTuple, Generic[Array]):
     """A request's logit bias and penalties. Leading axes [slots], or none for one slot."""
 
-    used: Array  # bool; whether any of the rest does anything
-    repetition: Array  # float32; 1 does nothing
+    used: Array  # bool; whether any of the others has an effect
+    repetition: Array  # float32; 1 is off
     presence: Array  # float32
     frequency: Array  # float32
     bias_tokens: Array  # int32 [..., most]; ids out of range are padding
@@ -26,13 +26,13 @@ class Penalties(NamedTuple, Generic[Array]):
 
 
 class Occurrences(NamedTuple):
-    """Which tokens the conversation has so far, a row a slot."""
+    """Which tokens the conversation has so far, one row per slot."""
 
     prompt: jax.Array  # bool [slots, vocabulary]
-    answer: jax.Array  # int32 [slots, vocabulary], how often
+    answer: jax.Array  # int32 [slots, vocabulary], counts
 
     def add(self, token: jax.Array, counts: jax.Array) -> "Occurrences":
-        """One more token (int32 [slots]) in the answer of the slots where `counts` (bool [slots]) holds."""
+        """Count one more token (int32 [slots]) in the answer of the slots where `counts` (bool [slots]) is True."""
         slot = jnp.arange(token.shape[0])
         return self._replace(answer=self.answer.at[slot, token].add(counts.astype(jnp.int32)))
 
@@ -45,9 +45,9 @@ def occurrences(
     Args:
         wanted: bool scalar; False: count nothing.
         history: int32 [slots, context], the token at each position.
-        answer_from: int32 [slots], where the prompt ends.
-        length: int32 [slots], how many positions hold a token of this conversation.
-        vocabulary: how many token ids there are.
+        answer_from: int32 [slots], the position after the prompt.
+        length: int32 [slots], number of positions that hold a token of this conversation.
+        vocabulary: number of token ids.
     """
     slots, context = history.shape
     prompt, answer = jnp.zeros((slots, vocabulary), bool), jnp.zeros((slots, vocabulary), jnp.int32)
@@ -68,9 +68,9 @@ def occurrences(
 def penalized(logits: jax.Array, penalties: Penalties[jax.Array], seen: Occurrences) -> jax.Array:
     """Logits after logit bias, repetition penalty, frequency penalty and presence penalty, in that order.
 
-    The first two are transformers' SequenceBiasLogitsProcessor (of single tokens) and RepetitionPenaltyLogitsProcessor
-    (over prompt and answer). transformers has no presence or frequency penalty: these are as OpenAI's API reference
-    defines them, over the answer only, at the place that vLLM gives them, right after the repetition penalty.
+    The first two are transformers' SequenceBiasLogitsProcessor (for single tokens) and RepetitionPenaltyLogitsProcessor
+    (over prompt and answer). transformers has no presence or frequency penalty. They follow OpenAI's API reference,
+    count the answer only, and come after the repetition penalty, as in vLLM.
 
     Args:
         logits: float32 [slots, vocabulary].
@@ -82,9 +82,9 @@ def penalized(logits: jax.Array, penalties: Penalties[jax.Array], seen: Occurren
     """
     slot = jnp.arange(logits.shape[0])[:, None]
     logits = jnp.asarray(logits).at[slot, penalties.bias_tokens].add(penalties.bias_values, mode="drop")
-    said = seen.answer > 0
+    answered = seen.answer > 0
     repetition = penalties.repetition[:, None]
     repeated = jnp.where(logits < 0, logits * repetition, logits / repetition)
-    logits = jnp.where(seen.prompt | said, repeated, logits)
+    logits = jnp.where(seen.prompt | answered, repeated, logits)
     logits -= penalties.frequency[:, None] * seen.answer
-    return logits - penalties.presence[:, None] * said
+    return logits - penalties.presence[:, None] * answered

@@ -1,8 +1,8 @@
 """Sampling on the device.
 
-Every slot samples with its own parameters and its own random key in one program; nothing recompiles when they change,
-and a step pays only for what some slot uses. Logit bias and penalties are in penalties.py, log-probabilities in
-logprobs.py.
+In one program every slot samples with its own parameters and random key. Nothing recompiles when they change, and a
+step computes only what at least one slot uses. Does not cover logit bias and penalties (penalties.py) or
+log-probabilities (logprobs.py).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from hfjax_app.chat.sampling.gumbel import gumbel
 from hfjax_app.chat.sampling.params import MAX_BIASES, MIN_TEMPERATURE, SamplingParams
 from hfjax_app.chat.sampling.penalties import Array, Occurrences, Penalties, penalized
 
-_NO_TOKEN = 2**31 - 1  # out of every vocabulary's range: adding a bias there does nothing
+_NO_TOKEN = 2**31 - 1  # larger than every token id: a bias there has no effect
 
 
 class SamplerState(NamedTuple, Generic[Array]):
@@ -32,7 +32,7 @@ class SamplerState(NamedTuple, Generic[Array]):
 
     # mypy rejects any annotation of `self` in a generic NamedTuple
     def only(self: "SamplerState[jax.Array]", slots: jax.Array) -> "SamplerState[jax.Array]":  # type: ignore[misc]
-        """The same, with what the other slots (bool [slots], False) ask for turned off, so that nobody pays for it."""
+        """The same, with everything turned off in the other slots (bool [slots], False), so that it is not computed."""
         return self._replace(
             temperature=jnp.where(slots, self.temperature, 0),
             penalties=self.penalties._replace(used=self.penalties.used & slots),
@@ -70,15 +70,15 @@ _FIELDS, _TREE = jax.tree.flatten(sampler_state(SamplingParams(), 0))
 def packed(state: SamplerState[np.ndarray | np.generic]) -> np.ndarray:
     """A SamplerState of numpy arrays without leading axes as one array, uint32 [words].
 
-    That is how a request's travels and how the slots' lie on the device: arrays of a few bytes each would be copied one
-    by one, and be a kernel each wherever a program takes or puts a slot.
+    Requests are sent and slots are stored in this form. Separate arrays of a few bytes would be copied one by one, and
+    each would be a kernel of its own wherever a program takes or puts a slot.
     """
     leaves = [np.asarray(leaf, np.int32) if leaf.dtype == bool else leaf for leaf in jax.tree.leaves(state)]
     return np.concatenate([np.atleast_1d(leaf).view(np.uint32) for leaf in leaves])
 
 
 def unpacked(words: jax.Array) -> SamplerState[jax.Array]:
-    """`packed`, undone on the device: uint32 [..., words] -> leading axes [...]."""
+    """The inverse of `packed`, on the device: uint32 [..., words] -> leading axes [...]."""
     parts = jnp.split(words, np.cumsum([leaf.size for leaf in _FIELDS])[:-1], axis=-1)
     leaves = [part.reshape(*words.shape[:-1], *leaf.shape) for part, leaf in zip(parts, _FIELDS, strict=True)]
     fields = [
@@ -92,27 +92,35 @@ def unpacked(words: jax.Array) -> SamplerState[jax.Array]:
 def filtered_logits(logits: jax.Array, state: SamplerState[jax.Array]) -> jax.Array:
     """Logits after temperature, top-k, top-p and min-p, in that order, as by transformers' logits processors.
 
-    Tokens that tie with the last one kept are kept too. The cuts of top-k and top-p are found by bisection over the
-    bits of the likelihoods, 31 passes of O(vocabulary) each, instead of a sort, and only where some slot has such a
-    cut. Both keep the most likely tokens that together weigh enough, so one piece of code, compiled once, runs twice.
-    Nothing is normalised: neither a draw nor a share of the whole needs it.
+    By sorting, one slot's p = softmax(logits / temperature) would be cut like this; tokens of p = 0 get -inf:
+
+        p = np.where(p >= np.sort(p)[-top_k], p, 0) if 0 < top_k < len(p) else p
+        descending = np.sort(p / p.sum())[::-1]
+        last = descending[np.argmax(np.cumsum(descending) >= top_p)]  # the first to reach top_p
+        p = np.where(p / p.sum() >= last, p, 0) if top_p < 1 else p
+        p = np.where(p >= min_p * p.max(), p, 0)
+
+    Tokens that tie with the last one kept are kept too. Instead of a sort, the cuts of top-k and top-p are found by
+    bisection over the bits of the likelihoods, in 31 passes of O(vocabulary) each, and only if some slot has such a
+    cut. Both keep the most likely tokens whose total weight is large enough, so one function, compiled once, runs
+    twice. Likelihoods are not normalised: neither the sampling nor a share of the total requires it.
 
     Args:
         logits: float32 [slots, vocabulary].
         state: with leading axis [slots]; temperature must not be 0.
 
     Returns:
-        float32 [slots, vocabulary]: divided by the temperature, the largest 0, those that were cut -inf.
+        float32 [slots, vocabulary]: divided by the temperature, with a maximum of 0; cut tokens are -inf.
     """
     below = (logits - jnp.max(logits, -1, keepdims=True)) / state.temperature[:, None]
-    scaled = jnp.maximum(below, -1000)  # exp of that is 0 in float32; from about -1e35 on, XLA's exp on CPU is NaN
+    scaled = jnp.maximum(below, -1000)  # where exp is 0 in float32; below about -1e35, XLA's exp on CPU is NaN
     likelihoods = jnp.exp(scaled)
-    bits = jax.lax.bitcast_convert_type(likelihoods, jnp.int32)  # of non-negative floats, ordered as these are
-    cuts = jnp.stack([(state.top_k > 0) & (state.top_k < logits.shape[-1]), state.top_p < 1])  # at 1 rounding would cut
+    bits = jax.lax.bitcast_convert_type(likelihoods, jnp.int32)  # non-negative floats have the order of their bits
+    cuts = jnp.stack([(state.top_k > 0) & (state.top_k < logits.shape[-1]), state.top_p < 1])  # rounding would cut at 1
     enough = jnp.stack([state.top_k.astype(jnp.float32), state.top_p])
 
     def cut(which: jax.Array, least: jax.Array) -> jax.Array:
-        """The least bits that stay, int32 [slots, 1], after one more cut. Built bit by bit, the largest with enough."""
+        """The least bits kept, int32 [slots, 1], after one more cut: the largest with enough weight, found bitwise."""
         counts = which == 0
         weights = jnp.where(bits >= least, jnp.where(counts, 1, likelihoods), 0)
         needed = enough[which][:, None] * jnp.where(counts, 1, jnp.sum(weights, -1, keepdims=True))
@@ -127,7 +135,7 @@ def filtered_logits(logits: jax.Array, state: SamplerState[jax.Array]) -> jax.Ar
         return jnp.where(cuts[which][:, None], jnp.maximum(threshold, least), least)
 
     least = jax.lax.fori_loop(0, len(cuts), cut, jnp.zeros((len(logits), 1), jnp.int32))
-    likely = scaled >= jnp.log(state.min_p)[:, None]  # of the likeliest, whose likelihood is 1
+    likely = scaled >= jnp.log(state.min_p)[:, None]  # relative to the likeliest token, whose likelihood is 1
     return jnp.where((bits >= least) & likely, scaled, -jnp.inf)
 
 
@@ -137,8 +145,8 @@ def sample(logits: jax.Array, state: SamplerState[jax.Array], position: jax.Arra
     Args:
         logits: float [slots, vocabulary].
         state: with leading axis [slots].
-        position: int32 [slots], part of the noise's counter, so that a token depends on its own seed and place only.
-        seen: the tokens of prompt and answer so far; read only where a slot uses penalties.
+        position: int32 [slots], part of the noise's counter, so that a token depends on its seed and position only.
+        seen: the tokens of prompt and answer so far; read only if a slot uses penalties.
 
     Returns:
         int32 [slots].
@@ -157,21 +165,21 @@ def sample(logits: jax.Array, state: SamplerState[jax.Array], position: jax.Arra
     return likeliest(_where_any(draws, drawn, scores))
 
 
-def _where_any(rows: jax.Array, change: Callable[[jax.Array], jax.Array], values: jax.Array) -> jax.Array:
-    """`change(values)` in the rows (bool [slots]); not computed when there are none."""
+def _where_any(slots: jax.Array, change: Callable[[jax.Array], jax.Array], values: jax.Array) -> jax.Array:
+    """`change(values)` in the slots (bool [slots]) that are True; not computed if there are none."""
 
     def changed() -> jax.Array:
-        return jnp.where(rows[:, None], change(values), values)
+        return jnp.where(slots[:, None], change(values), values)
 
-    out: jax.Array = jax.lax.cond(jnp.any(rows), changed, lambda: values)
+    out: jax.Array = jax.lax.cond(jnp.any(slots), changed, lambda: values)
     return out
 
 
 def likeliest(logits: jax.Array) -> jax.Array:
-    """The index of the largest, the first of several: float [slots, vocabulary] -> int32 [slots].
+    """The index of the maximum, the first if there are several: float [slots, vocabulary] -> int32 [slots].
 
-    A maximum and the place where it stands: XLA on CPU takes eight times as long for an argmax, which carries both.
-    Where a slot's logits are NaN, any index.
+    Computed as a maximum and then its index: on CPU, XLA takes eight times as long for an argmax. If a slot's logits
+    are NaN, the index is arbitrary.
     """
     at = jnp.arange(logits.shape[-1], dtype=jnp.int32)
     return jnp.min(jnp.where(logits == jnp.max(logits, -1, keepdims=True), at, at[-1]), -1)

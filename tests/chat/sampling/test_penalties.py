@@ -40,16 +40,15 @@ def greedy_by_torch(
 
 
 def collect(engine: ChatEngine, *asked: tuple[list[int], SamplingParams]) -> list[list[Progress]]:
-    """All at once; what the engine told each of them."""
-
+    """The progress of each request; all are submitted at once."""
     inboxes = [queue.SimpleQueue() for _ in asked]
     for (prompt, params), inbox in zip(asked, inboxes, strict=True):
         engine.submit(prompt, params, inbox.put)
-    told = [[inbox.get(timeout=60)] for inbox in inboxes]
-    for inbox, progress in zip(inboxes, told, strict=True):
+    received = [[inbox.get(timeout=60)] for inbox in inboxes]
+    for inbox, progress in zip(inboxes, received, strict=True):
         while not progress[-1].finished:
             progress.append(inbox.get(timeout=60))
-    return told
+    return received
 
 
 MIX = [
@@ -72,10 +71,10 @@ def test_penalties_equal_torch_in_any_mix(
         for length, options in zip((3, 16, 20, 40, 75, 9), MIX, strict=True)
     ]
     with compilations() as seen:
-        told = collect(engine, *asked)
+        received = collect(engine, *asked)
     assert seen == []
     plain = engine.generate([prompt for prompt, _ in asked], SamplingParams(max_tokens=TOKENS, temperature=0.0))
-    for (prompt, params), progress, unchanged in zip(asked, told, plain, strict=True):
+    for (prompt, params), progress, unchanged in zip(asked, received, plain, strict=True):
         tokens = [token for piece in progress for token in piece.tokens]
         assert tokens == greedy_by_torch(model, prompt, params)[0], params
         if params.logit_bias or params.repetition_penalty != 1 or params.presence_penalty:
@@ -85,32 +84,32 @@ def test_penalties_equal_torch_in_any_mix(
 def test_repetition_penalty_and_bias_equal_generate(
     model_of: Callable[[str], PreTrainedModel], engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """gemma3: the history also covers what a sliding window of 32 has forgotten."""
+    """gemma3: the history also covers tokens outside the sliding window of 32."""
     prompt, bias = prompt_of(60), {9: 4.0, 300: -100.0}
     ids = torch.tensor([prompt])
     options = {"repetition_penalty": 1.3, "sequence_bias": {(t,): b for t, b in bias.items()}, "do_sample": False}
-    want = model_of("gemma3").generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, **options)
+    expected = model_of("gemma3").generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=TOKENS, **options)
     params = SamplingParams(max_tokens=TOKENS, temperature=0.0, repetition_penalty=1.3, logit_bias=bias)
-    assert engine_of("gemma3").generate([prompt], params) == [want[0, len(prompt) :].tolist()]
+    assert engine_of("gemma3").generate([prompt], params) == [expected[0, len(prompt) :].tolist()]
 
 
 @pytest.mark.parametrize("top", [0, 1, 5])
 def test_logprobs_are_log_softmax_of_the_model(
     top: int, model_of: Callable[[str], PreTrainedModel], engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """Of the tokens made under a penalty, but of the distribution without it; neighbours that ask for none get none."""
+    """For tokens sampled with a penalty, but from the distribution without it; other requests get none."""
     params = SamplingParams(max_tokens=TOKENS, temperature=0.0, repetition_penalty=1.4, logprobs=top)
     prompt = prompt_of(20)
     asked = (prompt, params), (prompt_of(5), dataclasses.replace(params, logprobs=None))
-    told, neighbour = collect(engine_of("llama"), *asked)
+    received, neighbour = collect(engine_of("llama"), *asked)
     assert all(piece.logprobs == () for piece in neighbour)
     tokens, log_softmax = greedy_by_torch(model_of("llama"), prompt, params)
-    assert all(len(piece.logprobs) == len(piece.tokens) for piece in told)
-    logprobs = [logprob for piece in told for logprob in piece.logprobs]
+    assert all(len(piece.logprobs) == len(piece.tokens) for piece in received)
+    logprobs = [logprob for piece in received for logprob in piece.logprobs]
     assert len(logprobs) == TOKENS
-    for token, got, want in zip(tokens, logprobs, log_softmax, strict=True):
-        assert got.logprob == pytest.approx(float(want[token]), abs=1e-4)
-        best = want.topk(max(top, 1))
+    for token, got, expected in zip(tokens, logprobs, log_softmax, strict=True):
+        assert got.logprob == pytest.approx(float(expected[token]), abs=1e-4)
+        best = expected.topk(max(top, 1))
         assert [token for token, _ in got.top] == best.indices[:top].tolist()
         assert [value for _, value in got.top] == pytest.approx(best.values[:top].tolist(), abs=1e-4)
 
@@ -124,12 +123,12 @@ def test_a_seed_gives_the_same_text_with_penalties_too(engine_of: Callable[[str]
     alone = list(engine.stream(prompt_of(9), params))
     neighbours = {30: {"top_k": 9}, 4: {"top_p": 0.5}, 18: {"logprobs": 5}}
     crowd = [(prompt_of(n), SamplingParams(max_tokens=TOKENS, **options)) for n, options in neighbours.items()]
-    told = collect(engine, *crowd, (prompt_of(9), params))
-    assert [token for piece in told[-1] for token in piece.tokens] == alone
+    received = collect(engine, *crowd, (prompt_of(9), params))
+    assert [token for piece in received[-1] for token in piece.tokens] == alone
 
 
-def test_a_slot_keeps_nothing_of_the_conversation_before(engine_of: Callable[[str], ChatEngine]) -> None:
-    """What one conversation said is no repetition in the next one of its slot, which is shorter."""
+def test_a_slot_does_not_penalise_tokens_of_the_conversation_before(engine_of: Callable[[str], ChatEngine]) -> None:
+    """Tokens of one conversation do not count in the next one of its slot, which is shorter."""
     engine = engine_of("llama")
     params = SamplingParams(max_tokens=TOKENS, temperature=0.0, repetition_penalty=2.0, presence_penalty=2.0)
     fresh = engine.generate([prompt_of(7)], params)

@@ -1,6 +1,7 @@
 """Sampling on the device against transformers' logits processors, and the limits of SamplingParams."""
 
 import dataclasses
+import inspect
 import math
 from typing import Any
 
@@ -56,8 +57,20 @@ def by_transformers(logits: np.ndarray, prompt: list[int], answer: list[int], pa
     return torch.softmax(warpers(ids, scores), -1)[0].numpy()
 
 
+def by_sorting(logits: np.ndarray, temperature: float, top_k: int, top_p: float, min_p: float) -> np.ndarray:
+    """The reference in the docstring of `filtered_logits`, for one slot: probabilities after the cuts."""
+    scaled = logits / temperature
+    p = np.exp(scaled - scaled.max())
+    p = np.where(p >= np.sort(p)[-top_k], p, 0) if 0 < top_k < len(p) else p
+    descending = np.sort(p / p.sum())[::-1]
+    last = descending[np.argmax(np.cumsum(descending) >= top_p)]  # the first to reach top_p
+    p = np.where(p / p.sum() >= last, p, 0) if top_p < 1 else p
+    p = np.where(p >= min_p * p.max(), p, 0)
+    return p / p.sum()
+
+
 def random_params(random: np.random.Generator) -> SamplingParams:
-    """Each parameter is off half the time, so that slots with and without it meet in one batch."""
+    """Each parameter is off half the time, so that one batch has slots with and without it."""
 
     def maybe(value: Any, off: Any) -> Any:
         return value if random.random() < 0.5 else off
@@ -83,7 +96,7 @@ def distribution(logits: jax.Array, state: SamplerState, *history: jax.Array) ->
 
 @pytest.mark.parametrize("seed", range(30))
 def test_any_mix_of_parameters_equals_transformers(seed: int) -> None:
-    """Four slots with parameters, prompts and answers of their own; what lies beyond a conversation does not count."""
+    """Four slots with different parameters, prompts and answers; tokens beyond a conversation do not count."""
     random = np.random.default_rng(seed)
     logits = random.normal(0, 3, (4, VOCABULARY)).astype(np.float32)
     history = random.integers(0, VOCABULARY, (4, 60)).astype(np.int32)
@@ -93,11 +106,32 @@ def test_any_mix_of_parameters_equals_transformers(seed: int) -> None:
     got = distribution(logits, stack(*params), history, answer_from, length)
     for slot in range(4):
         prompt, answer = history[slot, : answer_from[slot]], history[slot, answer_from[slot] : length[slot]]
-        want = by_transformers(logits[slot], prompt.tolist(), answer.tolist(), params[slot])
-        np.testing.assert_allclose(got[slot], want, atol=1e-5, err_msg=str(params[slot]))
+        expected = by_transformers(logits[slot], prompt.tolist(), answer.tolist(), params[slot])
+        np.testing.assert_allclose(got[slot], expected, atol=1e-5, err_msg=str(params[slot]))
 
 
-def test_one_more_token_counts_like_a_history_that_has_it() -> None:
+@pytest.mark.parametrize("seed", range(10))
+def test_the_cuts_equal_the_reference_by_sorting(seed: int) -> None:
+    """32 slots with different cuts. Equal logits tie: tied tokens are kept or cut together."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(0, 3, (32, VOCABULARY)).astype(np.float32)
+    logits[::2] = np.round(logits[::2])
+    params = [random_params(random) for _ in logits]
+    got = np.asarray(jax.nn.softmax(jax.jit(filtered_logits)(logits, stack(*params))))
+    for row, result, p in zip(logits.astype(np.float64), got, params, strict=True):
+        expected = by_sorting(row, p.temperature, p.top_k, p.top_p, p.min_p)
+        np.testing.assert_allclose(result, expected, atol=1e-5, err_msg=str(p))
+
+
+def test_the_reference_is_the_one_in_the_docstring() -> None:
+    lines = [line.strip() for line in inspect.getsource(by_sorting).splitlines()]
+    documented = [line.strip() for line in inspect.getdoc(filtered_logits).splitlines() if line.startswith("    ")]
+    reference = [line for line in documented if line.startswith(("p =", "descending =", "last ="))]
+    assert len(reference) == 5
+    assert [line for line in lines if line in reference] == reference
+
+
+def test_an_added_token_counts_as_one_in_the_history() -> None:
     random = np.random.default_rng(3)
     history = random.integers(0, VOCABULARY, (4, 20)).astype(np.int32)
     start, length = np.array([1, 5, 9, 15]), np.array([5, 6, 15, 15])
@@ -107,8 +141,8 @@ def test_one_more_token_counts_like_a_history_that_has_it() -> None:
     jax.tree.map(np.testing.assert_array_equal, one_by_one, at_once)
 
 
-def test_draws_follow_the_distribution() -> None:
-    """20,000 draws at different positions with one seed: frequencies within five standard errors."""
+def test_samples_follow_the_distribution() -> None:
+    """20,000 samples at different positions with one seed: frequencies within five standard errors."""
     draws = 20_000
     logits = np.random.default_rng(1).normal(0, 1, (1, 8)).astype(np.float32)
     state = stack(SamplingParams(temperature=1.0, top_p=0.9, seed=5))
@@ -120,8 +154,8 @@ def test_draws_follow_the_distribution() -> None:
 
 
 def test_the_least_likely_tokens_can_be_drawn() -> None:
-    """Noise of 23 bits has eight values over 13.8 and ends at 16.6: of a vocabulary of 262,144, tokens below 1e-7
-    together never came up."""
+    """Noise of 23 bits has eight values above 13.8 and ends at 16.6: in a vocabulary of 262,144, tokens below 1e-7 in
+    total were never sampled."""
     key = sampler_state(SamplingParams(), 1).key[None]
     count = 1 << 25
     noise = np.asarray(jax.jit(lambda position: gumbel(key, position, count))(np.zeros(1, np.int32)))
@@ -132,13 +166,13 @@ def test_the_least_likely_tokens_can_be_drawn() -> None:
 
 def test_the_bits_are_those_of_jax() -> None:
     keys, counts = np.random.default_rng(0).integers(0, 2**32, (2, 2, 1000), np.uint32)
-    want = jax.vmap(threefry_2x32, in_axes=(1, 1), out_axes=1)(keys, counts)
-    np.testing.assert_array_equal(jax.jit(threefry)(*keys, *counts), want)
+    expected = jax.vmap(threefry_2x32, in_axes=(1, 1), out_axes=1)(keys, counts)
+    np.testing.assert_array_equal(jax.jit(threefry)(*keys, *counts), expected)
 
 
-def test_rows_are_independent() -> None:
-    """A row's token depends on its own logits, parameters, position and history only, to the last bit, whichever
-    branches its neighbours need; greedy rows are the argmax."""
+def test_slots_are_independent() -> None:
+    """A slot's token depends on its own logits, parameters, position and history only, to the last bit, whichever
+    branches other slots use; greedy slots give the argmax."""
     random = np.random.default_rng(2)
     logits = random.normal(0, 2, (64, VOCABULARY)).astype(np.float32)
     params = [dataclasses.replace(random_params(random), seed=i) for i in range(60)]
@@ -147,9 +181,9 @@ def test_rows_are_independent() -> None:
     history = random.integers(0, VOCABULARY, (64, 20)).astype(np.int32)
     seen = occurrences(True, history, np.full(64, 7), np.full(64, 20), VOCABULARY)
 
-    def draw(rows: np.ndarray) -> np.ndarray:
-        state, own = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (stack(*params), seen))
-        return np.asarray(sampled(logits[rows], state, positions[rows], own))
+    def draw(slots: np.ndarray) -> np.ndarray:
+        state, history = jax.tree.map(lambda leaf: np.asarray(leaf)[slots], (stack(*params), seen))
+        return np.asarray(sampled(logits[slots], state, positions[slots], history))
 
     sampled = jax.jit(sample)
     together = draw(np.arange(64))
@@ -167,8 +201,8 @@ def test_rows_are_independent() -> None:
         SamplingParams(top_k=1, repetition_penalty=10, presence_penalty=2, frequency_penalty=2, logit_bias={1: 0.1}),
     ],
 )
-def test_extremes_still_find_the_only_likely_token(logits: list[float], params: SamplingParams) -> None:
-    """Such values overflow or underflow float32 somewhere on the way; NaN would give token 0."""
+def test_extreme_values_still_give_the_only_likely_token(logits: list[float], params: SamplingParams) -> None:
+    """Such values overflow or underflow float32 in some step; NaN would give token 0."""
     state = stack(dataclasses.replace(params, seed=1))
     assert sample(np.array([logits], np.float32), state, np.array([4]), nothing_seen(1, 3)).tolist() == [1]
 
@@ -219,7 +253,7 @@ def test_bad_biases_are_rejected_in_one_short_line(bias: dict, says: str) -> Non
 
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "repetition_penalty", "max_tokens", "seed"])
 def test_huge_integers_are_rejected(field: str) -> None:
-    """They can't be converted to a float: the check for finite numbers used to raise OverflowError."""
+    """They can't be converted to a float: the check for finite numbers raised OverflowError."""
     with pytest.raises(RequestRejected) as error:
         SamplingParams(**{field: -(10**400)})
     assert len(str(error.value)) < 150
