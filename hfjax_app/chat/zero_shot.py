@@ -1,8 +1,8 @@
-"""Zero-shot classification: which of the labels that somebody types fits a text, by the chat model's probabilities.
+"""Zero-shot classification: which of the given labels fits a text, by the chat model's probabilities.
 
-A label's score is the sum of its tokens' log-probabilities as the answer to a question about the text, less the same
-sum where the text is empty: without that, common and short labels would always win (Zhao et al., "Calibrate Before
-Use", arXiv:2102.09690). Does not compute: `label_scores.py` does, beside running conversations.
+A label's score is the sum of its tokens' log-probabilities as the answer to a question about the text, minus the same
+sum for an empty text. Without the subtraction, common and short labels would always win (Zhao et al., "Calibrate Before
+Use", arXiv:2102.09690). Does not compute: `label_scores.py` does, while conversations run.
 """
 
 import threading
@@ -22,10 +22,10 @@ Labels = tuple[str, ...]
 
 
 class ZeroShot:
-    """Texts and labels -> probabilities, on the weights of a chat engine. Thread-safe: callers take turns.
+    """Texts and labels -> probabilities, with the weights of a chat engine. Thread-safe: a lock serialises the calls.
 
     Args:
-        engine: a chat engine with a tokenizer; it may serve meanwhile.
+        engine: a chat engine with a tokenizer; it may serve at the same time.
 
     Raises:
         ModelUnavailable: the engine has no tokenizer, or the model has recurrent layers.
@@ -37,16 +37,16 @@ class ZeroShot:
         self._format = ChatFormat(engine.tokenizer)
         self._label_scores = LabelScores(engine.runner)
         self.prompt_tokens = self._label_scores.prompt_tokens
-        self._turn = threading.Lock()
-        self._of_no_text = lru_cache(maxsize=64)(lambda labels: self._scores("", labels))
+        self._lock = threading.Lock()
+        self._empty_text_scores = lru_cache(maxsize=64)(lambda labels: self._scores("", labels))
 
     def compile(self, programs: Programs) -> None:
-        """Compile the program; before that, nothing can be classified."""
+        """Compile the program; required before `classify`."""
         self._label_scores.compile(programs)
 
     def run_once(self) -> None:
-        """Take the time of a compiled program's first run, so that no visitor waits for it."""
-        with self._turn:
+        """Run the compiled program once: the first run is slow, and no visitor should wait for it."""
+        with self._lock:
             self._label_scores([0], [[0]])
 
     def classify(self, text: str, labels: list[str]) -> dict[str, float]:
@@ -59,25 +59,26 @@ class ZeroShot:
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed.
-            ModelUnavailable: the model's scores are no numbers.
+            ModelUnavailable: the model's scores are NaN or infinite.
         """
         checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS)
         names = self._checked(labels)
-        with self._turn:
-            scores = self._scores(text, names) - self._of_no_text(names)
+        with self._lock:
+            scores = self._scores(text, names) - self._empty_text_scores(names)
         if not np.isfinite(scores).all():
-            raise ModelUnavailable("the chat model's scores of these labels are no numbers (NaN or infinite)")
+            raise ModelUnavailable("the chat model's scores of these labels are not numbers (NaN or infinite)")
         shares = np.exp(scores - scores.max())
         return dict(zip(names, (shares / shares.sum()).tolist(), strict=True))
 
     def log_probabilities(self, text: str, labels: list[str]) -> list[float]:
         """Each label's sum of log-probabilities, not calibrated; `text` may be empty. Raises: as `classify`."""
         checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS, may_be_blank=True)
-        with self._turn:
-            return self._scores(text, self._checked(labels)).tolist()
+        with self._lock:
+            scores: list[float] = self._scores(text, self._checked(labels)).tolist()
+        return scores
 
     def prompt(self, text: str, labels: Labels) -> list[int]:
-        """The question's token ids, up to where the model would answer."""
+        """The token ids of the question, up to the start of the model's answer."""
         question = f"Text: {text}\n\nWhich of these labels fits the text: {', '.join(labels)}? Answer with the label."
         return self._format.encode([{"role": "user", "content": question}])
 
@@ -99,7 +100,7 @@ class ZeroShot:
         return names
 
     def _scores(self, text: str, labels: Labels) -> np.ndarray:
-        """float64 [labels]; the caller has the turn."""
+        """float64 [labels]; call with the lock held."""
         question = self.prompt(text, labels)
         if len(question) > self.prompt_tokens:
             raise RequestRejected(

@@ -1,4 +1,4 @@
-"""Labels judged by a chat model: against torch token by token, beside running streams, and bad labels."""
+"""Zero-shot labels: scores compared with torch token by token, running streams left alone, and bad labels."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ TEXT = "The model of the turn is end it."
 
 
 @pytest.fixture(scope="module", params=["llama", "gemma3"])
-def judge(
+def zero_shot_setup(
     request: pytest.FixtureRequest,
     engine_of: Callable[[str], ChatEngine],
     model_of: Callable[[str], PreTrainedModel],
@@ -34,9 +34,9 @@ def torch_sum(model: PreTrainedModel, prompt: list[int], label: list[int]) -> fl
     return sum(float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(label))
 
 
-def test_sums_equal_torch(judge: tuple[ZeroShot, ChatEngine, PreTrainedModel]) -> None:
-    """Of labels of several lengths, with a text and without; typed special tokens stay text."""
-    zero_shot, _, model = judge
+def test_sums_equal_torch(zero_shot_setup: tuple[ZeroShot, ChatEngine, PreTrainedModel]) -> None:
+    """Labels of several lengths, with a text and without; typed special tokens stay text."""
+    zero_shot, _, model = zero_shot_setup
     names = tuple(LABELS[:3])
     for text in (TEXT, ""):
         got = zero_shot.log_probabilities(text, LABELS[:3])
@@ -45,9 +45,9 @@ def test_sums_equal_torch(judge: tuple[ZeroShot, ChatEngine, PreTrainedModel]) -
     assert len(zero_shot.label_tokens("<end_of_turn>")) > 1
 
 
-def test_probabilities_are_calibrated(judge: tuple[ZeroShot, ChatEngine, PreTrainedModel]) -> None:
+def test_probabilities_are_calibrated(zero_shot_setup: tuple[ZeroShot, ChatEngine, PreTrainedModel]) -> None:
     """softmax of the difference to the empty text, in the order given; one call compiles nothing."""
-    zero_shot, _, _ = judge
+    zero_shot, _, _ = zero_shot_setup
     scores = zero_shot.classify(TEXT, LABELS[:3])
     difference = np.subtract(zero_shot.log_probabilities(TEXT, LABELS[:3]), zero_shot.log_probabilities("", LABELS[:3]))
     assert list(scores) == LABELS[:3]
@@ -55,9 +55,9 @@ def test_probabilities_are_calibrated(judge: tuple[ZeroShot, ChatEngine, PreTrai
     assert list(scores.values()) == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_streams_are_not_disturbed(judge: tuple[ZeroShot, ChatEngine, PreTrainedModel], compilations) -> None:
-    """A conversation that runs meanwhile gets the tokens that it gets alone; the engine sees no request."""
-    zero_shot, engine, _ = judge
+def test_streams_are_not_disturbed(zero_shot_setup: tuple[ZeroShot, ChatEngine, PreTrainedModel], compilations) -> None:
+    """A conversation that runs at the same time gets the tokens that it gets alone; the engine gets no request."""
+    zero_shot, engine, _ = zero_shot_setup
     params = SamplingParams(max_tokens=60, temperature=0.0)
     prompt = engine.tokenizer.encode("What is the name of the turn?")
     [alone] = engine.generate([prompt], params)
@@ -90,9 +90,9 @@ def test_streams_are_not_disturbed(judge: tuple[ZeroShot, ChatEngine, PreTrained
     ],
 )
 def test_bad_requests(
-    judge: tuple[ZeroShot, ChatEngine, PreTrainedModel], text: object, labels: object, says: str
+    zero_shot_setup: tuple[ZeroShot, ChatEngine, PreTrainedModel], text: object, labels: object, says: str
 ) -> None:
-    zero_shot, _, _ = judge
+    zero_shot, _, _ = zero_shot_setup
     with pytest.raises(RequestRejected, match=says):
         zero_shot.classify(text, labels)
     assert sum(zero_shot.classify("x", ["a", "b"]).values()) == pytest.approx(1)
