@@ -1,4 +1,7 @@
-"""The assistant: messages in, a streamed answer out. The chat backend as the studio and the command line see it."""
+"""The assistant: takes messages and streams the answer. The studio, the API and the command line use it.
+
+Does not compute: the engine does.
+"""
 
 import asyncio
 import contextlib
@@ -22,20 +25,20 @@ HEARTBEAT_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A moment of an answer.
+    """The state of an answer at one moment.
 
     Args:
         text: the whole answer so far.
         finish_reason: None while running, then "stop", "length" or "context" (the context is full).
-        place: place in the waiting line; 0 when being served.
+        place: place in the queue; 0 while being served.
         dropped_messages: how many of the oldest messages were left out so that the conversation fits.
         prompt_tokens: tokens of the prompt, template included.
-        reused_tokens: how many of them were still in the cache, from an earlier turn or somebody else's.
+        reused_tokens: prompt tokens that were still in the cache, from this or another conversation.
         drafted_tokens: tokens that were drafted from the conversation and verified several at once.
-        accepted_tokens: how many of them were right.
+        accepted_tokens: drafted tokens that were accepted.
         tokens: tokens made so far.
         ttft_s: seconds from the request to its first token; None before.
-        tokens_per_s: tokens a second after the first one; None before the second.
+        tokens_per_s: tokens per second after the first one; None before the second.
     """
 
     text: str
@@ -55,8 +58,8 @@ class ChatAssistant:
     """Conversations with the model of an engine.
 
     Args:
-        engine: with a tokenizer; started before anything is answered.
-        zero_shot: judges labels with the same model, where it can.
+        engine: has a tokenizer; must be started before `reply`.
+        zero_shot: classifies texts with the same model; None if the model can't.
 
     Raises:
         ModelUnavailable: the engine has no tokenizer.
@@ -74,18 +77,18 @@ class ChatAssistant:
 
     @property
     def broken(self) -> str | None:
-        """Why nobody can be answered any more; None while the engine runs."""
-        return None if self.engine.alive else f"the chat engine is not running: {self.engine.why}"
+        """Why the assistant can't answer any more; None while the engine runs."""
+        return None if self.engine.alive else f"the chat engine is not running: {self.engine.stop_reason}"
 
     def check(self, messages: list[dict[str, str]], params: SamplingParams, *, system_prompt: str = "") -> None:
-        """Raise RequestRejected as `reply` would, also before the engine is started: compiling may take minutes."""
+        """Raise RequestRejected as `reply` would; works before the engine is started, since that may take minutes."""
         prompt, _ = self._fitted(messages, params, system_prompt)
         self.engine.check(prompt, params)
 
     def _fitted(
         self, messages: list[dict[str, str]], params: SamplingParams, system_prompt: str
     ) -> tuple[list[int], int]:
-        """The prompt, and how many of the oldest messages it leaves out."""
+        """The prompt, and the number of the oldest messages that it leaves out."""
         turns = checked_messages(messages)
         checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         room = min(params.max_tokens, self.engine.context // 4)
@@ -101,20 +104,20 @@ class ChatAssistant:
     ) -> AsyncGenerator[Reply, None]:
         """Answer the last message.
 
-        Yields a Reply as soon as the request is accepted, with every chunk of tokens, and at least twice a second while
-        nothing is new, so that a caller notices a closed connection. Closing or cancelling the generator frees the slot
-        within one decode chunk. The oldest turns are dropped where the conversation leaves less than a quarter of the
+        Yields a Reply as soon as the request is accepted, with every chunk of tokens, and at least twice a second
+        between chunks, so that a caller notices a closed connection. Closing or cancelling the generator frees the slot
+        within one decode chunk. The oldest turns are dropped if the conversation leaves less than a quarter of the
         context for the answer.
 
         Args:
             messages: [{"role": "user" or "assistant", "content": text}, ...], the last one the user's.
             params: sampling parameters.
-            system_prompt: instructions ahead of the conversation; may be empty.
+            system_prompt: instructions before the conversation; may be empty.
             stop: the answer ends before the first of these strings.
 
         Raises:
             RequestRejected: text or parameters out of range; nothing was computed.
-            EngineStopped: the engine is not running, or stopped on the way.
+            EngineStopped: the engine is not running, or stopped before the answer was finished.
         """
         stops = StopStrings(checked_stop(stop))
         prompt, dropped = self._fitted(messages, params, system_prompt)
@@ -123,11 +126,12 @@ class ChatAssistant:
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
 
         def deliver(progress: Progress) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+            with contextlib.suppress(RuntimeError):  # the event loop is closed: the client has left
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
         detokenizer = Detokenizer(self.engine.tokenizer)
-        text, tokens, reused, drafted, accepted, first_at = "", 0, 0, 0, 0, None
+        text, tokens, reused, drafted, accepted = "", 0, 0, 0, 0
+        first_at: float | None = None
         started = time.perf_counter()
         ticket = self.engine.submit(prompt, params, deliver)
         try:
@@ -144,6 +148,7 @@ class ChatAssistant:
                 finish_reason = "stop" if stops.found else progress.finish_reason
                 if progress.finished and not stops.found:
                     text += stops.held_back
+                decoding_s = 0.0 if first_at is None else now - first_at
                 yield Reply(
                     text=text,
                     finish_reason=finish_reason,
@@ -155,12 +160,12 @@ class ChatAssistant:
                     accepted_tokens=accepted,
                     tokens=tokens,
                     ttft_s=None if first_at is None else first_at - started,
-                    tokens_per_s=(tokens - 1) / (now - first_at) if tokens > 1 and now > first_at else None,
+                    tokens_per_s=(tokens - 1) / decoding_s if tokens > 1 and decoding_s > 0 else None,
                 )
                 if finish_reason is not None:
                     return
                 try:
-                    # Not wait_for: in Python 3.11 it drops a cancellation that comes together with its result.
+                    # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with its result.
                     async with asyncio.timeout(HEARTBEAT_S):
                         progress = await inbox.get()
                 except TimeoutError:

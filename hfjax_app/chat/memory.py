@@ -1,4 +1,7 @@
-"""What a chat model needs of each device, by arithmetic on shapes, and the refusal where a device hasn't got it."""
+"""How much memory a chat model takes on each device, computed from shapes, and the error when a device has too little.
+
+Does not measure: the compiler's figures are in plan.py.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -11,7 +14,7 @@ import jax.numpy as jnp
 from transformers import PreTrainedModel
 
 from hfjax_app.chat.model.buckets import length_buckets, slot_buckets
-from hfjax_app.chat.model.kv_cache import WITH_ROWS
+from hfjax_app.chat.model.kv_cache import WITH_POSITIONS
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
 
@@ -20,33 +23,34 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class SlotMemory:
-    """Bytes of slots' cache on each device, for any number of slots and any context up to the one that was asked for.
+    """Bytes of the slots' cache on each device, for any number of slots and any context up to the runner's.
 
     Args:
-        states: of one slot, however long it is.
-        rows: of one row of one slot, with how many rows there are at most: of a ring, or None: as the context.
+        states: bytes of one slot that do not depend on the length.
+        positions: pairs: bytes of one position of one slot, and how many positions a ring has at most; None: as many as
+            the context.
     """
 
     states: int
-    rows: tuple[tuple[int, int | None], ...]
+    positions: tuple[tuple[int, int | None], ...]
 
     def cache(self, slots: int, context: int) -> int:
         return slots * self._first(context, context)
 
     def copied(self, slots: int, context: int, buckets: tuple[int, ...] | None = None) -> int:
-        """Of the largest part of the cache that a program copies, see `buckets.py`: all but one work on copies.
+        """Bytes of the largest copy that a program makes of a part of the cache, see `buckets.py`.
 
         Args:
-            slots, context: of all slots.
-            buckets: numbers of slots that decode programs are for; None: those of so many slots.
+            slots, context: of the whole cache.
+            buckets: numbers of slots that decode programs are compiled for; None: the default for so many slots.
         """
         counts = {1, *(buckets or slot_buckets(slots))}
-        parts = {(count, rows) for count in counts for rows in length_buckets(context)} - {(slots, context)}
-        return max((count * self._first(rows, context) for count, rows in parts), default=0)
+        parts = {(count, length) for count in counts for length in length_buckets(context)} - {(slots, context)}
+        return max((count * self._first(length, context) for count, length in parts), default=0)
 
-    def _first(self, rows: int, context: int) -> int:
-        """One slot's first rows."""
-        return self.states + sum(size * min(rows, context if most is None else most) for size, most in self.rows)
+    def _first(self, length: int, context: int) -> int:
+        """Bytes of the first positions of one slot."""
+        return self.states + sum(size * min(length, context if most is None else most) for size, most in self.positions)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +60,9 @@ class MemoryEstimate:
     Args:
         weights: with buffers.
         cache: of all slots.
-        copied: of the cache, while a program of some of the slots or rows runs.
+        copied: of the cache, while a program for some of the slots or positions runs.
         read: of the weights, for one decoding step: all but an embedding that is only looked up.
-        slot: what cache and copies are for other numbers of slots and tokens.
+        slot: gives cache and copies for other numbers of slots and tokens.
     """
 
     weights: int
@@ -69,7 +73,7 @@ class MemoryEstimate:
 
     @property
     def held(self) -> int:
-        """All that must have room at once, as far as shapes say."""
+        """Bytes that must fit at the same time, as far as shapes tell."""
         return self.weights + self.cache + self.copied
 
 
@@ -77,8 +81,8 @@ def largest_fitting(slots: int, context: int, fits: Callable[[int, int], bool]) 
     """The most slots below `slots`, and the longest context below `context` (a multiple of 64), that fit; 0 for none.
 
     Args:
-        slots, context: what doesn't fit.
-        fits: whether so many slots of so many tokens do.
+        slots, context: a size that does not fit.
+        fits: whether so many slots of so many tokens fit.
     """
     fewer, shorter = range(slots - 1, 0, -1), range((context - 1) // 64 * 64, 0, -64)
     return (
@@ -88,11 +92,11 @@ def largest_fitting(slots: int, context: int, fits: Callable[[int, int], bool]) 
 
 
 def estimate_memory(runner: ModelRunner, model: PreTrainedModel) -> MemoryEstimate:
-    """The need of a runner, whose weights may be shapes.
+    """The memory that a runner takes; its weights may be shapes.
 
     Args:
         runner: its weights have shardings.
-        model: with the names that the weights have.
+        model: has the names of the weights.
     """
     slot = _slot_memory(runner)
     weights = sum(map(_held, runner.weights.values()))
@@ -105,54 +109,55 @@ def estimate_memory(runner: ModelRunner, model: PreTrainedModel) -> MemoryEstima
     )
 
 
-def check_memory(name: str, need: MemoryEstimate, *, memory: int | None, slots: int, context: int) -> None:
-    """Refuse a model that its devices can't hold, before anything of it is loaded.
+def check_memory(name: str, estimate: MemoryEstimate, *, memory: int | None, slots: int, context: int) -> None:
+    """Refuse a model that does not fit its devices, before anything of it is loaded.
 
     Args:
-        name: what the user called the model.
-        memory: bytes that each device has; None where nobody knows.
-        slots, context: what `need` is for.
+        name: the model as the user named it.
+        estimate: for these slots and this context.
+        memory: bytes that each device has; None: unknown.
+        slots, context: sizes of the cache.
 
     Raises:
-        ModelUnavailable: what it needs, what there is, and what would fit.
+        ModelUnavailable: the memory required, the memory there is, and what would fit.
     """
-    if memory is None or need.held <= memory:
+    if memory is None or estimate.held <= memory:
         return
 
     def fits(slots: int, context: int) -> bool:
-        return need.weights + need.slot.cache(slots, context) + need.slot.copied(slots, context) <= memory
+        return estimate.weights + estimate.slot.cache(slots, context) + estimate.slot.copied(slots, context) <= memory
 
     fitting, tokens = largest_fitting(slots, context, fits)
     ways = [f"slots = {fitting}"] if fitting else []
     ways += [f"context = {tokens}"] if tokens else []
     ways += ["quantize = int8", "more devices", "a smaller model"]
     raise ModelUnavailable(
-        f"chat model {name!r} needs {need.weights / GIB:.1f} GiB for weights, {need.cache / GIB:.1f} GiB for {slots} "
-        f"slots of {context} tokens and {need.copied / GIB:.1f} GiB for copies of some of them on each device, which "
-        f"has {memory / GIB:.1f} GiB; what may fit: " + ", ".join(ways)
+        f"chat model {name!r} needs {estimate.weights / GIB:.1f} GiB for weights, {estimate.cache / GIB:.1f} GiB for "
+        f"{slots} slots of {context} tokens and {estimate.copied / GIB:.1f} GiB for copies of some of them on each "
+        f"device, which has {memory / GIB:.1f} GiB; what may fit: " + ", ".join(ways)
     )
 
 
 def _slot_memory(runner: ModelRunner) -> SlotMemory:
-    states, rows = 0, Counter[int | None]()
+    states, positions = 0, Counter[int | None]()
     for spec, layer in zip(runner.decoder.specs, runner.cache_shape, strict=True):
         for name, leaf in layer.items():
             size = _held(leaf) // runner.slots
-            if name in WITH_ROWS:
-                rows[None if spec.window is None else spec.rows] += size // spec.rows
+            if name in WITH_POSITIONS:
+                positions[None if spec.window is None else spec.positions] += size // spec.positions
             else:
                 states += size
-    return SlotMemory(states=states, rows=tuple((size, most) for most, size in rows.items()))
+    return SlotMemory(states=states, positions=tuple((size, most) for most, size in positions.items()))
 
 
 def _only_looked_up(model: PreTrainedModel, weights: Mapping[str, Any]) -> list[str]:
-    """The input embedding, unless the output layer reads the same array; int8 gives a tied one an array of its own."""
+    """The input embedding, unless the output layer reads the same array; with int8 a tied output layer has its own."""
     names = {module: f"{name}.weight" for name, module in model.named_modules()}
     embedding, output = names.get(model.get_input_embeddings()), names.get(model.get_output_embeddings())
-    return [embedding] if {embedding, output} <= weights.keys() else []
+    return [embedding] if embedding is not None and {embedding, output} <= weights.keys() else []
 
 
-def _held(array: jax.ShapeDtypeStruct) -> int:
+def _held(array: jax.Array | jax.ShapeDtypeStruct) -> int:
     """Bytes of an array on each device."""
-    shape = array.shape if array.sharding is None else array.sharding.shard_shape(array.shape)
-    return prod(shape) * jnp.dtype(array.dtype).itemsize
+    shape: tuple[int, ...] = array.shape if array.sharding is None else array.sharding.shard_shape(array.shape)
+    return prod(shape) * int(jnp.dtype(array.dtype).itemsize)

@@ -1,6 +1,6 @@
-"""What a chat model needs of each device: programs compiled from its config, for devices that need not be here.
+"""The memory and the programs of a chat model, compiled from its config for devices that may be absent.
 
-Reads no weights. Does not judge whether that is too much: `planning/` does.
+Reads no weights. Does not decide whether a model fits: `planning/` does.
 """
 
 import os
@@ -27,29 +27,29 @@ from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 
 @dataclass(frozen=True, kw_only=True)
 class ChatPlan(ModelPlan):
-    """A chat model on some devices. `need` follows from shapes, the rest from the compiler."""
+    """A chat model on some devices. `memory` is computed from shapes, the rest comes from the compiler."""
 
-    need: MemoryEstimate
+    memory: MemoryEstimate
 
 
 class ChatPlanner:
-    """One chat model's config, looked at without its weights.
+    """Plans one chat model from its config, without its weights.
 
     Args:
         source: a folder or a hub id.
-        slots, context: as ChatEngine takes them.
+        slots, context: as for ChatEngine.
         dtype: "float32", "bfloat16" or "float16".
-        quantize: "int8" for int8 weights in the linear layers, or "none".
-        speculation: whether the app may draft, which takes programs of its own.
-        on_one_cpu: whether the only device is a CPU, which has programs of its own.
-        kept: whether there weights that are bfloat16 in the files stay so beside float32.
+        quantize: a name of `runtime/transforms.py` QUANTIZATIONS ("int8": linear layers in int8), or "none".
+        speculation: whether the app may draft, which adds programs.
+        on_one_cpu: whether the only device is a CPU, which gets other programs.
+        kept: whether, on one CPU, weights that are bfloat16 in the files stay bfloat16 beside float32 activations.
 
     Raises:
-        ModelUnavailable: no such model, or its architecture can't run, and why.
+        ModelUnavailable: there is no such model, or its architecture can't run, and why.
         RequestRejected: the context is longer than the model's positions.
 
     Attributes:
-        facts: from the config.
+        facts: read from the config.
     """
 
     def __init__(
@@ -68,12 +68,12 @@ class ChatPlanner:
         self._on_one_cpu = on_one_cpu
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
         self._kept, self._saved = on_one_cpu and kept, saved_dtype(source)
-        self._needs: dict[int, MemoryEstimate] = {}
+        self._estimates: dict[int, MemoryEstimate] = {}
         try:
             template = load(AutoTokenizer.from_pretrained, source).chat_template is not None
         except NoTokenizer:
             template = None
-        whole = self.need(1)  # refuses what can't run before anything is compiled
+        whole = self.estimate(1)  # raises for what can't run before anything is compiled
         stays = self._kept and dtype == "float32" and self._saved == torch.bfloat16
         held = f"bfloat16, computed in {dtype}" if stays else dtype
         self.facts = Facts(
@@ -101,23 +101,23 @@ class ChatPlanner:
 
     @staticmethod
     def _label_scores(runner: ModelRunner) -> LabelScores | None:
-        """None where the app would do without."""
+        """None where the app works without zero-shot classification."""
         try:
             return LabelScores(runner)
         except ModelUnavailable:
             return None
 
-    def need(self, devices: int) -> MemoryEstimate:
-        """What each of so many devices has to hold."""
-        if devices not in self._needs:
+    def estimate(self, devices: int) -> MemoryEstimate:
+        """The memory that the model takes on each of so many devices."""
+        if devices not in self._estimates:
             mesh = None if self._on_one_cpu else AbstractMesh((devices,), (AXIS,))
-            self._needs[devices] = estimate_memory(self._runner(mesh), self.model)
-        return self._needs[devices]
+            self._estimates[devices] = estimate_memory(self._runner(mesh), self.model)
+        return self._estimates[devices]
 
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ChatPlan:
-        """Compile every program for these devices; reports come as each is ready."""
+        """Compile every program for these devices; `on_report` is called as each is ready."""
         mesh = None if self._on_one_cpu else mesh_of(devices)
         programs = Programs(on_report, mesh, planned=True)
         runner, too_large = self._runner(mesh), None
@@ -127,11 +127,11 @@ class ChatPlanner:
                 scores.compile(programs)
         except ProgramTooLarge as error:
             too_large = str(error)
-        need = self.need(len(devices))
+        estimate = self.estimate(len(devices))
         return ChatPlan(
-            weights=need.weights,
-            resident=max([need.weights + need.cache, *(report.arguments for report in programs.reports)]),
+            weights=estimate.weights,
+            resident=max([estimate.weights + estimate.cache, *(report.arguments for report in programs.reports)]),
             programs=tuple(programs.reports),
             too_large=too_large,
-            need=need,
+            memory=estimate,
         )

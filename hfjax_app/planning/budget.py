@@ -55,13 +55,13 @@ def _need(planner: Planner, devices: int) -> int:
     """Bytes on the first of so many devices."""
     if not isinstance(planner, ChatPlanner):
         return planner.weights
-    return planner.need(devices).held
+    return planner.estimate(devices).held
 
 
 def _advice(chat: Planner | None, here: Topology, peak: int) -> Advice:
     """What would fit where `peak` bytes on the first device are too many."""
     if not isinstance(chat, ChatPlanner):
         return Advice(slots=0, context=0, topology=larger(here, lambda devices: peak))
-    need = chat.need(here.devices)
-    footprint = ChipMemory(need=need, resident=need.weights + need.cache, decoding=need.copied)
-    return advise(footprint, here, chat.slots, chat.context, chat.need, beside=peak - need.held)
+    estimate = chat.estimate(here.devices)
+    footprint = ChipMemory(estimate=estimate, resident=estimate.weights + estimate.cache, decoding=estimate.copied)
+    return advise(footprint, here, chat.slots, chat.context, chat.estimate, beside=peak - estimate.held)

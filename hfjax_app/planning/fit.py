@@ -14,13 +14,13 @@ class ChipMemory:
     """A chat model's bytes on each chip.
 
     Args:
-        need: by arithmetic.
+        estimate: by arithmetic.
         resident: arrays that stay (weights, cache, state), with the padding of the chip's layouts.
-        decoding: the largest temporary of the programs that copy slots' rows to decode them.
+        decoding: the largest temporary of the programs that copy slots' caches to decode them.
         others: the largest temporary of the others.
     """
 
-    need: MemoryEstimate
+    estimate: MemoryEstimate
     resident: int
     decoding: int
     others: int = 0
@@ -80,34 +80,34 @@ def advise(
     topology: Topology,
     slots: int,
     context: int,
-    need_on: Callable[[int], MemoryEstimate],
+    estimate_on: Callable[[int], MemoryEstimate],
     *,
     beside: int = 0,
 ) -> Advice:
-    """Arithmetic on the compiled figures: the cache and the copies of its rows follow from slots and context, the rest
+    """Arithmetic on the compiled figures: the cache and the copies of its parts follow from slots and context, the rest
     is taken as it is.
 
     Args:
         footprint: what was compiled, for these slots and this context.
         topology: where it doesn't fit.
         slots, context: what was asked for.
-        need_on: what each of so many devices would have to hold.
+        estimate_on: what each of so many devices would have to hold.
         beside: bytes that the other models take on the first chip, which they have to themselves nowhere.
     """
-    need = footprint.need
-    padding = footprint.resident / max(1, need.weights + need.cache)  # layouts of the chip, rounded up
-    more = max(0, footprint.decoding - need.copied * padding)  # what decoding takes besides the copies
+    estimate = footprint.estimate
+    padding = footprint.resident / max(1, estimate.weights + estimate.cache)  # layouts of the chip, rounded up
+    more = max(0, footprint.decoding - estimate.copied * padding)  # what decoding takes besides the copies
 
-    def peak(need: MemoryEstimate, slots: int, context: int) -> float:
-        copied = need.slot.copied(slots, context) * padding
-        held = (need.weights + need.slot.cache(slots, context)) * padding
+    def peak(estimate: MemoryEstimate, slots: int, context: int) -> float:
+        copied = estimate.slot.copied(slots, context) * padding
+        held = (estimate.weights + estimate.slot.cache(slots, context)) * padding
         return held + max(footprint.others, copied + more) + beside
 
-    fewer, shorter = largest_fitting(slots, context, lambda *size: fits(peak(need, *size), topology))
+    fewer, shorter = largest_fitting(slots, context, lambda *size: fits(peak(estimate, *size), topology))
     return Advice(
         slots=fewer,
         context=shorter,
-        topology=larger(topology, lambda devices: peak(need_on(devices), slots, context)),
+        topology=larger(topology, lambda devices: peak(estimate_on(devices), slots, context)),
     )
 
 

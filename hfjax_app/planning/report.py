@@ -94,7 +94,7 @@ def as_json(report: Report) -> dict[str, Any]:
             }
             for planned in report.models
         },
-        **{planned.kind: asdict(planned.plan) for planned in report.models if planned.plan is not None},
+        **{planned.kind: _as_dict(planned.plan) for planned in report.models if planned.plan is not None},
         "peak_bytes_per_chip": report.peak,
         "fits": report.fits,
         "advice": None if advice is None else asdict(advice),
@@ -102,6 +102,16 @@ def as_json(report: Report) -> dict[str, Any]:
         if floor is None
         else {**asdict(floor), "tokens_per_s_per_user": floor.per_user, "tokens_per_s_in_all": floor.in_all},
     }
+
+
+def _as_dict(plan: ModelPlan) -> dict[str, Any]:
+    """A plan's fields, with the keys that a chat model's memory has in the JSON report."""
+    found = asdict(plan)
+    if isinstance(plan, ChatPlan):
+        found["need"] = found.pop("memory")
+        slot = found["need"]["slot"]
+        slot["rows"] = slot.pop("positions")
+    return found
 
 
 def as_text(report: Report) -> str:
@@ -140,7 +150,7 @@ def _table(report: Report) -> Iterator[str]:
 
 def _verdict(report: Report, peak: int) -> Iterator[str]:
     for planned, plan in zip(report.models, report.plans, strict=True):
-        cache = f", KV cache {_size(plan.need.cache)}" if isinstance(plan, ChatPlan) else ""
+        cache = f", KV cache {_size(plan.memory.cache)}" if isinstance(plan, ChatPlan) else ""
         yield f"{planned.kind}: weights {_size(plan.weights)}{cache}, with padding and temporaries {_size(plan.peak)}"
     topology, floor = report.topology, report.floor
     if len(report.models) > 1:

@@ -98,7 +98,7 @@ def plan_together(
             advice = _advice(planners, plans, topology)
         chat, plan = planners.get("chat"), plans.get("chat")
         if isinstance(chat, ChatPlanner) and isinstance(plan, ChatPlan):
-            floor = decode_floor(plan.need.read, plan.need.cache, chat.slots, topology)
+            floor = decode_floor(plan.memory.read, plan.memory.cache, chat.slots, topology)
     return Report(topology=topology, models=planned, advice=advice, floor=floor)
 
 
@@ -126,7 +126,7 @@ def _advice(planners: Mapping[str, Planner], plans: Mapping[str, ModelPlan], top
     if not isinstance(chat, ChatPlanner) or not isinstance(plan, ChatPlan):
         return Advice(slots=0, context=0, topology=larger(topology, lambda devices: beside))
 
-    return advise(footprint_of(plan), topology, chat.slots, chat.context, chat.need, beside=beside)
+    return advise(footprint_of(plan), topology, chat.slots, chat.context, chat.estimate, beside=beside)
 
 
 def footprint_of(plan: ChatPlan) -> ChipMemory:
@@ -141,5 +141,5 @@ def footprint_of(plan: ChatPlan) -> ChipMemory:
 
     decoding = largest(decodes=True)
     if plan.too_large or not decoding:
-        decoding = max(decoding, plan.need.copied)
-    return ChipMemory(need=plan.need, resident=plan.resident, decoding=decoding, others=largest(decodes=False))
+        decoding = max(decoding, plan.memory.copied)
+    return ChipMemory(estimate=plan.memory, resident=plan.resident, decoding=decoding, others=largest(decodes=False))

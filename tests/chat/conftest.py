@@ -1,4 +1,4 @@
-"""Tiny random-weight chat models, made on the spot."""
+"""Tiny chat models with random weights, made by the tests."""
 
 from collections.abc import Callable, Iterator
 
@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Pr
 
 from hfjax_app.chat import ChatEngine
 
-# No end token: `generate` would stop there, and lengths are to be compared.
+# No end token: `generate` would stop there, and the tests compare lengths.
 SMALL = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -40,7 +40,7 @@ TEMPLATE = (
 
 
 def make_model(architecture: str) -> PreTrainedModel:
-    """Normal weights of std 0.15, so that greedy tokens are diverse and equality means something."""
+    """Normal weights of std 0.15, so that greedy tokens are diverse and equality is meaningful."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS[architecture](), dtype=torch.float32).eval()
     with torch.no_grad():
@@ -87,7 +87,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def engine_of(
     model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
 ) -> Iterator[Callable[[str], ChatEngine]]:
-    """Started engines of 4 slots and 256 tokens that never draft, shared by the tests; none of them stops one."""
+    """Started engines of 4 slots and 256 tokens that never draft, shared by the tests; no test stops one."""
     started: dict[str, ChatEngine] = {}
 
     def get(architecture: str) -> ChatEngine:
@@ -103,4 +103,4 @@ def engine_of(
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_quickly(quick_compiler: None) -> None:
-    """The embedded models are compiled as the app compiles; here it is about what is computed, not how fast."""
+    """These tests check results, not speed. Only the embedded models are compiled as in the app."""

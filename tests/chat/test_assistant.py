@@ -1,4 +1,4 @@
-"""The assistant on a real engine: streaming, figures, limits, and slots freed when its generator is left."""
+"""The assistant on a real engine: streaming, figures, limits, and slots freed when its generator is closed."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ async def collect(replies: AsyncIterator[Reply]) -> list[Reply]:
     return [reply async for reply in replies]
 
 
-class Hurried(selectors.DefaultSelector):
-    """For an event loop that never waits for its timers: its clock goes on by what it would have waited."""
+class SkippingSelector(selectors.DefaultSelector):
+    """For an event loop that never waits for its timers: its clock advances by the time of each wait instead."""
 
     now = 0.0
 
@@ -59,7 +59,7 @@ def test_an_answer_streams_with_its_figures(chat: ChatAssistant, tokenizer: PreT
     assert all(later.text.startswith(earlier.text) for earlier, later in pairwise(replies))
 
 
-def test_many_answer_at_once_and_the_rest_knows_its_place(chat: ChatAssistant) -> None:
+def test_several_requests_are_answered_at_once_and_the_others_wait(chat: ChatAssistant) -> None:
     async def scenario() -> list[list[Reply]]:
         return await asyncio.gather(*(collect(chat.reply(HI, LONG)) for _ in range(7)))
 
@@ -92,13 +92,13 @@ def test_cancelling_the_task_frees_the_slot(chat: ChatAssistant) -> None:
 
 
 @pytest.mark.parametrize("ticks", range(8))
-def test_a_cancellation_that_meets_new_tokens_is_heard(ticks: int, chat: ChatAssistant) -> None:
-    """So many turns of the event loop after tokens arrived, the reader has been woken, or its queue, or neither."""
+def test_a_cancellation_that_arrives_with_new_tokens_takes_effect(ticks: int, chat: ChatAssistant) -> None:
+    """`ticks` iterations of the event loop after tokens arrived, the reader was resumed, or its queue, or neither."""
 
     async def scenario() -> bool | None:
         task = await reader(chat)
         made = chat.engine.stats().tokens
-        while chat.engine.stats().tokens == made:  # the loop stands still, so that these are not read yet
+        while chat.engine.stats().tokens == made:  # blocks the loop, so that these are not read yet
             time.sleep(0.001)
         for _ in range(ticks):
             await asyncio.sleep(0)
@@ -107,39 +107,39 @@ def test_a_cancellation_that_meets_new_tokens_is_heard(ticks: int, chat: ChatAss
         await asyncio.wait([task])
         return task.cancelled()
 
-    while (heard := asyncio.run(scenario())) is None:
+    while (cancelled := asyncio.run(scenario())) is None:
         pass
-    assert heard
+    assert cancelled
 
 
-def test_a_reader_in_line_hears_of_it_at_least_twice_a_second(
+def test_a_queued_reader_gets_a_reply_at_least_twice_a_second(
     model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """One slot, held by an engine that never gets to work (it has no thread yet): the reader still gets replies. Only
-    the loop's timers take time, and none is waited for."""
+    """The engine has no thread yet, so the request stays queued; the reader still gets replies. Only the loop's timers
+    advance the clock, without waiting."""
     engine = ChatEngine(model_of("llama"), tokenizer, slots=1, context=256)
     engine._loop.alive = True
-    chat, clock = ChatAssistant(engine), Hurried()
+    chat, clock = ChatAssistant(engine), SkippingSelector()
     loop = asyncio.SelectorEventLoop(clock)
     loop.time = lambda: clock.now
 
     async def scenario() -> list[Reply]:
-        heard = []
+        received = []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(9.9), contextlib.aclosing(chat.reply(HI, LONG)) as replies:
                 async for reply in replies:
-                    heard.append(reply)
-        return heard
+                    received.append(reply)
+        return received
 
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        heard = runner.run(scenario())
-    assert len(heard) >= 2 * 10
-    for reply in heard:
+        received = runner.run(scenario())
+    assert len(received) >= 2 * 10
+    for reply in received:
         assert (reply.place, reply.tokens, reply.ttft_s) == (1, 0, None)
 
 
 def test_a_stop_string_ends_the_answer_and_frees_the_slot(chat: ChatAssistant) -> None:
-    """Taken out of the answer itself, across the border of two tokens; nothing of it is shown on the way."""
+    """The string is part of the answer and spans two tokens; no part of it is ever shown."""
     whole = asyncio.run(collect(chat.reply(HI, LONG)))[-1].text
     stop = whole[40:46]
     replies = asyncio.run(collect(chat.reply(HI, LONG, stop=[stop])))
@@ -152,15 +152,15 @@ def test_a_stop_string_ends_the_answer_and_frees_the_slot(chat: ChatAssistant) -
         asyncio.run(collect(chat.reply(HI, LONG, stop=["x"] * 9)))
 
 
-def test_what_may_begin_a_stop_string_is_shown_when_the_answer_ends(chat: ChatAssistant) -> None:
-    """It was held back until the next token would tell, and none came."""
+def test_a_possible_start_of_a_stop_string_is_shown_when_the_answer_ends(chat: ChatAssistant) -> None:
+    """It is held back until the next token decides, and there is none."""
     whole = asyncio.run(collect(chat.reply(HI, LONG)))[-1].text
     replies = asyncio.run(collect(chat.reply(HI, LONG, stop=[whole[-2:] + "and more"])))
     assert (replies[-1].text, replies[-1].finish_reason) == (whole, "length")
     assert all(whole[:-2].startswith(reply.text) for reply in replies[:-1])
 
 
-def test_the_next_turn_says_what_it_reused(chat: ChatAssistant) -> None:
+def test_the_next_turn_reports_the_reused_tokens(chat: ChatAssistant) -> None:
     short = SamplingParams(max_tokens=8, temperature=0.0)
     first = asyncio.run(collect(chat.reply(HI, short)))[-1]
     again = asyncio.run(collect(chat.reply(HI, short)))[-1]
@@ -169,11 +169,11 @@ def test_the_next_turn_says_what_it_reused(chat: ChatAssistant) -> None:
 
 
 def test_dropped_turns_are_reported(chat: ChatAssistant) -> None:
-    """A quarter of the context is kept for an answer, or less where less is wanted; then fewer are dropped."""
+    """A quarter of the context is kept for an answer, or less for a smaller max_tokens; then fewer are dropped."""
     talk = [{"role": role, "content": f"{role} says something"} for _ in range(30) for role in ("user", "assistant")]
     short, long = (
-        asyncio.run(collect(chat.reply([*talk, *HI], SamplingParams(max_tokens=wanted, temperature=0.0))))[-1]
-        for wanted in (5, 200)
+        asyncio.run(collect(chat.reply([*talk, *HI], SamplingParams(max_tokens=max_tokens, temperature=0.0))))[-1]
+        for max_tokens in (5, 200)
     )
     assert 0 < short.dropped_messages < long.dropped_messages
     assert short.prompt_tokens <= chat.engine.context - 5
@@ -201,7 +201,7 @@ def test_bad_input_is_rejected_and_costs_nothing(
     assert chat.engine.stats() == before
 
 
-def test_a_stopped_engine_and_a_missing_tokenizer_are_named(
+def test_a_stopped_engine_and_a_missing_tokenizer_raise_an_error(
     model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
 ) -> None:
     with pytest.raises(ModelUnavailable, match="no tokenizer"):

@@ -26,7 +26,7 @@ def test_models_fit_together_or_the_one_that_does_not_is_named() -> None:
 
     What chat copies while two of its four slots decode must have room too; it was left out.
     """
-    chat = planner_of("chat", MODELS["chat"], **OPTIONS).need(2)
+    chat = planner_of("chat", MODELS["chat"], **OPTIONS).estimate(2)
     assert chat.held == chat.weights + chat.cache * 3 // 2
     need = chat.held + sum(planner_of(kind, MODELS[kind], **OPTIONS).weights for kind in ("sentiment", "image"))
     assert refusals(MODELS, devices=2, memory=memory_for(need), **OPTIONS) == {}

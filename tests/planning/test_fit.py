@@ -11,7 +11,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def need(weights: int, per_token: int, slots: int, context: int) -> MemoryEstimate:
-    slot = SlotMemory(states=0, rows=((per_token, None),))
+    slot = SlotMemory(states=0, positions=((per_token, None),))
     return MemoryEstimate(
         weights=weights, cache=slot.cache(slots, context), copied=slot.copied(slots, context), read=0, slot=slot
     )
@@ -19,7 +19,7 @@ def need(weights: int, per_token: int, slots: int, context: int) -> MemoryEstima
 
 def footprint(weights: int, per_token: int, decoding: int, slots: int, context: int, others: int = 0) -> ChipMemory:
     needed = need(weights, per_token, slots, context)
-    return ChipMemory(need=needed, resident=needed.weights + needed.cache, decoding=decoding, others=others)
+    return ChipMemory(estimate=needed, resident=needed.weights + needed.cache, decoding=decoding, others=others)
 
 
 def test_topologies_by_name() -> None:

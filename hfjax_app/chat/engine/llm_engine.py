@@ -1,4 +1,4 @@
-"""The chat engine: many requests at once for one model. Checks requests and hands them to the loop in engine_loop.py.
+"""The chat engine: serves many requests at once with one model. Checks requests and passes them to engine_loop.py.
 
 Handles token ids only; templates, detokenizing and conversations are in `chat/text/`.
 """
@@ -40,22 +40,22 @@ class ChatEngine:
     """Serves one causal language model.
 
     Args:
-        model: an AutoModelForCausalLM with its weights on the CPU; it is read, never changed. One without weights (on
-            the meta device) gets them by `runner.load` before `start`.
-        quantize: "int8" for int8 weights in the linear layers, or "none".
-        keep_bf16: whether weights that are bfloat16 in the files may stay so where a CPU computes in float32.
-        saved_dtype: of the weights in the files, where the model has none yet; None: the model's.
-        mesh: the devices that hold the weights together; None: the default device.
-        tokenizer: kept for callers that turn text into ids; the engine does not use it.
-        slots: requests served at the same time; more wait in line.
+        model: an AutoModelForCausalLM with its weights on the CPU; it is read, never changed. A model without weights
+            (on the meta device) gets them by `runner.load` before `start`.
+        tokenizer: for callers that turn text into ids; the engine does not use it.
+        mesh: the devices that share the weights; None: the default device.
+        quantize: a name of `runtime/transforms.py` QUANTIZATIONS ("int8": linear layers in int8), or "none".
+        keep_bf16: whether weights that are bfloat16 in the files may stay bfloat16 where a CPU computes in float32.
+        saved_dtype: dtype of the weights in the files, if the model has no weights yet; None: the model's.
+        slots: requests served at the same time; more wait in a queue.
         context: tokens of prompt and answer together.
-        prefill_chunk: prompt tokens a device call takes, or four times as many while no answer is running.
-        decode_chunk: tokens a device call makes for each request, at most.
+        prefill_chunk: prompt tokens per device call, or four times as many while no answer is running.
+        decode_chunk: the most tokens that a device call makes for each request.
         buckets: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
         speculation: whether tokens are drafted from the conversation and verified together, for a request that is
-            alone; no token changes. "auto": where that was measured to be faster; "always"; "never".
-        lanes: numbers that narrow heads fill side by side in the cache; None: 128 on TPU, where that saves copies of
-            the cache, else 1.
+            alone; no token changes. "auto": where it was measured to be faster; "always"; "never".
+        lanes: row width of the cache that narrow heads share; None: 128 on TPU, where that saves copies of the cache,
+            else 1.
 
     Raises:
         RequestRejected: slots, context or speculation out of range, or the context too long for this model.
@@ -119,18 +119,18 @@ class ChatEngine:
 
         Args:
             source: a folder or a hub id.
-            slots, context, options: as the constructor takes them.
-            dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU; on CPU float32, where one holds
-                the weights, and those that are bfloat16 in the files stay so in memory.
-            quantize: "int8" for int8 weights in the linear layers, or "none".
+            slots, context, options: as for the constructor.
+            dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
+                CPU device keeps weights in bfloat16 that are bfloat16 in the files.
+            quantize: a name of `runtime/transforms.py` QUANTIZATIONS ("int8": linear layers in int8), or "none".
 
         Raises:
-            ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory it
-                lacks; that the architecture can't run is found before its weights are downloaded.
+            ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory is
+                missing. An architecture that can't run is refused before its weights are downloaded.
         """
         prepare()
         model = empty_model(AutoModelForCausalLM, source, default_dtype() if dtype == "auto" else DTYPES[dtype])
-        # On shapes first: what can't run here is refused before more than its config is downloaded.
+        # On shapes first: a model that can't run here is refused before more than its config is downloaded.
         engine = cls(
             model,
             mesh=local_mesh(),
@@ -156,10 +156,10 @@ class ChatEngine:
 
         Args:
             on_report: called with each program's report.
-            others: compile more programs on this engine's weights along with its own, such as `ZeroShot.compile`.
+            others: functions that compile more programs on this engine's weights, such as `ZeroShot.compile`.
 
         Raises:
-            EngineStopped: the engine ran before; make a new one.
+            EngineStopped: the engine was started before; make a new one.
         """
         if self._loop.started:
             raise EngineStopped("this engine was started before; make a new one")
@@ -168,7 +168,7 @@ class ChatEngine:
         return self
 
     def stop(self) -> None:
-        """Stop the thread; whoever still waits gets EngineStopped. May be called twice."""
+        """Stop the thread; requests that still wait get EngineStopped. May be called twice."""
         self._loop.stop()
 
     @property
@@ -176,27 +176,27 @@ class ChatEngine:
         return self._loop.alive
 
     @property
-    def why(self) -> str:
-        """Why the engine doesn't run."""
-        return self._loop.why
+    def stop_reason(self) -> str:
+        """Why the engine does not run."""
+        return self._loop.stop_reason
 
     def stats(self) -> EngineStats:
         return self._loop.stats()
 
     def check(self, prompt: Sequence[int], params: SamplingParams) -> None:
-        """Raise RequestRejected as `submit` would, also before the engine is started."""
+        """Raise RequestRejected as `submit` would; works before the engine is started."""
         self._checked(prompt, params, lambda progress: None)
 
     def submit(self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Progress], None]) -> Ticket:
-        """Put a request in line.
+        """Put a request into the queue.
 
         Args:
             prompt: token ids, 1 ... context - 1 of them.
-            params: sampling parameters; max_tokens at most the context. An answer also ends where the slot is full.
-            deliver: called from the engine's thread with each Progress, the last one `finished`; must be quick.
+            params: sampling parameters; max_tokens at most the context. An answer also ends when the slot is full.
+            deliver: called in the engine's thread with each Progress, the last one `finished`; must return quickly.
 
         Raises:
-            RequestRejected: the prompt or parameters are out of range, or the line is full; nothing was computed.
+            RequestRejected: the prompt or parameters are out of range, or the queue is full; nothing was computed.
             EngineStopped: the engine is not running.
         """
         request = self._checked(prompt, params, deliver)
@@ -208,12 +208,15 @@ class ChatEngine:
         return TokenStream(lambda deliver: self.submit(prompt, params, deliver))
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
-        """All prompts' answers, as many as there are slots at a time; end tokens not included. Raises: as `stream`."""
+        """The answers to all prompts, without end tokens; as many run at a time as there are slots.
+
+        Raises: as `stream`.
+        """
         for prompt in prompts:
-            self.check(prompt, params)  # refuse all before any is begun
+            self.check(prompt, params)  # before any of them starts
         answers: list[list[int]] = []
         streams: deque[TokenStream] = deque()
-        most = 2 * self.runner.slots  # in line or in a slot: the line is short, and others stand in it
+        most = 2 * self.runner.slots  # in the queue or in a slot: the queue is short and shared
         with contextlib.ExitStack() as stack:
             for prompt in prompts:
                 if len(streams) == most:
@@ -250,7 +253,7 @@ class ChatEngine:
 
 
 def end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
-    """The ids that end an answer: generation_config's list, else the config's."""
+    """The ids that end an answer: those of generation_config, else those of the config."""
     ids = model.generation_config.eos_token_id if model.generation_config is not None else None
     if ids is None:
         ids = model.config.get_text_config(decoder=True).eos_token_id

@@ -1,7 +1,7 @@
-"""What each slot's cache holds, and which slot a request gets so that as little as possible is computed again.
+"""Which tokens each slot's cache holds, and which slot a request gets so that its prompt reuses the longest prefix.
 
-Plain Python: no jax, no threads. Positions and tokens here are those that the device has or will have when the calls
-dispatched so far have run; calls run in the order in which they are dispatched.
+Records describe the device's state after all calls dispatched so far have run; calls run in the order of dispatch.
+Plain Python: no jax, no threads. Does not copy anything: the scheduler's steps say what to copy.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ class Slot:
     """One slot's record.
 
     Args:
-        tokens: what the rows hold: tokens[i] at position i. What else they hold that nobody has read is not listed.
-        written: one past the highest position that was written since the slot last began at 0. A ring has lost what lay
-            a whole ring before that.
-        floor: what `written` was when the present or last request began.
-        busy: whether a request has it.
-        used: when it was last used; larger is later.
+        tokens: tokens[i] is the token at position i. Tokens that were made but not read are not listed.
+        written: one past the highest position that was written since the slot last began at 0. A ring has lost the
+            positions more than one ring length before that.
+        floor: the value of `written` when the current or last request began.
+        busy: whether a request has the slot.
+        used: when the slot was last used; larger is later.
     """
 
     tokens: tuple[int, ...] = NO_TOKENS
@@ -33,7 +33,7 @@ class Slot:
 
 @dataclass(frozen=True, kw_only=True)
 class PrefixMatch:
-    """Where a request's prefill begins: `start` tokens are there already, in its slot or in `source`, to be copied.
+    """Where a request's prefill begins: the first `start` tokens are in its slot, or in slot `source`, to be copied.
 
     In the source, positions below `written` may have been written.
     """
@@ -48,10 +48,10 @@ class PrefixCache:
     """The records of all slots.
 
     Args:
-        count: how many.
-        positions_before_wrap: up to this position no ring has lost anything, so that all can be taken back.
-        rollback: how many of the newest tokens can be taken back beyond that.
-        chunk: prompt tokens a prefill call takes; what saves no call is not worth a copy.
+        count: number of slots.
+        positions_before_wrap: up to this position no ring has wrapped, so all tokens can be rolled back.
+        rollback: how many of the newest tokens can be rolled back beyond that.
+        chunk: prompt tokens of a prefill call; a prefix is copied only where that saves a call.
     """
 
     count: int
@@ -68,11 +68,11 @@ class PrefixCache:
         return self._slots[index]
 
     def choose(self, prompt: Sequence[int]) -> int | None:
-        """Give a free slot to a request; None when there is none.
+        """Give a free slot to a request; None if there is none.
 
-        The one with the longest usable prefix, where the prompt goes on with at least half of what that holds, as the
-        next turn of a conversation does and also one that was edited or asked again. Otherwise what it holds is worth
-        keeping, and the slot that was unused for longest is taken; it may copy the prefix (`begin`).
+        Takes the slot with the longest usable prefix if the prompt reuses at least half of the slot's tokens, as the
+        next turn of a conversation does, or an edited or repeated one. Otherwise the slot's tokens are worth keeping:
+        takes the slot that was unused for the longest time, which may copy the prefix (`begin`).
         """
         free = [i for i, slot in enumerate(self._slots) if not slot.busy]
         if not free:
@@ -86,13 +86,13 @@ class PrefixCache:
         return chosen
 
     def begin(self, index: int, prompt: Sequence[int]) -> PrefixMatch:
-        """Find the longest prefix of the prompt that is anywhere, and make the record of slot `index` begin with it."""
+        """Find the longest prefix of the prompt in any slot, and record it as the start of slot `index`."""
         slot = self._slots[index]
         others = [i for i in range(self.count) if i != index]
         here = self.usable(index, prompt)
         source = max(others, key=lambda i: self.usable(i, prompt), default=None)
         there = 0 if source is None else self.usable(source, prompt)
-        if self._calls(prompt, there) < self._calls(prompt, here):
+        if source is not None and self._calls(prompt, there) < self._calls(prompt, here):
             slot.floor = self._slots[source].written
             self.wrote(index, prompt[:there], there)
             return PrefixMatch(start=there, source=source, written=slot.floor)
@@ -101,23 +101,23 @@ class PrefixCache:
         return PrefixMatch(start=here)
 
     def wrote(self, index: int, tokens: Sequence[int], written: int) -> None:
-        """The slot holds these tokens, and positions below `written` may have been written."""
+        """Record that the slot holds these tokens, and that positions below `written` may have been written."""
         slot = self._slots[index]
         slot.tokens, slot.written = tuple(tokens), max(slot.floor, written)
 
     def usable(self, index: int, prompt: Sequence[int]) -> int:
-        """How many of the prompt's first tokens need no prefill in this slot; never all, the last one gives logits."""
+        """How many of the prompt's first tokens need no prefill in this slot. Never all: the last one gives logits."""
         slot = self._slots[index]
         start = min(_common(slot.tokens, tuple(prompt)), len(prompt) - 1)
         return start if slot.written <= self.positions_before_wrap or slot.written - start <= self.rollback else 0
 
     def free(self, index: int) -> None:
-        """The request is over; what the slot holds stays."""
+        """Mark the slot as free; its tokens stay recorded."""
         self._slots[index].busy = False
         self._slots[index].used = next(self._clock)
 
     def forget(self, index: int) -> None:
-        """The slot holds nothing that can be trusted."""
+        """Drop the slot's record: its contents are not valid."""
         self._slots[index].tokens, self._slots[index].written = NO_TOKENS, 0
 
     def forget_all(self) -> None:
@@ -129,7 +129,7 @@ class PrefixCache:
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Length of the common prefix, by bisection: slices are compared in C."""
+    """Length of the common prefix, by bisection, because Python compares slices in C."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

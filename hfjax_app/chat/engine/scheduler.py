@@ -1,6 +1,7 @@
-"""Which request gets which slot and what the device does next. Plain Python: no jax, no threads, no clock.
+"""Which request gets which slot, and which step the device runs next.
 
-Order of service is first come, first served; a prompt is fed chunk by chunk so that running answers go on between.
+Requests are served first come, first served. A prompt is prefilled in chunks, so that running answers continue between
+them. Plain Python: no jax, no threads, no clock.
 """
 
 from collections import deque
@@ -9,7 +10,8 @@ from typing import Any
 
 from hfjax_app.chat.engine.prefix_cache import PrefixCache
 
-HURRIED_CHUNK = 4  # decode steps a call while somebody waits, shared out among those whose prompts are being read
+# Decode steps per call while requests wait or are prefilled; divided by the number of those being prefilled.
+CONTENDED_CHUNK = 4
 
 
 @dataclass(kw_only=True, eq=False)
@@ -19,18 +21,27 @@ class Request:
     Args:
         prompt: token ids, at least one.
         max_tokens: tokens to make, at least one; prompt and answer fit the context.
-        handle: what the engine attaches; the scheduler never looks at it.
+        handle: data of the engine; the scheduler does not use it.
+        slot: its index; None while waiting.
+        reused: prompt tokens that were in the cache before.
+        prefilled: prompt tokens that are in the cache or were dispatched.
+        scheduled: tokens that the device was asked to make. It makes at most max_tokens, and fewer after an end token.
+        drafted: tokens that the device may have drafted after the newest one.
+        answer: tokens that were read.
+        begun: whether its first prefill step was scheduled.
+        cancelled: the client has left.
+        released: it has no slot any more and is not in the queue.
     """
 
     prompt: tuple[int, ...]
     max_tokens: int
     handle: Any = None
     slot: int | None = None
-    reused: int = 0  # prompt tokens that were there already
-    prefilled: int = 0  # prompt tokens that are there or were given to the device
-    promised: int = 0  # tokens that the device was asked to make; it makes max_tokens at most, fewer after an end token
-    drafted: int = 0  # tokens that the device may have drafted behind the newest one
-    answer: list[int] = field(default_factory=list)  # tokens that were read
+    reused: int = 0
+    prefilled: int = 0
+    scheduled: int = 0
+    drafted: int = 0
+    answer: list[int] = field(default_factory=list)
     begun: bool = False
     cancelled: bool = False
     released: bool = False
@@ -38,10 +49,10 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillStep:
-    """The next chunk of a prompt: prompt[start:stop] goes into the request's slot, in a call that has room for `size`.
+    """The next chunk of a prompt: a call with room for `size` tokens writes prompt[start:stop] into the request's slot.
 
-    Before that, what is below `start` is copied from slot `source`, where there is one, in which positions below
-    `written` may have been written.
+    If `source` is given, the positions below `start` are copied from that slot first; positions below `written` may
+    have been written there.
     """
 
     request: Request
@@ -52,33 +63,48 @@ class PrefillStep:
     written: int = 0
 
     @property
+    def slot(self) -> int:
+        assert self.request.slot is not None
+        return self.request.slot
+
+    @property
     def is_last(self) -> bool:
         return self.stop == len(self.request.prompt)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeStep:
-    """The next tokens of everyone whose prompt is in the cache: `steps` each, with positions below `rows`.
+    """The next tokens of all requests whose prompt is in the cache.
 
-    Where each step may add `draft` tokens to its one, `tokens` is what comes of it at most.
+    Args:
+        requests: all of them have a slot.
+        steps: of the call.
+        length: of the cache: all positions are below it.
+        tokens: the most tokens that each request may get.
+        draft: tokens that each step may add to its one.
     """
 
     requests: tuple[Request, ...]
     steps: int
-    rows: int
+    length: int
     tokens: int
     draft: int = 0
 
+    @property
+    def slots(self) -> list[int]:
+        """The requests' slots, in order."""
+        return [request.slot for request in self.requests if request.slot is not None]
+
 
 class Scheduler:
-    """Holds the waiting line and the slots.
+    """Holds the queue and the slots.
 
     Args:
         slots: how many requests run at the same time.
-        prefill_chunks: prompt tokens a prefill step takes at most, smallest first; more than the smallest only while
-            nobody's answer is running, which would stand still for so long.
-        decode_chunk: tokens a decode step makes at most for each request.
-        positions_before_wrap, rollback: how much of a slot can be taken back, as in PrefixCache.
+        prefill_chunks: possible sizes of a prefill step in tokens, smallest first. Larger ones are used only while no
+            answer is running, because a running answer would pause for so long.
+        decode_chunk: the most tokens that a decode step makes for each request.
+        positions_before_wrap, rollback: how much of a slot can be rolled back, as in PrefixCache.
     """
 
     def __init__(
@@ -105,8 +131,8 @@ class Scheduler:
 
     @property
     def decoding(self) -> tuple[Request, ...]:
-        """Those whose prompt is in the cache and who may have tokens left to make."""
-        return tuple(r for r in self.running if r is not None and 0 < r.promised < r.max_tokens)
+        """Requests whose prompt is in the cache and that may have tokens left to make."""
+        return tuple(r for r in self.running if r is not None and 0 < r.scheduled < r.max_tokens)
 
     @property
     def idle(self) -> bool:
@@ -120,7 +146,7 @@ class Scheduler:
         return self.waiting.index(request) + 1 if request in self.waiting else 0
 
     def admit(self) -> list[Request]:
-        """Give free slots to those who waited longest; returns who got one."""
+        """Give free slots to the requests that have waited longest; returns those that got one."""
         admitted = []
         while self.waiting and (slot := self.slots.choose(self.waiting[0].prompt)) is not None:
             request = self.waiting.popleft()
@@ -131,41 +157,42 @@ class Scheduler:
         return admitted
 
     def next_prefill(self) -> PrefillStep | None:
-        """The next chunk of the oldest unfinished prompt. Call `prefilled` when it was given to the device.
+        """The next chunk of the oldest unfinished prompt. Call `prefilled` once it is dispatched.
 
-        What can be reused is decided with the first one, so that of several who bring the same system prompt at the
-        same moment only one is prefilled in full.
+        The reused prefix is chosen with the first chunk, so that of several requests with the same system prompt only
+        one is prefilled in full.
         """
         if not self._prefilling:
             return None
         request, source, written = self._prefilling[0], None, 0
         if not request.begun:
-            beginning = self.slots.begin(request.slot, request.prompt)
-            request.reused = request.prefilled = beginning.start
-            request.begun, source, written = True, beginning.source, beginning.written
+            assert request.slot is not None
+            match = self.slots.begin(request.slot, request.prompt)
+            request.reused = request.prefilled = match.start
+            request.begun, source, written = True, match.source, match.written
         start, left = request.prefilled, len(request.prompt) - request.prefilled
         size = self.prefill_chunks[0]
-        if not any(r is not None and r.promised for r in self.running):
+        if not any(r is not None and r.scheduled for r in self.running):
             size = max(filter(lambda wide: wide <= 2 * left, self.prefill_chunks), default=size)
         stop = start + min(size, left)
         return PrefillStep(request=request, start=start, stop=stop, size=size, source=source, written=written)
 
     def prefilled(self, step: PrefillStep) -> None:
-        """This step was given to the device; with the last one, the answer's first token is on its way."""
+        """Record that this step was dispatched; the prompt's last one also makes the answer's first token."""
         step.request.prefilled = step.stop
-        self.slots.wrote(step.request.slot, step.request.prompt[: step.stop], step.stop)
+        self.slots.wrote(step.slot, step.request.prompt[: step.stop], step.stop)
         if step.is_last:
-            step.request.promised = 1
+            step.request.scheduled = 1
             self._prefilling.popleft()
 
     def next_decode(self, most: int | None = None, draft: int = 0) -> DecodeStep | None:
-        """More tokens for those that may have some left to make. Call `decoded` when it has been dispatched.
+        """More tokens for the requests that may have some left to make. Call `decoded` once it is dispatched.
 
-        While somebody waits for a slot or is prefilled, steps are few, so that their turn comes soon; and fewer where
-        several are prefilled, all of whom wait for each step, and who go on together the sooner.
+        There are fewer steps while a request waits for a slot or is prefilled, so that it does not wait long, and fewer
+        still if several are prefilled, because all of them wait for each step.
 
         Args:
-            most: steps at most; None: decode_chunk.
+            most: the most steps; None: decode_chunk.
             draft: tokens that a step may make besides its one.
         """
         requests = self.decoding
@@ -173,29 +200,30 @@ class Scheduler:
             return None
         limit = self.decode_chunk if most is None else min(most, self.decode_chunk)
         if self.waiting or self._prefilling:
-            limit = min(limit, max(1, HURRIED_CHUNK // max(1, len(self._prefilling))))
-        left = max(r.max_tokens - r.promised for r in requests)
+            limit = min(limit, max(1, CONTENDED_CHUNK // max(1, len(self._prefilling))))
+        left = max(r.max_tokens - r.scheduled for r in requests)
         steps = min(limit, left)
         tokens = min(steps * (1 + draft), self.decode_chunk, left)
-        rows = max(len(r.prompt) + min(r.promised + tokens, r.max_tokens) - 1 for r in requests)
-        return DecodeStep(requests=requests, steps=steps, rows=rows, tokens=tokens, draft=draft)
+        length = max(len(r.prompt) + min(r.scheduled + tokens, r.max_tokens) - 1 for r in requests)
+        return DecodeStep(requests=requests, steps=steps, length=length, tokens=tokens, draft=draft)
 
     def decoded(self, step: DecodeStep) -> None:
-        for request in step.requests:
-            request.promised += step.tokens  # not cut at max_tokens: a call before it may still fall short
+        """Record that this step was dispatched."""
+        for request, slot in zip(step.requests, step.slots, strict=True):
+            request.scheduled += step.tokens  # may exceed max_tokens: an earlier drafting call may make less
             request.drafted = max(request.drafted, step.draft)
-            self.slots.wrote(request.slot, request.prompt, len(request.prompt) + self._written(request))
+            self.slots.wrote(slot, request.prompt, len(request.prompt) + self._written(request))
 
-    def fell_short(self, request: Request, tokens: int) -> None:
-        """A step that drafts has made so many tokens less than it might have; they are still to be made."""
+    def unschedule(self, request: Request, tokens: int) -> None:
+        """Record that a drafting step made so many tokens fewer than scheduled; they are left to make."""
         if not request.released:
-            request.promised -= tokens
+            request.scheduled -= tokens
 
     def release(self, request: Request, *, exact: bool = False) -> None:
-        """Take a request out, wherever it is: its slot is free from now on.
+        """Remove a request, wherever it is, and free its slot.
 
         Args:
-            request: which one.
+            request: to remove.
             exact: every token that the device has made for it was read.
         """
         request.released = True
@@ -212,5 +240,5 @@ class Scheduler:
         self.slots.free(request.slot)
 
     def _written(self, request: Request) -> int:
-        """How many positions behind its prompt may have been written: also by drafts, but never by the last token."""
-        return max(min(request.promised + request.drafted, request.max_tokens) - 1, 0)
+        """How many positions after the prompt may have been written: also by drafts, but never by the last token."""
+        return max(min(request.scheduled + request.drafted, request.max_tokens) - 1, 0)

@@ -1,11 +1,11 @@
-"""What the chat engine says of itself."""
+"""Figures of the chat engine, for /health and benchmarks. Does not count: the engine loop does."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineStats:
-    """A moment's view of the engine. Counters count from its start."""
+    """The state of the engine at one moment. Counters start with the engine."""
 
     slots: int
     busy: int

@@ -1,4 +1,7 @@
-"""A request from its owner's side: the progress it hears of, the ticket that cancels it, the stream of its tokens."""
+"""The client's side of a request: its progress, the ticket that cancels it, and the stream of its tokens.
+
+Does not decode tokens to text: see `chat/text/`.
+"""
 
 import queue
 from collections import deque
@@ -12,13 +15,17 @@ from hfjax_app.errors import EngineStopped
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What the engine tells a request's owner: new tokens, and why it finished, when it did.
+    """What the engine reports to a request's client.
 
-    `logprobs` has an entry for each of the tokens where the request's params ask for them, else none.
-    `reused_tokens` of the prompt needed no prefill, known with the first tokens. On the way to these tokens,
-    `drafted_tokens` were drafted from the conversation, of which `accepted_tokens` were right.
-    finish_reason is None while running, then "stop" (an end token), "length" (max tokens), "context" (the slot is full)
-    or "cancelled". `error` is set when the engine failed on this request, or died.
+    Args:
+        tokens: the new tokens.
+        logprobs: one entry per token if the request's params ask for them, else empty.
+        reused_tokens: prompt tokens that needed no prefill; known with the first tokens.
+        drafted_tokens: tokens that were drafted from the conversation to make these.
+        accepted_tokens: drafted tokens that were accepted.
+        finish_reason: None while running, then "stop" (an end token), "length" (max tokens), "context" (the slot is
+            full) or "cancelled".
+        error: set if the engine failed on this request, or stopped.
     """
 
     tokens: tuple[int, ...] = ()
@@ -35,7 +42,7 @@ class Progress:
 
 
 class Ticket:
-    """A submitted request. `cancel` frees its slot within one decode chunk; any thread may call it, repeatedly."""
+    """A submitted request. Any thread may call `cancel`, repeatedly; the slot is free within one decode chunk."""
 
     def __init__(self, request: Request, place: Callable[[Request], int]):
         self._request, self._place = request, place
@@ -45,7 +52,7 @@ class Ticket:
 
     @property
     def place(self) -> int:
-        """Place in the waiting line: 1 is next; 0: being served, or finished."""
+        """Place in the queue: 1 is next; 0: being served, or finished."""
         return self._place(self._request)
 
 
@@ -53,10 +60,10 @@ class TokenStream(Iterator[int]):
     """An answer's token ids as they are made. Closing it, leaving its `with` block or dropping it cancels the request.
 
     Args:
-        submit: puts the request in line, given what is to be called with its Progress.
+        submit: puts the request into the queue; its argument is the function to call with each Progress.
 
     Raises:
-        EngineStopped: from `next`, when the engine stops, or fails on this request, before the answer is finished.
+        EngineStopped: from `next`, if the engine stops or fails on this request before the answer is finished.
     """
 
     def __init__(self, submit: Callable[[Callable[[Progress], None]], Ticket]):
@@ -91,5 +98,5 @@ class TokenStream(Iterator[int]):
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_ticket"):  # absent when submit refused
+        if hasattr(self, "_ticket"):  # missing if `submit` raised
             self.close()

@@ -1,4 +1,4 @@
-"""Plain decoding: each step makes one token in every slot that runs, for as long as one does."""
+"""Plain decoding: each step makes one token in every running slot, until no slot runs or the steps are used up."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,41 +20,44 @@ def decode(
     forward: Forward,
     is_end: Callable[[jax.Array], jax.Array],
     kv: KVCache,
-    own: DecodeState,
+    state: DecodeState,
     steps: jax.Array,
     *,
     most: int,
     vocabulary: int,
 ) -> tuple[KVCache, DecodeState, DecodeOutput]:
-    """Make up to `steps` tokens in each slot; a slot with none left to make stays as it is.
+    """Make up to `steps` tokens in each slot; a slot with no tokens left to make does not change.
 
     Args:
         forward: the model.
         is_end: which tokens end an answer.
         kv: the slots' caches, with slot axis.
-        own: the slots' states.
+        state: the slots' states.
         steps: int32 scalar, at most `most`.
-        most: room for steps in the result.
-        vocabulary: how many token ids there are.
+        most: steps that the output has room for.
+        vocabulary: number of token ids.
 
     Returns:
-        The cache, the state, and what was made, [most, slots].
+        The cache, the states, and the output, [most, slots].
     """
-    count = own.token.shape[0]
-    sampler = unpacked(own.sampler).only(own.left > 0)
+    count = state.token.shape[0]
+    sampler = unpacked(state.sampler).only(state.left > 0)
 
     def goes_on(carry: Any) -> jax.Array:
-        done, _, own, *_ = carry
-        return (done < steps) & jnp.any(own.left > 0)
+        done, _, state, *_ = carry
+        running: jax.Array = (done < steps) & jnp.any(state.left > 0)
+        return running
 
     def step(carry: Any) -> Any:
-        done, kv, own, seen, made = carry
-        logits, kv = forward(own.token[:, None], kv, own.position, (own.left > 0).astype(jnp.int32))
-        own, seen, new = advance(own, logits, sampler, seen, is_end)
-        made = jax.tree.map(lambda all_steps, leaf: all_steps.at[done].set(leaf), made, new)
-        return done + 1, kv, own, seen, made
+        done, kv, state, seen, output = carry
+        logits, kv = forward(state.token[:, None], kv, state.position, (state.left > 0).astype(jnp.int32))
+        state, seen, new = advance(state, logits, sampler, seen, is_end)
+        output = jax.tree.map(lambda all_steps, leaf: all_steps.at[done].set(leaf), output, new)
+        return done + 1, kv, state, seen, output
 
-    seen = occurrences(jnp.any(sampler.penalties.used), own.history, own.answer_from, own.position + 1, vocabulary)
-    made = empty_output(most, count, min(MAX_LOGPROBS, vocabulary))
-    _, kv, own, _, made = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, own, seen, made))
-    return kv, own, made
+    seen = occurrences(
+        jnp.any(sampler.penalties.used), state.history, state.answer_from, state.position + 1, vocabulary
+    )
+    output = empty_output(most, count, min(MAX_LOGPROBS, vocabulary))
+    _, kv, state, _, output = jax.lax.while_loop(goes_on, step, (jnp.int32(0), kv, state, seen, output))
+    return kv, state, output

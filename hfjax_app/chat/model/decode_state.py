@@ -1,4 +1,4 @@
-"""What changes on the device from token to token, and what a call has made there."""
+"""The state that changes on the device with each token, and the output of a call."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,32 +16,41 @@ NOTHING, NOT_A_NUMBER = -1, -2
 
 
 class DecodeState(NamedTuple):
-    """What changes from token to token, one entry a slot; lives on the device."""
+    """What changes with each token, one entry per slot, on the device."""
 
     token: jax.Array  # int32 [slots], the newest token, not yet in the cache
-    position: jax.Array  # int32 [slots], where that token goes
+    position: jax.Array  # int32 [slots], of that token
     left: jax.Array  # int32 [slots], tokens still to make; 0: the slot is finished or free
     history: jax.Array  # int32 [slots, context], the token at each position up to `position`, as in the cache
     answer_from: jax.Array  # int32 [slots], the position of the answer's first token
-    sampler: jax.Array  # uint32 [slots, words], sampling.packed
+    sampler: jax.Array  # uint32 [slots, words], sampler.packed
 
-    def updated(self, slots: jax.Array, own: "DecodeState") -> "DecodeState":
-        """With what tokens have changed in these slots (int32 [n], each once); the rest is the request's."""
+    def updated(self, slots: jax.Array, new: "DecodeState") -> "DecodeState":
+        """Replace these slots' entries (int32 [n], all different) in the fields that tokens change."""
         changing = ("token", "position", "left", "history")
-        return self._replace(**{name: getattr(self, name).at[slots].set(getattr(own, name)) for name in changing})
+        return self._replace(**{name: getattr(self, name).at[slots].set(getattr(new, name)) for name in changing})
 
 
 class Drafts(NamedTuple):
-    """What became of a call's drafts, int32 scalars."""
+    """Counts of a call's drafts, int32 scalars."""
 
     rounds: jax.Array  # that the call made
-    drafted_rounds: jax.Array  # of these, with a draft to verify
-    drafted: jax.Array  # tokens
-    accepted: jax.Array  # of these, tokens that the model would have made by itself
+    drafted_rounds: jax.Array  # rounds with a draft to verify
+    drafted: jax.Array  # drafted tokens
+    accepted: jax.Array  # drafted tokens that equal the model's own
+
+
+class DraftCounts(NamedTuple):
+    """`Drafts` on the host."""
+
+    rounds: int
+    drafted_rounds: int
+    drafted: int
+    accepted: int
 
 
 class DecodeOutput(NamedTuple):
-    """Tokens that a call has made, on the device: leading axes [steps, slots], one step for a prefill."""
+    """The tokens of a call, on the device: leading axes [steps, slots], one step for a prefill."""
 
     tokens: jax.Array  # int32, or NOTHING, or NOT_A_NUMBER; an end token is the slot's last
     logprobs: Logprobs  # meaningful where the slot's request asked for them
@@ -49,47 +58,47 @@ class DecodeOutput(NamedTuple):
 
 
 def empty_output(steps: int, slots: int, top: int) -> DecodeOutput:
-    """Room for the tokens of so many steps and slots, with the log-probabilities of `top` likely ones each."""
+    """An output with room for so many steps and slots, and for the log-probabilities of `top` likely tokens each."""
     likeliest = (steps, slots, top)
     logprobs = Logprobs(jnp.zeros(likeliest[:2]), jnp.zeros(likeliest, jnp.int32), jnp.zeros(likeliest))
     return DecodeOutput(jnp.full(likeliest[:2], NOTHING, jnp.int32), logprobs)
 
 
 def is_finite(logits: jax.Array) -> jax.Array:
-    """Whether logits [..., vocabulary] are numbers: no NaN, and something to choose (single ones may be -inf)."""
+    """Whether logits [..., vocabulary] can be sampled: no NaN, and a finite maximum (single ones may be -inf)."""
     return jnp.isfinite(jnp.max(logits, axis=-1))
 
 
 def advance(
-    own: DecodeState,
+    state: DecodeState,
     logits: jax.Array,
-    sampler: SamplerState,
+    sampler: SamplerState[jax.Array],
     seen: Occurrences,
     is_end: Callable[[jax.Array], jax.Array],
 ) -> tuple[DecodeState, Occurrences, DecodeOutput]:
-    """One more token in every slot that has some left to make; the others stay as they are.
+    """Add one token to every slot that has tokens left to make; the others do not change.
 
     Args:
-        own: the slots' states.
-        logits: float [slots, vocabulary], what follows the newest token.
-        sampler: in place of the states' own, to turn off what is not asked for.
+        state: the slots' states.
+        logits: float [slots, vocabulary], after the newest token.
+        sampler: used in place of `state.sampler`, with unused features turned off.
         seen: the tokens of prompt and answer so far.
         is_end: which tokens end an answer.
 
     Returns:
-        The states, the tokens with one more, and what was made: leading axis [slots].
+        The states, the seen tokens with one more, and the output: leading axis [slots].
     """
-    running, right = own.left > 0, is_finite(logits)
-    position = own.position + running
-    token = jnp.where(running & right, sample(logits, sampler, position, seen), own.token)
-    made = DecodeOutput(
-        tokens=jnp.where(running, jnp.where(right, token, NOT_A_NUMBER), NOTHING),
+    running, finite = state.left > 0, is_finite(logits)
+    position = state.position + running
+    token = jnp.where(running & finite, sample(logits, sampler, position, seen), state.token)
+    output = DecodeOutput(
+        tokens=jnp.where(running, jnp.where(finite, token, NOT_A_NUMBER), NOTHING),
         logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),
     )
-    own = own._replace(
+    state = state._replace(
         token=token,
         position=position,
-        left=jnp.where(running & right & ~is_end(token), own.left - 1, 0),
-        history=own.history.at[jnp.arange(len(token)), position].set(token, mode="drop"),
+        left=jnp.where(running & finite & ~is_end(token), state.left - 1, 0),
+        history=state.history.at[jnp.arange(len(token)), position].set(token, mode="drop"),
     )
-    return own, seen.add(token, running), made
+    return state, seen.add(token, running), output

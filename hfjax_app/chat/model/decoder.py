@@ -5,6 +5,7 @@ The model's own forward runs unmodified. Does not compile, batch or sample: mode
 
 import copy
 import inspect
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from torchax.ops import mappings
 from transformers import PreTrainedModel
 
 from hfjax_app.chat.model.kv_cache import (
-    WITH_ROWS,
+    WITH_POSITIONS,
     KVCache,
     Place,
     fresh_states,
@@ -36,40 +37,42 @@ from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.shared_inputs import observed
 from hfjax_app.runtime.tracing import why_untraceable
 
-# Architectures that trace and yet compute something else on a cache of fixed size.
-UNSOUND = {
-    "gpt_neo": "its local attention counts the window from the last row, not from the last token",
+# Architectures that can be traced, but give other results on a cache of fixed size.
+WRONG_ON_STATIC_CACHE = {
+    "gpt_neo": "its local attention counts the window from the end of the cache, not from the last token",
     "moshi": "its mask does not know the window of its cache",
 }
 
 
 def bare_model(model_class: type[PreTrainedModel], config: Any, dtype: torch.dtype) -> PreTrainedModel:
-    """The architecture without weights (on the meta device), with our attention where its code can take another.
+    """The architecture without weights (on the meta device), with our attention where its code takes a registered one.
 
-    Older architectures have an attention of their own; they keep it, and get the additive masks that it expects.
+    Older architectures have their own attention code. They keep it, and get the additive masks that it expects.
     """
-    set_order.install(model_class)  # some put their layers' types in order when they are made
+    set_order.install(model_class)  # some sort their layers' types when they are made
     implementation = attention.register() if _mentions(model_class, "ALL_ATTENTION_FUNCTIONS") else "eager"
     with torch.device("meta"):
-        model = model_class._from_config(copy.deepcopy(config), attn_implementation=implementation, dtype=dtype).eval()
+        model: PreTrainedModel = model_class._from_config(
+            copy.deepcopy(config), attn_implementation=implementation, dtype=dtype
+        ).eval()
     dtype_policy.keep(model, dtype)
     return model
 
 
 def _mentions(model_class: type[PreTrainedModel], name: str) -> bool:
-    """Whether an architecture's code uses one of transformers' registries. No attribute of the class says so."""
-    return name in inspect.getsource(inspect.getmodule(model_class))
+    """Whether an architecture's code uses one of transformers' registries. No attribute of the class tells."""
+    return name in inspect.getsource(sys.modules[model_class.__module__])
 
 
 class Decoder:
     """One architecture, traced: `forward`, and the cache layout `specs`.
 
     Args:
-        model_class, config, dtype: what to build, without weights.
+        model_class, config, dtype: the architecture, built without weights.
         context: tokens a slot holds.
         chunk: the largest number of tokens written at once.
-        transforms: what is done to the model and its weights, see `runtime/transforms.py`.
-        packing: where heads lie side by side in the cache, see `runtime/head_packing.py`.
+        transforms: changes to the model and its weights, see `runtime/transforms.py`.
+        packing: how heads share rows of the cache, see `runtime/head_packing.py`.
 
     Raises:
         ModelUnavailable: in one line, why this architecture can't run; found by tracing, without weights.
@@ -87,18 +90,18 @@ class Decoder:
         packing: HeadPacking = UNPACKED,
     ):
         self.context = context
-        self._made_of = (model_class, config, dtype)
-        self._options = {"transforms": transforms, "packing": packing}
+        self._architecture = (model_class, config, dtype)
+        self._transforms, self._packing = transforms, packing
         try:
-            if config.model_type in UNSOUND:
-                raise NotImplementedError(UNSOUND[config.model_type])
+            if config.model_type in WRONG_ON_STATIC_CACHE:
+                raise NotImplementedError(WRONG_ON_STATIC_CACHE[config.model_type])
             self._model = bare_model(model_class, config, dtype)
             parameters = inspect.signature(self._model.forward).parameters
             self._cache_option = "past_key_values" if "past_key_values" in parameters else "cache_params"
-            self._takes = {name for name in ("position_ids", "logits_to_keep") if name in parameters}
-            # Programs for other numbers of slots run the same forward: jax keeps its trace, most of Python's work.
+            self._accepts = {name for name in ("position_ids", "logits_to_keep") if name in parameters}
+            # Programs for other numbers of slots reuse jax's trace of this forward, which is most of the Python time.
             forward = pure_function(self._model, self._call)
-            self._forward_torch = jax.jit(forward, static_argnums=7, inline=True)  # `rows` is a number
+            self._forward_torch = jax.jit(forward, static_argnums=7, inline=True)  # 7: `length`, an int
             groups = self._trace(chunk, packing)
         except Exception as error:
             why = why_untraceable(error)
@@ -106,15 +109,15 @@ class Decoder:
         transforms.adapt(self._model, groups)
 
     def _trace(self, chunk: int, packing: HeadPacking) -> list[Group]:
-        """Read off the cache layout and trace one token's forward: without a mask, or else with one that masks nothing.
+        """Find the cache layout and trace one token's forward: first without a mask, then with one that masks nothing.
 
-        Some architectures make a mask of ones where there is none, for which they need the length as a number.
+        Without a mask, some architectures make one themselves, for which they need the length as a Python int.
 
         Returns:
             The linear layers that read the same input.
         """
         failures: list[Exception] = []
-        for self._takes_mask in (False, True):
+        for self._needs_mask in (False, True):
             try:
                 with self._experts_on_meta(), observed(self._model) as groups:
                     layout = (self.context, chunk, packing)
@@ -130,11 +133,13 @@ class Decoder:
         raise failures[0]
 
     def _continues_from_a_state(self) -> bool:
-        """Whether the model reads the states that it was given when it gets several tokens.
+        """Whether the model uses its previous states when it gets several tokens.
 
-        Some code (transformers' Mamba) takes several tokens for a conversation's beginning and ignores them.
+        Some code (transformers' Mamba) treats several tokens as the start of a conversation and ignores the states.
         """
-        states = [{name: leaf for name, leaf in layer.items() if name not in WITH_ROWS} for layer in self.slot_shape]
+        states = [
+            {name: leaf for name, leaf in layer.items() if name not in WITH_POSITIONS} for layer in self.slot_shape
+        ]
         if not jax.tree.leaves(states):
             return True
         scalar, two = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((2,), jnp.int32)
@@ -151,7 +156,7 @@ class Decoder:
 
     @contextmanager
     def _experts_on_meta(self) -> Iterator[None]:
-        """Torch's grouped matrix product has no meta kernel for float32; the batched one gives the same shapes."""
+        """Use batched matrix products: torch's grouped one has no meta kernel for float32. The shapes are the same."""
         if not _mentions(type(self._model), "use_experts_implementation"):
             yield
             return
@@ -164,7 +169,7 @@ class Decoder:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether any layer keeps a state."""
+        """Whether any layer has a state."""
         return any(spec.is_recurrent for spec in self.specs)
 
     @property
@@ -174,7 +179,9 @@ class Decoder:
 
     def resized(self, *, context: int, chunk: int) -> "Decoder":
         """The same architecture with a cache of another size."""
-        return Decoder(*self._made_of, context=context, chunk=chunk, **self._options)
+        return Decoder(
+            *self._architecture, context=context, chunk=chunk, transforms=self._transforms, packing=self._packing
+        )
 
     @property
     def weights_shape(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -195,17 +202,17 @@ class Decoder:
         keep: jax.Array | None = None,
         place: tuple[jax.Array, int] | None = None,
     ) -> tuple[jax.Array, KVCache]:
-        """Write tokens of one slot and predict what follows the last, or each of several.
+        """Write tokens of one slot and predict the token after the last one, or after each of several.
 
         Args:
             weights: of `weights_shape`.
             tokens: int32 [n], for positions `position` ... position + n - 1.
-            cache: the slot's, without slot axis; with a place, leaves with rows are those of all slots.
+            cache: the slot's, without slot axis; with a place, leaves with positions are those of all slots.
             position: int32 scalar.
-            valid: int32 scalar: the first `valid` tokens are real, the rest is padding. Writes of padding are dropped;
-                a recurrent state would go over it, so there the model runs on pieces that add up to `valid`.
+            valid: int32 scalar: the first `valid` tokens are real, the rest is padding. Writes of padding are dropped.
+                Padding would change a recurrent state, so recurrent models run on pieces that add up to `valid`.
             keep: int32 [k], indices of the tokens after which to predict; None: after the last real one.
-            place: the slot, int32 scalar, and how many of its first rows a query may look at.
+            place: the slot, int32 scalar, and how many of its first positions a query may attend to.
 
         Returns:
             Logits [k, vocabulary], or [vocabulary] after the last real token, and the new cache.
@@ -227,8 +234,8 @@ class Decoder:
         place: tuple[jax.Array, int] | None = None,
     ) -> tuple[jax.Array, KVCache]:
         """One call of the model: logits [k, vocabulary] after the tokens at the indices `after` [k], and the cache."""
-        slot, rows = (None, None) if place is None else place
-        logits, new = self._forward_torch(weights, tokens, cache, position, valid, after, slot, rows)
+        slot, length = (None, None) if place is None else place
+        logits, new = self._forward_torch(weights, tokens, cache, position, valid, after, slot, length)
         return logits, keep_states(valid > 0, new, cache)
 
     def _write_in_pieces(
@@ -241,7 +248,7 @@ class Decoder:
         after: jax.Array,
         place: tuple[jax.Array, int] | None = None,
     ) -> tuple[jax.Array, KVCache]:
-        """As `_write`, but no token that a layer sees is padding."""
+        """As `_write`, in pieces without padding."""
 
         def write_piece(size: int, carry: Any) -> Any:
             done, logits, cache = carry
@@ -251,7 +258,8 @@ class Decoder:
             return done + size, jnp.where((index == after - done)[:, None], new, logits), cache
 
         def fits(size: int, carry: Any) -> jax.Array:
-            return valid - carry[0] >= size
+            fitting: jax.Array = valid - carry[0] >= size
+            return fitting
 
         carry = (jnp.int32(0), jnp.zeros((after.shape[0], *self._logits.shape[1:]), self._logits.dtype), cache)
         for size in piece_sizes(tokens.shape[0]) if self.continues else (1,):
@@ -267,28 +275,28 @@ class Decoder:
         valid: torch.Tensor,
         keep: torch.Tensor,
         slot: torch.Tensor | None = None,
-        rows: int | None = None,
+        length: int | None = None,
     ) -> Any:
         """The model's own forward on one slot; logits of the tokens at the indices `keep`, and the leaves."""
-        length = SymbolicLength(position, low=0, high=self.context - 1)
-        place = None if slot is None else Place(slot=slot, rows=rows)
-        cache = slot_view(self.specs, leaves, length, valid, place)
+        past = SymbolicLength(position, low=0, high=self.context - 1)
+        place = None if slot is None or length is None else Place(slot=slot, length=length)
+        cache = slot_view(self.specs, leaves, past, valid, place)
         positions = torch.arange(tokens.shape[0], device=tokens.device, dtype=torch.int32) + position
         options = {"position_ids": positions[None], "logits_to_keep": keep}
-        options = {name: value for name, value in options.items() if name in self._takes}
+        options = {name: value for name, value in options.items() if name in self._accepts}
         logits = model(tokens[None], **{self._cache_option: cache}, **self._inputs(tokens.device), **options).logits[0]
-        if "logits_to_keep" not in self._takes:
+        if "logits_to_keep" not in self._accepts:
             logits = logits[keep]
         return logits, slot_leaves(self.specs, cache)
 
     def _inputs(self, device: Any = "meta") -> dict[str, Any]:
-        """What every call of the model gets besides tokens and cache."""
-        mask = torch.ones((1, self.context), dtype=torch.int32, device=device) if self._takes_mask else None
+        """The model's other arguments, the same in every call."""
+        mask = torch.ones((1, self.context), dtype=torch.int32, device=device) if self._needs_mask else None
         return {"use_cache": True} | ({} if mask is None else {"attention_mask": mask})
 
 
 def piece_sizes(count: int) -> tuple[int, ...]:
-    """count, count / 4, count / 16, ... and 1: any number of tokens up to count is a few pieces of these sizes."""
+    """count, count / 4, count / 16, ... and 1: a few pieces of these sizes add up to any number of tokens to count."""
     sizes = [count]
     while sizes[-1] > 1:
         sizes.append(max(sizes[-1] // 4, 1))

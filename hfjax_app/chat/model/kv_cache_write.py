@@ -1,40 +1,43 @@
-"""Rows of one attention layer's cache: how tokens are written into them, and which positions they hold.
+"""Writes to one attention layer's cache, and which positions each index of the cache holds.
 
-The token at position p of a layer with R rows lives in row p % R. Does not know slots' layout: kv_cache.py does.
+The token at position p of a layer with room for N positions is stored at index p % N. Does not know the layout of
+slots: see kv_cache.py.
 """
 
 import jax
 import jax.numpy as jnp
 
-NEVER = 2**30  # a position after every query: rows that were never written are masked like the future
+NEVER = 2**30  # a position after every query: an index that was never written is masked like the future
 
 
 def write(
     cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array, slot: jax.Array | None = None
 ) -> jax.Array:
-    """Put the first `valid` of the new tokens into their rows (axis -2); out-of-range rows are dropped.
+    """Write the first `valid` of the new tokens along axis -2; padding is dropped.
 
     Args:
-        cache: [heads, rows, dim], or of all slots, [slots, heads, rows, dim].
+        cache: [heads, length, dim], or of all slots, [slots, heads, length, dim].
         new: [heads, tokens, dim].
         position, valid: int32 scalars.
-        slot: int32 scalar, which of all slots.
+        slot: int32 scalar, the slot to write; None: `cache` is one slot's.
     """
     if new.shape[-2] == 1 and slot is None:
-        return _write_one(cache, new, position, valid)
-    rows = cache.shape[-2]
-    index = jnp.arange(new.shape[-2])
-    row = jnp.where(index < valid, (position + index) % rows, rows)
+        one: jax.Array = _write_one(cache, new, position, valid)
+        return one
+    length = cache.shape[-2]
+    offset = jnp.arange(new.shape[-2])
+    index = jnp.where(offset < valid, (position + offset) % length, length)
     new = new.astype(cache.dtype)
     if slot is None:
-        return cache.at[..., row, :].set(new, mode="drop")
-    return cache.at[slot, :, row].set(new.swapaxes(0, 1), mode="drop")
+        return cache.at[..., index, :].set(new, mode="drop")
+    return cache.at[slot, :, index].set(new.swapaxes(0, 1), mode="drop")
 
 
 @jax.custom_batching.custom_vmap
 def _write_one(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
     """`write` of one token for one slot, or under vmap for several."""
-    return jax.lax.platform_dependent(cache, new, position, valid, cpu=_scatter_two, default=_update)
+    out: jax.Array = jax.lax.platform_dependent(cache, new, position, valid, cpu=_scatter_two, default=_update)
+    return out
 
 
 @_write_one.def_vmap
@@ -47,10 +50,10 @@ def _write_one_each(slots: int, batched: list[bool], *arguments: jax.Array) -> t
 
 
 def _scatter_two(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
-    """One token by a scatter of two, the second of which is dropped.
+    """Write one token by a scatter of two; the second one is dropped.
 
-    XLA makes a slice update of a scatter of one. On CPU it then computes that twice, once for the cache and once for
-    attention, and copies all rows of the layer for each. A scatter of two stays what it is and works in place.
+    XLA turns a scatter of one into a slice update. On CPU it then computes the update twice, once for the cache and
+    once for attention, and copies the whole layer each time. A scatter of two stays a scatter and works in place.
     """
     return write(cache, jnp.concatenate([new, new], axis=-2), position, jnp.minimum(valid, 1))
 
@@ -60,9 +63,9 @@ def _update(*arguments: jax.Array) -> jax.Array:
 
 
 def _update_each(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
-    """One token of each slot (leading axis of all arguments) by slice updates, one slot after the other.
+    """Write one token of each slot (leading axis of all arguments) by slice updates, one slot after the other.
 
-    For a scatter, a TPU's compiler rearranges all slots' rows when a call begins, and back again when it ends.
+    With a scatter, the TPU compiler changes the layout of all slots' caches at the start and at the end of each call.
     """
 
     def write(i: jax.Array, cache: jax.Array) -> jax.Array:
@@ -70,32 +73,33 @@ def _update_each(cache: jax.Array, new: jax.Array, position: jax.Array, valid: j
         old = jax.lax.dynamic_slice(cache, at, (1, *new.shape[1:]))
         return jax.lax.dynamic_update_slice(cache, jnp.where(valid[i] > 0, new[i].astype(cache.dtype), old), at)
 
-    return jax.lax.fori_loop(0, cache.shape[0], write, cache)
+    out: jax.Array = jax.lax.fori_loop(0, cache.shape[0], write, cache)
+    return out
 
 
-def offsets(rows: int, position: jax.Array, valid: jax.Array) -> jax.Array:
-    """int32 [rows]: the newest position below position + valid that each row can hold, less the row's index.
+def offsets(length: int, position: jax.Array, valid: jax.Array) -> jax.Array:
+    """int32 [length]: the newest position below position + valid that each index can hold, minus the index.
 
-    Padding is not written and does not count: where the ring is no longer than the context, it would hide rows that a
-    window still shows.
+    Padding is not written and does not count: in a ring that is no longer than the context, it would hide positions
+    that are still inside the window.
     """
-    row = jnp.arange(rows)
+    index = jnp.arange(length)
     last = position + valid - 1
-    held = last - (last - row) % rows
-    return jnp.where(held < 0, NEVER, held) - row
+    held = last - (last - index) % length
+    return jnp.where(held < 0, NEVER, held) - index
 
 
-def only_before(leaf: jax.Array, end: jax.Array, rows: int, written: jax.Array) -> jax.Array:
-    """Zero where a row holds no position below `end`.
+def only_before(leaf: jax.Array, end: jax.Array, length: int, written: jax.Array) -> jax.Array:
+    """Zero out each index that holds no position below `end`.
 
     Args:
-        leaf: [..., some of the layer's first rows, dim].
+        leaf: [..., the first indices of the layer, dim].
         end: int32 scalar.
-        rows: of the layer.
-        written: int32 scalar, not less than `end`; no position from it on has been written, so that in a ring what lies
-            a whole ring before is still there.
+        length: of the layer's cache.
+        written: int32 scalar, at least `end`. No position from `written` on has been written, so a ring still holds
+            the last `length` positions below it.
     """
     last = end - 1
-    held = last - (last - jnp.arange(leaf.shape[-2])) % rows
-    kept = held >= jnp.maximum(written - rows, 0)
+    held = last - (last - jnp.arange(leaf.shape[-2])) % length
+    kept = held >= jnp.maximum(written - length, 0)
     return jnp.where(kept[:, None], leaf, jnp.zeros_like(leaf))

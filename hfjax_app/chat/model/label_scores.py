@@ -1,7 +1,7 @@
 """Log-probabilities of several labels as the answer to one question: the program `chat_score`.
 
-It has a small cache of its own, so it never touches the slots of running conversations. Handles token ids only. Does
-not cover models with recurrent layers, whose states padding would change.
+The program has its own small cache and never touches the slots of running conversations. Handles token ids only. Does
+not cover models with recurrent layers, because padding would change their states.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ class LabelScores:
     """Token ids of a question and of labels -> each label's sum of log-probabilities. Call `compile` first.
 
     Args:
-        runner: whose weights, or for `plan` their shapes, and devices are used.
+        runner: gives the weights (for `plan`, their shapes) and the devices.
 
     Raises:
         ModelUnavailable: the context is too short for a question, or the model has recurrent layers.
 
     Attributes:
-        prompt_tokens: how long a question may be.
+        prompt_tokens: tokens that a question may have at most.
     """
 
     def __init__(self, runner: ModelRunner):
@@ -41,7 +41,7 @@ class LabelScores:
         self._weights = runner.weights
         self._decoder = runner.decoder.resized(context=self.prompt_tokens + LABEL_TOKENS, chunk=self.prompt_tokens)
         if self._decoder.is_recurrent:
-            raise ModelUnavailable("this chat model keeps a recurrent state and can't judge labels")
+            raise ModelUnavailable("this chat model has recurrent layers and can't score labels")
 
     def compile(self, programs: Programs) -> None:
         """Compile the program, from shapes alone."""
@@ -56,43 +56,43 @@ class LabelScores:
         """
         return np.asarray(self._program(self._weights, *self._padded(prompt, labels)), np.float64)[: len(labels)]
 
-    def _padded(self, prompt: Sequence[int], labels: Sequence[Sequence[int]]) -> tuple[np.ndarray, ...]:
-        """What the program takes besides weights."""
+    def _padded(self, prompt: Sequence[int], labels: Sequence[Sequence[int]]) -> tuple[np.ndarray | np.generic, ...]:
+        """The program's arguments after the weights."""
         padded = np.zeros(self.prompt_tokens, np.int32)
         padded[: len(prompt)] = prompt
-        rows, lengths = np.zeros((MAX_LABELS, LABEL_TOKENS), np.int32), np.ones(MAX_LABELS, np.int32)
+        answers, lengths = np.zeros((MAX_LABELS, LABEL_TOKENS), np.int32), np.ones(MAX_LABELS, np.int32)
         for at, ids in enumerate(labels):
-            rows[at, : len(ids)], lengths[at] = ids, len(ids)
-        return padded, np.int32(len(prompt)), rows, lengths
+            answers[at, : len(ids)], lengths[at] = ids, len(ids)
+        return padded, np.int32(len(prompt)), answers, lengths
 
     def _score(
         self, weights: Weights, prompt: jax.Array, length: jax.Array, labels: jax.Array, lengths: jax.Array
     ) -> jax.Array:
         """Sums of log-probabilities, float32 [labels].
 
-        The question runs once; then all labels go on from its cache, each in its own copy.
+        The question runs once. All labels then continue from its cache, each in its own copy.
 
         Args:
             weights: the model's.
-            prompt: int32 [prompt_tokens], the first `length` real.
+            prompt: int32 [prompt_tokens]; the first `length` tokens are real.
             length: int32 scalar.
-            labels: int32 [labels, LABEL_TOKENS], the first `lengths` of each real.
+            labels: int32 [labels, LABEL_TOKENS]; the first `lengths` tokens of each are real.
             lengths: int32 [labels].
         """
         cache = jax.tree.map(lambda leaf: leaf[0], allocate(cache_shape(self._decoder.specs, 1)))
         logits, cache = self._decoder.forward(weights, prompt, cache, jnp.int32(0), length)
         index = jnp.arange(LABEL_TOKENS)
 
-        def behind_first(label: jax.Array, valid: jax.Array) -> jax.Array:
+        def after_first(label: jax.Array, valid: jax.Array) -> jax.Array:
             following, _ = self._decoder.forward(weights, label, cache, length, valid, index)
             logprobs = _log_probability(following[:-1], label[1:])
             return jnp.where(index[1:] < valid, logprobs, 0.0).sum()
 
         first = _log_probability(jnp.broadcast_to(logits, (labels.shape[0], *logits.shape)), labels[:, 0])
-        return first + jax.vmap(behind_first)(labels, lengths)
+        return first + jax.vmap(after_first)(labels, lengths)
 
 
 def _log_probability(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-    """float32 [n]: of tokens [n] by logits [n, vocabulary]."""
+    """float32 [n]: the log-probabilities of tokens [n] under logits [n, vocabulary]."""
     chosen = jnp.take_along_axis(logits, tokens[:, None], axis=-1)[:, 0]
     return chosen.astype(jnp.float32) - jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1)

@@ -1,4 +1,7 @@
-"""The number of tokens already in a slot, for models that compute with it in Python."""
+"""The number of tokens already in a slot, for models that use it in Python arithmetic.
+
+Supports addition, subtraction and comparison; other operations go to the tensor.
+"""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -8,14 +11,14 @@ import torch
 
 
 class SymbolicLength:
-    """A traced whole number that knows its bounds.
+    """A traced integer with known bounds.
 
-    Arithmetic with Python's ints keeps the bounds, so that `max(0, 1 - length)` and the like, which a model's code asks
-    of Python, are decided where every length gives the same answer. In a torch operation it is its tensor.
+    Arithmetic with Python ints keeps the bounds. A comparison such as the one in `max(0, 1 - length)` gives a Python
+    bool where all lengths within the bounds give the same answer. Torch operations receive the tensor.
 
     Args:
         tensor: int32 scalar.
-        low, high: the least and the greatest value that it can have.
+        low, high: the smallest and the largest possible value.
     """
 
     def __init__(self, tensor: torch.Tensor, low: int, high: int):
@@ -47,7 +50,7 @@ class SymbolicLength:
         return self._compare(operator.le, other)
 
     def _compare(self, compare: Callable[[Any, Any], Any], other: Any) -> Any:
-        """A Python bool where both bounds, and so everything between, compare alike; otherwise traced."""
+        """A Python bool where both bounds give the same answer, since all values between do too; otherwise traced."""
         if isinstance(other, int) and compare(self.low, other) == compare(self.high, other):
             return compare(self.low, other)
         return compare(self.tensor, other)

@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens made and of the likeliest ones in their place, on the device and handed out."""
+"""Log-probabilities of the sampled tokens and of the likeliest alternatives, on the device and for the client."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,16 +9,16 @@ import numpy as np
 
 
 class Logprobs(NamedTuple):
-    """On the device. Leading axes as those of the tokens; `top` is 5, or the vocabulary where that is smaller."""
+    """On the device. Leading axes as those of the tokens; `top` is 5, or the vocabulary if that is smaller."""
 
-    chosen: jax.Array  # float32 [...], of the token made
+    chosen: jax.Array  # float32 [...], of the sampled token
     top_tokens: jax.Array  # int32 [..., top], the likeliest first
     top_values: jax.Array  # float32 [..., top]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLogprobs:
-    """Of one token of an answer: its log-probability (natural logarithm), and the likeliest tokens with theirs."""
+    """One token of an answer: its log-probability (natural logarithm), and the likeliest tokens with theirs."""
 
     logprob: float
     top: tuple[tuple[int, float], ...]
@@ -28,10 +28,10 @@ def logprobs_of(wanted: jax.Array, logits: jax.Array, token: jax.Array, top: int
     """log softmax of the model's logits, in float32.
 
     Args:
-        wanted: bool [slots]; where none is True, nothing is computed and zeros come back.
+        wanted: bool [slots]; if none is True, nothing is computed and the result is zeros.
         logits: float [slots, vocabulary].
-        token: int32 [slots], the tokens made.
-        top: how many of the likeliest tokens.
+        token: int32 [slots], the sampled tokens.
+        top: number of the likeliest tokens.
     """
     slots, vocabulary = logits.shape
     top = min(top, vocabulary)
@@ -50,8 +50,8 @@ def logprobs_of(wanted: jax.Array, logits: jax.Array, token: jax.Array, top: int
     return found
 
 
-def handed_out(logprobs: Logprobs, top: int) -> tuple[TokenLogprobs, ...]:
-    """Each token's TokenLogprobs, with `top` of the likeliest; `logprobs` has numpy arrays with one leading axis."""
+def token_logprobs(logprobs: Logprobs, top: int) -> tuple[TokenLogprobs, ...]:
+    """Each token's TokenLogprobs, with the `top` likeliest; `logprobs` has numpy arrays with one leading axis."""
     likeliest = zip(logprobs.top_tokens[:, :top].tolist(), logprobs.top_values[:, :top].tolist(), strict=True)
     return tuple(
         TokenLogprobs(logprob=chosen, top=tuple(zip(tokens, values, strict=True)))

@@ -1,4 +1,4 @@
-"""Many clients that come and go, in threads: nothing leaks, and those who stay hear what they would hear alone."""
+"""Many clients in threads, some of which cancel: nothing leaks, and the others get the tokens they would get alone."""
 
 import os
 import random
@@ -23,7 +23,7 @@ def resident_bytes() -> int:
 
 @pytest.mark.timeout(SECONDS + 260)
 def test_clients_come_and_go(engine_of: Callable[[str], ChatEngine]) -> None:
-    """64 clients, 30 % of their requests left at a random moment: in line, before the first token, or after some."""
+    """64 clients; 30 % of the requests are cancelled at random: in the queue, before the first token, or later."""
     engine = engine_of("gemma3")
     rng = random.Random(1)
     system = [rng.randrange(5, 512) for _ in range(50)]

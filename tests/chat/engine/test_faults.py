@@ -1,4 +1,4 @@
-"""Injected faults: what fails costs the requests concerned, says why, and leaves an engine that answers as before."""
+"""Injected faults: the requests concerned fail with the cause, and the engine answers the others as before."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ def prompt_of(length: int) -> list[int]:
 
 @pytest.fixture
 def engine(engine_of: Callable[[str], ChatEngine]) -> Iterator[ChatEngine]:
-    """The shared engine; whatever a test does to it, it answers as before."""
+    """The shared engine; it must answer as before after each test."""
     engine = engine_of("llama")
     prompts = [prompt_of(length) for length in (9, 20, 33, 50)]
     before = engine.generate(prompts, GREEDY)
@@ -40,7 +40,7 @@ class Fault(Exception):
 
 
 class Injected:
-    """Makes the n-th call of any of its programs fail, before or after that has taken its donated arguments."""
+    """Makes the n-th call of its programs fail, before or after the call has taken its donated arguments."""
 
     def __init__(self, call: int, lose_cache: bool):
         self._calls_left, self._lose_cache = call, lose_cache
@@ -63,26 +63,26 @@ def fails(stream: TokenStream) -> bool:
         list(stream)
     except EngineStopped as error:
         cause = error.__cause__
-        told = "the chat engine failed on this request, and goes on: Fault: the device is on fire"
-        return isinstance(cause, Fault) and str(error) == told
+        message = "the chat engine failed on this request, and goes on: Fault: the device is on fire"
+        return isinstance(cause, Fault) and str(error) == message
     return False
 
 
-def test_a_prompt_whose_call_fails_is_alone_in_it(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache is still there, so that the neighbour's answer goes on as if nothing had been."""
+def test_a_failed_prefill_fails_only_its_own_request(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache still exists, so the other answer continues without a change."""
     long = SamplingParams(max_tokens=200, temperature=0.0)
-    want = engine.generate([prompt_of(5)], long)
+    expected = engine.generate([prompt_of(5)], long)
     injected = Injected(call=2, lose_cache=False)
     monkeypatch.setattr(engine.runner, "_prefill", {(16, 256): injected.into(engine.runner._prefill[16, 256])})
     neighbour, victim = engine.stream(prompt_of(5), long), engine.stream(prompt_of(12), GREEDY)
     assert fails(victim)
-    assert [list(neighbour)] == want
+    assert [list(neighbour)] == expected
 
 
-def test_a_lost_cache_fails_everyone_who_had_a_slot(
+def test_a_lost_cache_fails_every_request_that_had_a_slot(
     engine: ChatEngine, monkeypatch: pytest.MonkeyPatch, compilations: Callable
 ) -> None:
-    """The device fails in the middle of a call: the cache is made anew, those in line are served, nothing compiles."""
+    """The device fails during a call: a new cache is made, queued requests are served, and nothing compiles."""
     injected = Injected(call=3, lose_cache=True)
     programs = {bucket: injected.into(program) for bucket, program in engine.runner._decode.items()}
     monkeypatch.setattr(engine.runner, "_decode", programs)
@@ -95,18 +95,16 @@ def test_a_lost_cache_fails_everyone_who_had_a_slot(
     assert seen == []
 
 
-def test_a_lost_cache_is_lost_to_conversations_that_nobody_was_in(
-    engine: ChatEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their slots hold zeros now: who goes on with one is prefilled from its beginning."""
+def test_a_lost_cache_is_not_reused_by_idle_conversations(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their slots hold zeros now: the next turn is prefilled from its first token."""
     talk = prompt_of(50)
-    [want] = engine.generate([talk], GREEDY)
+    [expected] = engine.generate([talk], GREEDY)
     injected = Injected(call=1, lose_cache=True)
     programs = {bucket: injected.into(program) for bucket, program in engine.runner._decode.items()}
     monkeypatch.setattr(engine.runner, "_decode", programs)
     assert fails(engine.stream(prompt_of(12), GREEDY))
     stream = engine.stream(talk, GREEDY)
-    assert list(stream) == want
+    assert list(stream) == expected
     assert stream.reused_tokens == 0
 
 
@@ -118,22 +116,22 @@ def test_an_error_that_comes_with_the_tokens(engine: ChatEngine, monkeypatch: py
 
 @pytest.mark.parametrize("when", ["prefill", "decode"])
 def test_logits_that_are_not_numbers_cost_one_request(when: str, engine: ChatEngine) -> None:
-    """A token whose embedding is NaN, in a prompt or made on the way. The neighbour's tokens stay as they are, and so
-    do those of whoever gets the slot next: a NaN left in the cache would reach them through 0 * NaN."""
+    """A token has NaN as its embedding, in the prompt or in the answer. The other request's tokens do not change, and
+    neither do those of the next request in the slot: a NaN left in the cache would reach it, because 0 * NaN is NaN."""
     weights, name = engine.runner.weights, "model.embed_tokens.weight"
     neighbour, victim = prompt_of(30), prompt_of(12)
-    want, answer = engine.generate([neighbour, victim], GREEDY)
+    expected, answer = engine.generate([neighbour, victim], GREEDY)
     if when == "prefill":
         poison = 505
         victim[5] = poison
     else:
-        poison = next(token for token in answer[4:20] if token not in (*neighbour, *want, *victim, *answer[:4]))
+        poison = next(token for token in answer[4:20] if token not in (*neighbour, *expected, *victim, *answer[:4]))
     poisoned = {**weights, name: jnp.asarray(weights[name]).at[poison].set(jnp.nan)}
     engine._loop.scheduler.slots.forget_all()
     engine.runner.weights = poisoned
     try:
         streams = [engine.stream(prompt, GREEDY) for prompt in (neighbour, victim)]
-        assert list(streams[0]) == want
+        assert list(streams[0]) == expected
         made = []
         with pytest.raises(EngineStopped, match="logits are not numbers"):
             made.extend(iter(streams[1]))
@@ -142,12 +140,12 @@ def test_logits_that_are_not_numbers_cost_one_request(when: str, engine: ChatEng
     assert engine.stats().busy == 0
 
 
-def test_not_a_number_is_heard_of_also_when_its_owner_has_left(engine: ChatEngine) -> None:
-    """The call that met it was in flight. Its result counted for nothing, as of anyone who has left, so that the slot
-    was still recorded as the conversation's: whoever went on with that found the NaN there, and failed."""
+def test_not_a_number_is_noticed_after_its_request_was_cancelled(engine: ChatEngine) -> None:
+    """The call with the NaN was in flight. Its output was ignored like that of every cancelled request, so the slot was
+    still recorded as the conversation's, and its next turn found the NaN and failed."""
     weights, name, prompt = engine.runner.weights, "model.embed_tokens.weight", prompt_of(12)
-    [want] = engine.generate([prompt], GREEDY)
-    assert want[0] not in prompt
+    [expected] = engine.generate([prompt], GREEDY)
+    assert expected[0] not in prompt
     engine._loop.scheduler.slots.forget_all()
     submitted, ended, tickets = threading.Event(), threading.Event(), []
 
@@ -158,35 +156,35 @@ def test_not_a_number_is_heard_of_also_when_its_owner_has_left(engine: ChatEngin
         if progress.finished:
             ended.set()
 
-    engine.runner.weights = {**weights, name: jnp.asarray(weights[name]).at[want[0]].set(jnp.nan)}
+    engine.runner.weights = {**weights, name: jnp.asarray(weights[name]).at[expected[0]].set(jnp.nan)}
     try:
         tickets.append(engine.submit(prompt, GREEDY, deliver))
         submitted.set()
         assert ended.wait(timeout=60)
     finally:
         engine.runner.weights = weights
-    assert engine.generate([prompt], GREEDY) == [want]
+    assert engine.generate([prompt], GREEDY) == [expected]
 
 
-def test_a_chunk_before_the_last_tells_of_what_is_no_number(engine: ChatEngine) -> None:
-    """Whoever leaves while a prompt is being read would leave NaN in the slot, and nobody would know."""
+def test_a_chunk_before_the_last_reports_not_a_number(engine: ChatEngine) -> None:
+    """A request cancelled during its prefill would leave NaN in the slot without a report."""
     runner, name = engine.runner, "model.embed_tokens.weight"
     chunk = np.arange(3, 3 + runner.prefill_chunks[0], dtype=np.int32)
     sampler = packed(sampler_state(GREEDY, 0))
-    weights, told = runner.weights, []
+    weights, reported = runner.weights, []
     try:
         for poison in (500, int(chunk[5])):
             runner.weights = {**weights, name: jnp.asarray(weights[name]).at[poison].set(jnp.nan)}
-            told.append(int(np.asarray(runner.prefill(0, chunk, 0, len(chunk), 0, sampler).tokens).item()))
+            reported.append(int(np.asarray(runner.prefill(0, chunk, 0, len(chunk), 0, sampler).tokens).item()))
     finally:
         runner.weights = weights
         runner.clear(0)
         engine._loop.scheduler.slots.forget_all()
-    assert told == [NOTHING, NOT_A_NUMBER]
+    assert reported == [NOTHING, NOT_A_NUMBER]
 
 
 def read(runner: ModelRunner, slot: int, tokens: np.ndarray, start: int) -> int:
-    """Prefill from `start` on, in chunks; returns the token that follows, or what else is told."""
+    """Prefill from `start` on, in chunks; returns the next token, or NOTHING or NOT_A_NUMBER."""
     for at in range(start, len(tokens), 16):
         chunk = tokens[at : at + 16]
         sampler = packed(sampler_state(GREEDY, 0))
@@ -195,20 +193,20 @@ def read(runner: ModelRunner, slot: int, tokens: np.ndarray, start: int) -> int:
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
-def test_what_lies_behind_a_copied_beginning_stays_there(
+def test_positions_after_a_copied_prefix_are_not_copied(
     architecture: str, engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """Another one's NaN, of which nobody had heard yet, failed whoever had the same beginning."""
+    """A NaN of another request, not reported yet, failed every request with the same prefix."""
     engine = engine_of(architecture)
     runner, name = engine.runner, "model.embed_tokens.weight"
     weights = runner.weights
     prompt = np.array(prompt_of(96), np.int32)
-    sick = prompt.copy()
-    sick[85] = 505
+    poisoned = prompt.copy()
+    poisoned[85] = 505
 
     try:
         runner.weights = {**weights, name: jnp.asarray(weights[name]).at[505].set(jnp.nan)}
-        assert read(runner, 0, sick, 0) == NOT_A_NUMBER
+        assert read(runner, 0, poisoned, 0) == NOT_A_NUMBER
         runner.copy(0, 1, 80, 96)
         assert read(runner, 1, prompt[:84], 80) == read(runner, 2, prompt[:84], 0) != NOT_A_NUMBER
     finally:
@@ -217,8 +215,8 @@ def test_what_lies_behind_a_copied_beginning_stays_there(
         engine._loop.scheduler.slots.forget_all()
 
 
-def test_a_copied_beginning_can_be_gone_back_behind(engine_of: Callable[[str], ChatEngine]) -> None:
-    """Nothing of a ring that has not turned yet is lost, in a copy as in its source."""
+def test_a_copied_prefix_can_be_rolled_back(engine_of: Callable[[str], ChatEngine]) -> None:
+    """A ring that has not wrapped has lost nothing, in a copy as in its source."""
     engine = engine_of("gemma3")
     runner = engine.runner
     prompt = np.array(prompt_of(48), np.int32)
@@ -230,16 +228,16 @@ def test_a_copied_beginning_can_be_gone_back_behind(engine_of: Callable[[str], C
     assert read(runner, 1, edited, 20) == read(runner, 2, edited, 0)
 
 
-def test_a_request_that_nothing_is_done_for_fails(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tokens were promised and never made. The thread looked for work again and again, on a whole core, and the
-    request never ended."""
+def test_a_request_without_any_scheduled_call_fails(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tokens were scheduled and never made. The thread looked for work in a busy loop, and the request never
+    ended."""
     decode = engine.runner.decode
-    monkeypatch.setattr(engine.runner, "decode", lambda slots, rows, steps: decode(slots, rows, 0))
+    monkeypatch.setattr(engine.runner, "decode", lambda slots, length, steps: decode(slots, length, 0))
     with pytest.raises(EngineStopped, match="no call is left that would make its tokens"):
         list(engine.stream(prompt_of(12), GREEDY))
 
 
-def test_an_owner_whose_callback_raises_loses_only_its_own_request(engine: ChatEngine) -> None:
+def test_a_callback_that_raises_cancels_only_its_own_request(engine: ChatEngine) -> None:
     def deliver(progress: Progress) -> None:
         raise Fault
 
@@ -247,20 +245,22 @@ def test_an_owner_whose_callback_raises_loses_only_its_own_request(engine: ChatE
     assert len(list(engine.stream(prompt_of(9), GREEDY))) == 40
 
 
-def test_an_engine_that_fails_again_and_again_gives_up_and_says_so(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """Its weights are gone. Three failures in a row are enough; everyone hears of it, also those who come later."""
+def test_an_engine_that_fails_three_times_in_a_row_stops_and_says_why(
+    model_of: Callable[[str], PreTrainedModel],
+) -> None:
+    """It has no weights. All requests get the cause, including those submitted after it has stopped."""
     options = {"slots": 4, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
     engine = ChatEngine(model_of("llama"), **options).start()
     engine.runner.weights = None
-    heard = []
+    messages = []
     prompts = [prompt_of(length) for length in range(3, 9)]
     for prompt in prompts:
         with pytest.raises(EngineStopped) as error:
             list(engine.stream(prompt, GREEDY))
         assert error.value.__cause__ is not None
-        heard.append(str(error.value))
-    assert "goes on" in heard[0]
-    assert "it failed 3 times in a row, at last with" in heard[-1]
+        messages.append(str(error.value))
+    assert "goes on" in messages[0]
+    assert "it failed 3 times in a row, at last with" in messages[-1]
     assert not engine.alive
     with pytest.raises(EngineStopped, match="not running: it failed 3 times in a row"):
         engine.stream([3], GREEDY)

@@ -1,4 +1,4 @@
-"""The engine through its public face: equal to `generate`, many at once, cancel, limits, no compilation in service."""
+"""The engine's public interface: tokens as by `generate`, many at once, cancel, limits, no compilation in service."""
 
 import dataclasses
 import math
@@ -44,21 +44,22 @@ def test_greedy_equals_generate(
 ) -> None:
     """Six prompts over four slots, shorter and longer than the chunk (16) and the window (32)."""
     prompts = [prompt_of(length) for length in (1, 3, 16, 20, 75, 150)]
-    want = []
+    expected = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
         mask = torch.ones_like(ids)
         out = model_of(architecture).generate(ids, attention_mask=mask, max_new_tokens=40, do_sample=False)
-        want.append(out[0, len(prompt) :].tolist())
-    assert min(len(set(tokens)) for tokens in want) > 5
-    assert engine_of(architecture).generate(prompts, GREEDY) == want
+        expected.append(out[0, len(prompt) :].tolist())
+    assert min(len(set(tokens)) for tokens in expected) > 5
+    assert engine_of(architecture).generate(prompts, GREEDY) == expected
 
 
 def test_heads_that_share_a_row_of_the_cache_change_no_token(
     model_of: Callable[[str], PreTrainedModel], engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """As on a TPU, whose lanes two of these heads would not fill: with drafts and without, alone and together. Drafts
-    are shorter than the chunk of 4: longer ones would overwrite what the first token sees in a ring of 32 + 4 rows."""
+    """As on a TPU, where one of these heads would not fill the lanes: with and without drafts, alone and together.
+    Drafts are shorter than the chunk of 4: longer ones would overwrite the first token's window in a ring of 32 + 4
+    positions."""
     prompts = [prompt_of(3), [*prompt_of(40), *prompt_of(40)], prompt_of(75)]
     options = {"slots": 3, "context": 256, "prefill_chunk": 4, "buckets": [1], "speculation": "always", "lanes": 32}
     engine = ChatEngine(model_of("gemma3"), **options).start()
@@ -72,8 +73,8 @@ def test_heads_that_share_a_row_of_the_cache_change_no_token(
     assert got == engine_of("gemma3").generate(prompts, GREEDY) * 2
 
 
-def test_more_prompts_than_the_line_has_room_for(engine_of: Callable[[str], ChatEngine]) -> None:
-    """They were all put in line at once: the 261st was refused, and all the others' work lost."""
+def test_more_prompts_than_the_queue_has_room_for(engine_of: Callable[[str], ChatEngine]) -> None:
+    """They were all queued at once: the 261st was refused, and the work of all the others was lost."""
     engine, short = engine_of("llama"), SamplingParams(max_tokens=2, temperature=0.0)
     lengths = [1 + n % 7 for n in range(CHAT_QUEUE + 20)]
     few = dict(zip(range(1, 8), engine.generate([prompt_of(n) for n in range(1, 8)], short), strict=True))
@@ -81,7 +82,7 @@ def test_more_prompts_than_the_line_has_room_for(engine_of: Callable[[str], Chat
     assert idle(engine, within=2)
 
 
-def test_the_model_of_the_caller_is_left_alone(model_of: Callable[[str], PreTrainedModel]) -> None:
+def test_the_model_of_the_caller_is_not_changed(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Building an engine must not change the torch model's attention or weights: it still generates by itself."""
     model = model_of("gemma3")
     ids = torch.tensor([prompt_of(20)])
@@ -90,8 +91,8 @@ def test_the_model_of_the_caller_is_left_alone(model_of: Callable[[str], PreTrai
     assert torch.equal(model(ids).logits, before)
 
 
-def test_an_engine_that_has_started_has_nothing_left_to_compute(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """The calls of the warm-up were only dispatched: the first request of a 270M model waited five seconds for them."""
+def test_a_started_engine_has_nothing_left_to_compute(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """The calls of the warm-up were only dispatched: the first request to a 270M model waited five seconds for them."""
     engine = ChatEngine(model_of("llama"), slots=2, context=1024, buckets=(), speculation="never").start()
     try:
         assert all(leaf.is_ready() for leaf in jax.tree.leaves((engine.runner._cache, engine.runner._state)))
@@ -99,8 +100,8 @@ def test_an_engine_that_has_started_has_nothing_left_to_compute(model_of: Callab
         engine.stop()
 
 
-def test_the_weights_of_the_caller_are_left_alone(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """Also where the engine merges some of them: another one can be made of the same."""
+def test_the_weights_of_the_caller_are_not_changed(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """The engine fuses some of them; a second engine can be made from the same model."""
     model = model_of("llama")
     before = {name: id(parameter) for name, parameter in model.named_parameters()}
     for _ in range(2):
@@ -109,8 +110,8 @@ def test_the_weights_of_the_caller_are_left_alone(model_of: Callable[[str], PreT
         assert {name: id(parameter) for name, parameter in model.named_parameters()} == before
 
 
-def test_a_seed_gives_the_same_tokens_whoever_the_neighbours_are(engine_of: Callable[[str], ChatEngine]) -> None:
-    """And another seed gives others, also where they differ in the upper 32 bits only."""
+def test_a_seed_gives_the_same_tokens_with_any_neighbours(engine_of: Callable[[str], ChatEngine]) -> None:
+    """Another seed gives other tokens, also if only the upper 32 bits differ."""
     engine = engine_of("llama")
     params = SamplingParams(max_tokens=30, temperature=1.0, top_p=0.95, seed=7)
     alone = list(engine.stream(prompt_of(9), params))
@@ -123,8 +124,8 @@ def test_a_seed_gives_the_same_tokens_whoever_the_neighbours_are(engine_of: Call
 def test_end_token_stops_and_is_not_handed_out(
     model_of: Callable[[str], PreTrainedModel], engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """Every id of generation_config's list ends an answer; here, the fifth greedy token is one of three. Where it is
-    the first token of an answer, the device makes nothing behind it, though the next call was under way."""
+    """Every id of generation_config's list ends an answer; here, the fifth greedy token is one of three. If it is the
+    first token of an answer, the device makes nothing after it, although the next call was already dispatched."""
     model = model_of("llama")
     prompt = prompt_of(12)
     free = engine_of("llama").generate([prompt], GREEDY)[0]
@@ -148,7 +149,7 @@ def test_end_token_stops_and_is_not_handed_out(
 def test_an_answer_ends_where_the_context_is_full(
     max_tokens: int, reason: str, engine_of: Callable[[str], ChatEngine]
 ) -> None:
-    """Who asked for as many tokens as there is room for got them all: the context cut nothing off."""
+    """A request for exactly as many tokens as there is room for ends by its length: the context cuts nothing off."""
     stream = engine_of("llama").stream(prompt_of(250), SamplingParams(max_tokens=max_tokens, temperature=0.0))
     assert len(list(stream)) == 6
     assert stream.finish_reason == reason
@@ -171,7 +172,7 @@ def test_leaving_a_stream_frees_its_slot(leave: str, engine_of: Callable[[str], 
     assert engine.stats().tokens - made < 250
 
 
-def test_a_request_still_in_line_can_be_cancelled(engine_of: Callable[[str], ChatEngine]) -> None:
+def test_a_queued_request_can_be_cancelled(engine_of: Callable[[str], ChatEngine]) -> None:
     engine = engine_of("llama")
     streams = [engine.stream(prompt_of(5), SamplingParams(max_tokens=200, temperature=0.0)) for _ in range(6)]
     streams[5].close()
@@ -180,25 +181,25 @@ def test_a_request_still_in_line_can_be_cancelled(engine_of: Callable[[str], Cha
     assert streams[5].finish_reason == "cancelled"
 
 
-def test_the_line_is_full_at_its_limit_and_who_leaves_it_costs_nothing(engine_of: Callable[[str], ChatEngine]) -> None:
-    """All in one callback, in which the engine's thread gives nobody a slot, though three of four are free. Those who
-    were cancelled leave before these are given away, so that of all in line only the one who stayed is prefilled."""
+def test_the_queue_has_a_limit_and_cancelled_requests_cost_nothing(engine_of: Callable[[str], ChatEngine]) -> None:
+    """All in one callback: the engine's thread gives out no slot meanwhile, although three of four are free. Cancelled
+    requests are released before slots are given out, so only the one that is not cancelled is prefilled."""
     engine, short = engine_of("llama"), SamplingParams(max_tokens=1, temperature=0.0)
     assert idle(engine, within=2)
-    before, tickets, refused, heard, ended = engine.stats(), [], [], [], threading.Event()
+    before, tickets, refused, reasons, ended = engine.stats(), [], [], [], threading.Event()
 
     def stayed(progress: Progress) -> None:
-        heard.append(progress.finish_reason)
+        reasons.append(progress.finish_reason)
         ended.set()
 
     def fill(progress: Progress) -> None:
         if tickets:
             return
         for _ in range(CHAT_QUEUE - 1):
-            tickets.append(engine.submit(prompt_of(5), short, lambda progress: heard.append(progress.finish_reason)))
+            tickets.append(engine.submit(prompt_of(5), short, lambda progress: reasons.append(progress.finish_reason)))
         tickets.append(engine.submit(prompt_of(5), short, stayed))
         try:
-            engine.submit(prompt_of(5), short, heard.append)
+            engine.submit(prompt_of(5), short, reasons.append)
         except RequestRejected as error:
             refused.append(str(error))
         for ticket in tickets[:-1]:
@@ -207,13 +208,13 @@ def test_the_line_is_full_at_its_limit_and_who_leaves_it_costs_nothing(engine_of
     engine.submit(prompt_of(5), SamplingParams(max_tokens=20, temperature=0.0), fill)
     assert ended.wait(timeout=60)
     assert refused == ["the chat engine is busy: 256 requests are waiting; try again later"]
-    assert heard == ["cancelled"] * (CHAT_QUEUE - 1) + ["length"]
+    assert reasons == ["cancelled"] * (CHAT_QUEUE - 1) + ["length"]
     assert engine.stats().prefill_calls - before.prefill_calls == 2
     assert idle(engine, within=2)
 
 
 def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine], compilations: Callable) -> None:
-    """All lengths, parameters and neighbours run in the programs of the warm-up."""
+    """The programs of the warm-up serve all lengths, parameters and neighbours."""
     engine = engine_of("gemma3")
     with compilations() as seen:
         engine.generate([prompt_of(n) for n in (1, 17, 40, 100, 200)], GREEDY)
@@ -267,8 +268,8 @@ def test_more_context_than_the_model_has_positions_is_refused(model_of: Callable
         ChatEngine(model_of("llama"), context=4096)
 
 
-def test_a_stopped_engine_says_so_to_everyone(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """Those being served, those in line, and those who come afterwards. Its programs are those of `engine_of`."""
+def test_a_stopped_engine_fails_every_request(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Requests being served, queued ones, and later ones. The programs are those of `engine_of`."""
     options = {"slots": 4, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
     engine = ChatEngine(model_of("llama"), **options).start()
     streams = [engine.stream(prompt_of(4), SamplingParams(max_tokens=250, temperature=0.0)) for _ in range(6)]

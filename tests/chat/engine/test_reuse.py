@@ -1,4 +1,4 @@
-"""Reused prefixes on a real engine with sliding windows: the same tokens as without, and much less to prefill."""
+"""Reused prefixes on a real engine with sliding windows: the same tokens as without reuse, and much less prefill."""
 
 import random
 from collections.abc import Callable
@@ -9,7 +9,7 @@ ANSWER = SamplingParams(max_tokens=6, temperature=0.0)
 
 
 def next_prompt(rng: random.Random, talks: list[list[int]]) -> list[int]:
-    """A new conversation with one of two system prompts, or a known one: asked again, edited, or gone on with."""
+    """A new conversation with one of two system prompts, or a known one: repeated, edited, or continued."""
     said = [rng.randrange(5, 512) for _ in range(rng.randrange(1, 30))]
     system = [rng.choice((11, 13))] * 2 + list(range(20, 60))
     if not talks or rng.random() < 0.25:
@@ -19,9 +19,9 @@ def next_prompt(rng: random.Random, talks: list[list[int]]) -> list[int]:
     return prompt if len(prompt) < 220 else system + said
 
 
-def test_reused_is_fresh(engine_of: Callable[[str], ChatEngine]) -> None:
-    """200 requests of conversations with edits and retries, four at once, each compared with an engine that remembers
-    nothing. The windows are 32, a ring has 48 rows: going back further than a chunk must start again."""
+def test_reused_prefixes_give_the_same_tokens(engine_of: Callable[[str], ChatEngine]) -> None:
+    """200 requests of conversations with edits and retries, four at once, each compared with an engine without records.
+    The windows are 32, a ring has 48 positions: rolling back more than a chunk must prefill from the start."""
     engine = engine_of("gemma3")
     rng = random.Random(5)
     talks: list[list[int]] = []
@@ -46,8 +46,8 @@ def test_reused_is_fresh(engine_of: Callable[[str], ChatEngine]) -> None:
 
 
 def test_a_follow_up_prefills_only_what_is_new(engine_of: Callable[[str], ChatEngine]) -> None:
-    """150 tokens of conversation are there; the next turn's 10 tokens take one call, and its owner hears what was
-    reused. The newest token of an answer is not in the cache, so it is prefilled with them."""
+    """150 tokens of conversation are in the cache; the next turn's 10 tokens take one call, and its stream reports the
+    reused tokens. The newest token of an answer is not in the cache, so it is prefilled with them."""
     engine = engine_of("llama")
     rng = random.Random(9)
     prompt = [rng.randrange(5, 512) for _ in range(150)]
@@ -62,7 +62,7 @@ def test_a_follow_up_prefills_only_what_is_new(engine_of: Callable[[str], ChatEn
 
 
 def test_a_shared_system_prompt_is_prefilled_once(engine_of: Callable[[str], ChatEngine]) -> None:
-    """Four users with the same 96 tokens ahead, at the same moment: one computes them, the others copy."""
+    """Four requests with the same first 96 tokens, at the same moment: one computes them, the others copy."""
     engine = engine_of("llama")
     engine._loop.scheduler.slots.forget_all()
     system = [7, *range(100, 195)]

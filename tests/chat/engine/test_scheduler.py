@@ -1,6 +1,6 @@
 """The scheduler alone: first come, first served, chunk by chunk."""
 
-from hfjax_app.chat.engine.scheduler import HURRIED_CHUNK, Request, Scheduler
+from hfjax_app.chat.engine.scheduler import CONTENDED_CHUNK, Request, Scheduler
 
 
 def scheduler_of(
@@ -14,7 +14,7 @@ def request(length: int = 3) -> Request:
     return Request(prompt=tuple(range(length)), max_tokens=5)
 
 
-def test_slots_go_to_those_who_waited_longest() -> None:
+def test_slots_go_to_the_requests_that_have_waited_longest() -> None:
     scheduler = scheduler_of(2)
     requests = [request() for _ in range(4)]
     for r in requests:
@@ -29,7 +29,7 @@ def test_slots_go_to_those_who_waited_longest() -> None:
     assert scheduler.place(requests[3]) == 1
 
 
-def test_a_long_prompt_is_fed_in_chunks_and_decodes_only_afterwards() -> None:
+def test_a_long_prompt_is_prefilled_in_chunks_and_decodes_only_afterwards() -> None:
     scheduler = scheduler_of(1)
     r = request(10)
     scheduler.submit(r)
@@ -44,7 +44,7 @@ def test_a_long_prompt_is_fed_in_chunks_and_decodes_only_afterwards() -> None:
 
 
 def test_chunks_are_large_while_no_answer_is_running() -> None:
-    """A large one at least half full; where somebody's answer would stand still for it, small ones."""
+    """A large chunk is at least half full; while an answer runs, which would pause for it, chunks are small."""
     scheduler = scheduler_of(2, prefill_chunks=(4, 16))
     first, second, third = (
         Request(prompt=tuple(range(at, at + n)), max_tokens=5) for at, n in ((0, 29), (100, 20), (200, 7))
@@ -82,33 +82,33 @@ def test_release_works_wherever_the_request_is() -> None:
     assert scheduler.idle
 
 
-def test_decode_steps_are_few_while_somebody_waits_or_is_prefilled() -> None:
-    """And never more than anyone has left to make; rows cover the one that goes furthest."""
+def test_decode_steps_are_few_while_a_request_waits_or_is_prefilled() -> None:
+    """Never more than the most that a request has left to make; the length covers the longest request."""
     scheduler = scheduler_of(2)
     first, second, third = Request(prompt=(1, 2, 3), max_tokens=11), request(10), request()
     scheduler.submit(first)
     scheduler.admit()
     scheduler.prefilled(scheduler.next_prefill())
     step = scheduler.next_decode()
-    assert (step.requests, step.steps, step.rows) == ((first,), 8, 11)
+    assert (step.requests, step.steps, step.length) == ((first,), 8, 11)
     assert scheduler.next_decode(most=3).steps == 3
     scheduler.decoded(step)
     assert scheduler.next_decode().steps == 2
 
-    first.promised = 1
+    first.scheduled = 1
     scheduler.submit(second)
     scheduler.admit()
-    assert scheduler.next_decode().steps == HURRIED_CHUNK
+    assert scheduler.next_decode().steps == CONTENDED_CHUNK
     while step := scheduler.next_prefill():
         scheduler.prefilled(step)
     assert scheduler.next_decode().steps == 8
-    assert scheduler.next_decode().rows == 10 + 4
+    assert scheduler.next_decode().length == 10 + 4
     scheduler.submit(third)
-    assert scheduler.next_decode().steps == HURRIED_CHUNK
+    assert scheduler.next_decode().steps == CONTENDED_CHUNK
 
 
-def test_the_more_are_prefilled_the_fewer_steps_are_made_in_between() -> None:
-    """Eight come at once: the first ones do not run ahead in calls that are as long as everyone's together."""
+def test_the_more_requests_are_prefilled_the_fewer_steps_are_made_in_between() -> None:
+    """Eight arrive at once: the first ones do not decode long calls between the prefills of the others."""
     scheduler = scheduler_of(8)
     for _ in range(8):
         scheduler.submit(Request(prompt=(1, 2, 3), max_tokens=50))
@@ -120,8 +120,8 @@ def test_the_more_are_prefilled_the_fewer_steps_are_made_in_between() -> None:
     assert steps == [1, 1, 1, 1, 1, 2, 4, 8]
 
 
-def test_nothing_is_dispatched_for_those_who_were_promised_all() -> None:
-    """Their last tokens are on the way; the slot is theirs until these were read."""
+def test_nothing_is_dispatched_for_requests_whose_tokens_are_all_scheduled() -> None:
+    """A request keeps its slot until its last tokens are read."""
     scheduler = scheduler_of(1)
     r = Request(prompt=(1,), max_tokens=3)
     scheduler.submit(r)
@@ -132,32 +132,32 @@ def test_nothing_is_dispatched_for_those_who_were_promised_all() -> None:
     assert scheduler.busy == 1
 
 
-def test_a_step_that_drafts_promises_more_than_it_may_make() -> None:
-    """Three rounds of 1 + 7 tokens in a chunk of 8: the next step goes on from what was made. The slot's record has
-    what a wrong draft may have written behind an end token; where the answer was full, nothing is written behind it."""
+def test_a_drafting_step_schedules_more_than_it_may_make() -> None:
+    """Three rounds of 1 + 7 tokens in a chunk of 8: the next step continues after the tokens made. The slot's record
+    includes what a rejected draft may have written after an end token; after a full answer nothing is written."""
     scheduler = scheduler_of(1)
     r = Request(prompt=(1, 2, 3), max_tokens=20)
     scheduler.submit(r)
     scheduler.admit()
     scheduler.prefilled(scheduler.next_prefill())
     step = scheduler.next_decode(3, draft=7)
-    assert (step.steps, step.tokens, step.rows) == (3, 8, 3 + 9 - 1)
+    assert (step.steps, step.tokens, step.length) == (3, 8, 3 + 9 - 1)
     scheduler.decoded(step)
-    assert r.promised == 9
-    scheduler.fell_short(r, 8 - 4)
-    assert r.promised == 5
+    assert r.scheduled == 9
+    scheduler.unschedule(r, 8 - 4)
+    assert r.scheduled == 5
     assert scheduler.slots[0].written >= 3 + 5 - 1
     assert scheduler.next_decode(3).tokens == 3
     r.answer.extend(range(5))
     scheduler.release(r, exact=True)
     assert scheduler.slots[0].tokens == (1, 2, 3, 0, 1, 2, 3)
     assert scheduler.slots[0].written == 3 + 4 + 7
-    scheduler.fell_short(r, 3)
-    assert r.promised == 5
+    scheduler.unschedule(r, 3)
+    assert r.scheduled == 5
 
 
-def test_a_neighbours_steps_count_in_full_behind_drafts_that_fell_short() -> None:
-    """Cut at the answer's length, they counted less than the device had made; rows that a bucket lacks were written."""
+def test_steps_count_in_full_after_drafts_that_made_fewer_tokens() -> None:
+    """Cut at the answer's length, they counted too few tokens, and positions beyond the bucket were written."""
     scheduler = scheduler_of(2)
     r, neighbour = Request(prompt=(1, 2, 3), max_tokens=10), Request(prompt=(4, 5), max_tokens=100)
     scheduler.submit(r)
@@ -171,29 +171,29 @@ def test_a_neighbours_steps_count_in_full_behind_drafts_that_fell_short() -> Non
     both = scheduler.next_decode(4)
     assert both.requests == (r, neighbour)
     scheduler.decoded(both)
-    scheduler.fell_short(r, drafts.tokens - 4)
+    scheduler.unschedule(r, drafts.tokens - 4)
     made = 1 + 4 + both.steps
-    assert r.promised == made
+    assert r.scheduled == made
     assert scheduler.slots[0].written >= 3 + made - 1
-    assert scheduler.next_decode(4).rows == 3 + r.max_tokens - 1
+    assert scheduler.next_decode(4).length == 3 + r.max_tokens - 1
 
 
-def test_an_answer_that_is_full_has_no_drafts_behind_it() -> None:
+def test_a_full_answer_has_no_drafts_after_it() -> None:
     scheduler = scheduler_of(1)
     r = Request(prompt=(1, 2, 3), max_tokens=6)
     scheduler.submit(r)
     scheduler.admit()
     scheduler.prefilled(scheduler.next_prefill())
     step = scheduler.next_decode(3, draft=7)
-    assert (step.tokens, step.rows) == (5, 3 + 5)
+    assert (step.tokens, step.length) == (5, 3 + 5)
     scheduler.decoded(step)
     r.answer.extend(range(6))
     scheduler.release(r, exact=True)
     assert scheduler.slots[0].written == 3 + 5
 
 
-def test_who_leaves_early_has_written_more_than_was_read() -> None:
-    """The device goes on with what it was asked for. What that overwrites in a ring is lost to the next turn."""
+def test_a_cancelled_request_has_written_more_than_was_read() -> None:
+    """The device still makes all scheduled tokens. What they overwrite in a ring is lost for the next turn."""
     scheduler = scheduler_of(1, positions_before_wrap=0, rollback=7)
     r = Request(prompt=(1, 2, 3), max_tokens=20)
     scheduler.submit(r)

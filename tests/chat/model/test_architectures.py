@@ -1,7 +1,7 @@
-"""Every decoder architecture: greedy tokens through the engine equal torch's `generate`; what can't run is refused.
+"""Every decoder architecture: greedy tokens through the engine equal torch's `generate`; others are refused.
 
-Models are tiny, with random weights. Windows are 32 rows where the architecture has them, so that a prompt of 75 tokens
-fills a ring more than once. `make test-all` runs all of them.
+Models are tiny, with random weights. Windows are 32 tokens where the architecture has them, so that a prompt of 75
+tokens fills a ring more than once. `make test-all` runs all of them.
 """
 
 import re
@@ -28,7 +28,7 @@ USUAL = SIZES | {
 GPT2 = SIZES | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
 STATES = SIZES | {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
 HEAD = USUAL | {"head_dim": 8}
-ENDS = {"bos_token_id": 1, "eos_token_id": 1}  # where the config wants numbers; the test takes them away
+ENDS = {"bos_token_id": 1, "eos_token_id": 1}  # for configs that require numbers; the test removes them
 
 ALL_SLIDING = {"sliding_window": 32}
 SLIDING = ALL_SLIDING | {"layer_types": ["sliding_attention", "full_attention"]}
@@ -238,7 +238,7 @@ PARAMETERS = [*USUAL_ONES, *(pytest.param(name, marks=pytest.mark.slow) for name
 
 
 def make_model(architecture: str) -> PreTrainedModel:
-    """Normal weights of std 0.15, added to ones and zeros where a vector begins as such, so that tokens are diverse."""
+    """Normal weights of std 0.15, added to vectors that start as ones or zeros, so that tokens are diverse."""
     config = AutoConfig.for_model(architecture, **CONFIGS[architecture])
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
@@ -255,16 +255,16 @@ def test_greedy_equals_generate(architecture: str) -> None:
     """Prompts of 3, 20 and 75 tokens at once, in chunks of 32."""
     model = make_model(architecture)
     prompts = [np.random.default_rng(length).integers(3, 128, length).tolist() for length in (3, 20, 75)]
-    want = []
+    expected = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
         out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, do_sample=False)
-        want.append(out[0, len(prompt) :].tolist())
-    assert len({token for tokens in want for token in tokens}) >= 5
+        expected.append(out[0, len(prompt) :].tolist())
+    assert len({token for tokens in expected for token in tokens}) >= 5
     engine = ChatEngine(model, slots=3, context=128, prefill_chunk=32, decode_chunk=5, buckets=()).start()
     got = engine.generate(prompts, SamplingParams(max_tokens=10, temperature=0.0))
     engine.stop()
-    assert got == want
+    assert got == expected
 
 
 @pytest.mark.parametrize(
@@ -279,8 +279,10 @@ def test_greedy_equals_generate(architecture: str) -> None:
         ("t5", {}, "is a t5, which transformers has no AutoModelForCausalLM for"),
     ],
 )
-def test_what_cannot_run_is_refused_in_one_line(architecture: str, options: dict, says: str, tmp_path: Path) -> None:
-    """By its config, the only file here: neither the tokenizer nor the weights are missed."""
+def test_an_architecture_that_cannot_run_is_refused_in_one_line(
+    architecture: str, options: dict, says: str, tmp_path: Path
+) -> None:
+    """By its config, the only file: the error is not about a missing tokenizer or missing weights."""
     AutoConfig.for_model(architecture, **options).save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailable, match=says) as refusal:
         ChatEngine.from_pretrained(tmp_path, context=128)
@@ -288,14 +290,14 @@ def test_what_cannot_run_is_refused_in_one_line(architecture: str, options: dict
 
 
 def test_a_missing_operator_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An operator without a lowering (taken away here) is what the refusal is about."""
+    """The error names the operator that has no lowering; the test replaces one by such an operator."""
     monkeypatch.setattr(torch.nn.functional, "silu", lambda x, inplace=False: torch.special.airy_ai(x))
     AutoConfig.for_model("llama", **USUAL).save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailable, match="airy_ai has no lowering"):
         ChatEngine.from_pretrained(tmp_path, context=128)
 
 
-def test_the_docs_list_what_is_tested() -> None:
+def test_the_docs_list_the_tested_architectures() -> None:
     """The table of architectures has exactly the names that this file's parametrisation has."""
     page = (Path(__file__).parents[3] / "docs" / "models.md").read_text()
     table = page.split("\n## Chat models")[1].split("\n## ")[0]

@@ -17,7 +17,7 @@ from tests.chat.model.test_architectures import CONFIGS, make_model
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0.0)
 LENGTHS = (3, 20, 75)
-# Reads `lm_head.weight.dtype`; experts that are one tensor; scales its embedding by a number in that one's dtype.
+# Reads `lm_head.weight.dtype`; has experts in one tensor; scales its embedding by a number in the embedding's dtype.
 USUAL_ONES = ("falcon_mamba", "gpt_oss", "gemma2")
 
 
@@ -31,7 +31,7 @@ def generated(model: PreTrainedModel, prompts: list[list[int]], count: int = 10)
     "architecture", [*USUAL_ONES, *(pytest.param(n, marks=pytest.mark.slow) for n in CONFIGS if n not in USUAL_ONES)]
 )
 def test_greedy_equals_generate(architecture: str) -> None:
-    """Nothing is rounded on the way: no activation by a layer's dtype, no scale of an embedding."""
+    """Nothing else is rounded: no activation to a layer's dtype, no scale of an embedding."""
     model = make_model(architecture)
     names = may_stay_bfloat16(model)
     with torch.no_grad():
@@ -53,21 +53,21 @@ def test_greedy_equals_generate(architecture: str) -> None:
     assert got == generated(model, prompts)
 
 
-def test_what_a_checkpoint_holds_in_bfloat16_stays_so(
+def test_weights_that_are_bfloat16_in_a_checkpoint_stay_bfloat16(
     model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    """Embedding and linear layers by default; all is float32 where that is asked for. Several users and one, whose
-    product is written in another way, and drafts."""
+    """Embedding and linear layers by default; with dtype float32 all weights are float32. Covers several requests, one
+    request, whose product is computed in another way, and drafts."""
     copy.deepcopy(model_of("gemma3")).to(torch.bfloat16).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     prompts = [np.random.default_rng(n).integers(5, 512, n).tolist() for n in (3, 40)]
-    want = generated(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), prompts, 30)
+    expected = generated(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32), prompts, 30)
     params = SamplingParams(max_tokens=30, temperature=0.0)
     sizes, temporaries = {}, {}
     for dtype in ("auto", "float32"):
         engine = ChatEngine.from_pretrained(tmp_path, slots=2, context=128, dtype=dtype, speculation="always").start()
-        assert engine.generate(prompts, params) == want
-        assert engine.generate(prompts[:1], params) == want[:1]
+        assert engine.generate(prompts, params) == expected
+        assert engine.generate(prompts[:1], params) == expected[:1]
         weights = engine.runner.weights
         engine.stop()
         matrices = {weight.dtype.name for weight in weights.values() if weight.ndim == 2}
@@ -78,13 +78,13 @@ def test_what_a_checkpoint_holds_in_bfloat16_stays_so(
         temporaries[dtype] = [program.memory_analysis().temp_size_in_bytes for program in programs]
     assert sizes["auto"] < 0.55 * sizes["float32"]
     for kept, whole in zip(temporaries["auto"], temporaries["float32"], strict=True):
-        assert kept < 1.1 * whole  # nothing is widened ahead
+        assert kept < 1.1 * whole  # no weight is converted to float32 as a whole
 
 
 def test_files_in_float32_are_not_rounded_because_the_config_says_bfloat16(
     model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    """Some checkpoints were saved so; transformers loads them in float32 too."""
+    """Some checkpoints are saved like this; transformers loads them in float32 too."""
     model = model_of("gemma3")
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""Tiers: the smallest program that covers who is served runs, gives the same tokens, and leaves the cache in place."""
+"""Buckets: the smallest program that covers the requests runs, gives the same tokens, and works in place."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ def engine(model_of: Callable[[str], PreTrainedModel]) -> Iterator[ChatEngine]:
     engine.stop()
 
 
-def test_buckets() -> None:
+def test_bucket_sizes() -> None:
     assert length_buckets(8192) == (256, 1024, 4096, 8192)
     assert length_buckets(512) == (512,)
     assert length_buckets(300) == (300,)
@@ -43,7 +43,7 @@ def test_buckets() -> None:
     assert smallest_covering((256, 1024), 257) == 1024
 
 
-def test_take_and_put_touch_only_their_slots_and_rows() -> None:
+def test_take_and_put_touch_only_their_slots_and_positions() -> None:
     full, state = np.random.default_rng(0).normal(size=(4, 2, 10, 3)), np.arange(8.0).reshape(4, 2)
     cache = [{"keys": full.astype(np.float32), "conv0": state.astype(np.float32)}]
     slots = np.array([3, 1], np.int32)
@@ -51,52 +51,54 @@ def test_take_and_put_touch_only_their_slots_and_rows() -> None:
     np.testing.assert_array_equal(part[0]["keys"], cache[0]["keys"][[3, 1], :, :6])
     np.testing.assert_array_equal(part[0]["conv0"], cache[0]["conv0"][[3, 1]])
     got = jax.jit(put)(cache, jax.tree.map(lambda leaf: leaf + 100, part), slots)
-    want = cache[0]["keys"].copy()
-    want[[3, 1], :, :6] += 100
-    np.testing.assert_array_equal(got[0]["keys"], want)
+    expected = cache[0]["keys"].copy()
+    expected[[3, 1], :, :6] += 100
+    np.testing.assert_array_equal(got[0]["keys"], expected)
 
 
-@pytest.mark.parametrize(("rows", "context", "only"), [(6, 10, True), (10, 10, True), (10, 20, False)])
-def test_put_copies_only_what_was_written_where_rows_do_not_turn(rows: int, context: int, only: bool) -> None:
-    """Three rows from positions 1 and 5; the second are moved up to where the part ends. A ring comes back whole."""
+@pytest.mark.parametrize(("length", "context", "only"), [(6, 10, True), (10, 10, True), (10, 20, False)])
+def test_put_copies_only_written_positions_unless_a_ring_may_wrap(length: int, context: int, only: bool) -> None:
+    """Three positions from 1 on, and three from the last one on, moved back to fit the part. A ring is copied whole."""
     cache = [{"keys": np.zeros((4, 2, 10, 3), np.float32)}]
-    slots, position = np.array([3, 1], np.int32), np.array([1, rows - 1], np.int32)
-    part = [{"keys": np.ones((2, 2, rows, 3), np.float32)}]
+    slots, position = np.array([3, 1], np.int32), np.array([1, length - 1], np.int32)
+    part = [{"keys": np.ones((2, 2, length, 3), np.float32)}]
     [got] = jax.jit(lambda *args: put(*args, Written(jax.numpy.asarray(position), 3, context)))(cache, part, slots)
-    want = np.zeros((4, 2, 10, 3))
+    expected = np.zeros((4, 2, 10, 3))
     if only:
-        want[3, :, 1:4] = want[1, :, rows - 3 : rows] = 1
+        expected[3, :, 1:4] = expected[1, :, length - 3 : length] = 1
     else:
-        want[[3, 1], :, :rows] = 1
-    np.testing.assert_array_equal(got["keys"], want)
+        expected[[3, 1], :, :length] = 1
+    np.testing.assert_array_equal(got["keys"], expected)
 
 
-def test_tokens_are_the_same_in_every_tier(engine: ChatEngine, model_of: Callable[[str], PreTrainedModel]) -> None:
-    """Alone and with neighbours, from a bucket of rows into the next (prompt 240, 40 tokens), and far into the last."""
+def test_tokens_are_the_same_in_every_bucket(engine: ChatEngine, model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Alone and with others, from one length bucket into the next (prompt 240, 40 tokens), and far into the last."""
     params = SamplingParams(max_tokens=40, temperature=0.0)
     prompts = [prompt_of(length) for length in (240, 20, 500)]
-    want = []
+    expected = []
     for prompt in prompts:
         ids = torch.tensor([prompt])
         out = model_of("gemma3").generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
-        want.append(out[0, len(prompt) :].tolist())
-    assert [engine.generate([prompt], params)[0] for prompt in prompts] == want
-    assert engine.generate(prompts, params) == want
+        expected.append(out[0, len(prompt) :].tolist())
+    assert [engine.generate([prompt], params)[0] for prompt in prompts] == expected
+    assert engine.generate(prompts, params) == expected
 
 
 def test_padding_hides_nothing_from_a_wide_window(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """A ring as long as the context, and a window nearly as long: the padding of the last chunk, 29 positions beyond
-    the context, once counted as written and hid the rows that it would have gone to."""
+    """A ring as long as the context, and a window nearly as long. The padding of the last chunk, 29 positions beyond
+    the context, once counted as written and hid the positions whose place it would have taken."""
     model = copy.deepcopy(model_of("gemma3"))
     model.config.sliding_window = 90
     ids = torch.tensor([prompt_of(98)])
-    want = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False)[0, 98:].tolist()
+    expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False)[
+        0, 98:
+    ].tolist()
     engine = ChatEngine(model, slots=1, context=100, prefill_chunk=32, speculation="never").start()
-    assert engine.generate([prompt_of(98)], SamplingParams(max_tokens=2, temperature=0.0)) == [want]
+    assert engine.generate([prompt_of(98)], SamplingParams(max_tokens=2, temperature=0.0)) == [expected]
     engine.stop()
 
 
-def test_the_smallest_tier_that_covers_everyone_runs(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_smallest_bucket_that_covers_all_requests_runs(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     ran: Counter[tuple[int, int]] = Counter()
 
     def counted(bucket: tuple[int, int], program: Callable) -> Callable:
@@ -121,7 +123,7 @@ def test_the_smallest_tier_that_covers_everyone_runs(engine: ChatEngine, monkeyp
 
 
 def test_the_cache_is_updated_in_place(engine: ChatEngine) -> None:
-    """Every program reuses the cache that is donated to it: as many bytes are aliased as the cache has."""
+    """Every program reuses the donated cache: at least as many bytes are aliased as the cache has."""
     runner = engine.runner
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
     buckets = (runner._prefill, runner._decode, runner._speculate, runner._copy)
@@ -129,10 +131,10 @@ def test_the_cache_is_updated_in_place(engine: ChatEngine) -> None:
         assert program.memory_analysis().alias_size_in_bytes >= whole
 
 
-def test_a_call_for_others_leaves_a_slot_its_tokens(engine: ChatEngine) -> None:
-    """Two slots decode by the program of all three, which carries the third. Its request was promised all its tokens by
-    a call that drafts, of which fewer were right; the others' call said that it had none left to make, so that its
-    answer never ended, and the engine's thread did nothing else than look for work."""
+def test_a_call_for_other_slots_does_not_end_an_answer(engine: ChatEngine) -> None:
+    """Two slots decode in the program for all three. A drafting call had scheduled all tokens of the third slot's
+    request and made fewer. The other slots' call set its tokens left to zero, so its answer never ended, and the
+    engine's thread looked for work in a busy loop."""
     runner, one = engine.runner, packed(sampler_state(SamplingParams(temperature=0.0), 0))
     for slot in range(3):
         chunk = np.array(prompt_of(32), np.int32)
@@ -144,9 +146,9 @@ def test_a_call_for_others_leaves_a_slot_its_tokens(engine: ChatEngine) -> None:
     assert (np.asarray(made.tokens)[:, column] >= 0).sum() == 8
 
 
-def test_a_step_copies_no_rows(engine: ChatEngine) -> None:
-    """One new token a slot was written by a slice update, which XLA on CPU computed twice, for the cache and for
-    attention, each time on a copy of all the layer's rows. A third of a step's time went to that."""
+def test_a_step_does_not_copy_the_cache(engine: ChatEngine) -> None:
+    """One new token per slot was written by a slice update. XLA on CPU computed it twice, for the cache and for
+    attention, each time on a copy of the layer's cache. That took a third of a step's time."""
     for program in engine.runner._decode.values():
         computations = program.as_text().split("\n\n")
         step = max(computations, key=lambda text: text.count(" dot(") + text.count("ynn_fusion"))
@@ -154,8 +156,8 @@ def test_a_step_copies_no_rows(engine: ChatEngine) -> None:
         assert all(math.prod(shape) < 2 * 32 * 16 for shape in copied), copied
 
 
-def test_a_tier_takes_no_room_for_more_than_its_own_rows(model_of: Callable[[str], PreTrainedModel]) -> None:
-    """Two slots of 256 rows in a cache 128 times as large: what the program puts aside is a small part of the cache."""
+def test_a_bucket_allocates_only_its_own_part_of_the_cache(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """Two slots of 256 positions in a cache 128 times as large: the temporary memory is a small part of the cache."""
     runner = ModelRunner(model_of("llama"), slots=32, context=2048, end_tokens=(), prefill_chunk=16)
     runner.reset()
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))

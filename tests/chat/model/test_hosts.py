@@ -1,4 +1,4 @@
-"""Two processes, as two hosts of a slice would be: one sharded prefill and decode over the devices of both."""
+"""Two processes like two hosts of a TPU slice: one sharded prefill and decode over the devices of both."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from tests.chat.model.test_mesh import LAYERS, SMALL
 
-# The same program in both, as on hosts; the collectives go over loopback.
+# Both processes run the same program, as hosts do; the collectives use the loopback interface.
 SCRIPT = """
 import json, sys
 import jax
@@ -57,7 +57,7 @@ print(json.dumps(found))
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_two_processes_make_the_tokens_of_one(tmp_path: Path) -> None:
-    """Each process reads only its own devices' parts, and the second one still runs programs of its own."""
+    """Each process reads only its own devices' parts. The second one also runs programs on its own devices alone."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(LlamaConfig(num_attention_heads=8, num_key_value_heads=4, **SMALL))
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_two_processes_make_the_tokens_of_one(tmp_path: Path) -> None:
         **os.environ,
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
         "PYTHONPATH": str(Path(__file__).parents[3]),
-        # What a slice says of its hosts is nothing to a process that runs on the CPU: nobody waits for them.
+        # A slice's list of hosts has no effect on a process on the CPU, which does not wait for them.
         "TPU_WORKER_HOSTNAMES": "host-0,host-1,host-2",
     }
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), address]

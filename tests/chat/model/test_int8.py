@@ -25,23 +25,23 @@ def with_rounded_weights(folder: Path) -> PreTrainedModel:
 @pytest.mark.parametrize(
     "architecture", ["falcon_mamba", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jamba", "mamba2"))]
 )
-def test_layers_whose_weights_a_model_reads_itself(
+def test_layers_whose_weights_the_model_reads_directly(
     architecture: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    """State-space models multiply by `dt_proj.weight`, and cast to the dtype of `lm_head.weight`: both took the int8
-    numbers for the weights."""
+    """State-space models multiply by `dt_proj.weight`, and cast to the dtype of `lm_head.weight`. Both used the int8
+    values as weights."""
     make_model(architecture).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     rounded = with_rounded_weights(tmp_path)
     prompt = np.random.default_rng(0).integers(5, 128, 20).tolist()
-    want = rounded.generate(
+    expected = rounded.generate(
         torch.tensor([prompt]), attention_mask=torch.ones(1, 20), max_new_tokens=10, do_sample=False
     )
     options = {"slots": 1, "context": 64, "prefill_chunk": 16, "speculation": "never"}
     engine = ChatEngine.from_pretrained(tmp_path, quantize="int8", **options).start()
     got = engine.generate([prompt], SamplingParams(max_tokens=10, temperature=0.0))
     engine.stop()
-    assert got == [want[0, 20:].tolist()]
+    assert got == [expected[0, 20:].tolist()]
 
 
 def test_greedy_equals_generate_with_the_rounded_weights(
@@ -51,7 +51,7 @@ def test_greedy_equals_generate_with_the_rounded_weights(
     tokenizer.save_pretrained(tmp_path)
     rounded = with_rounded_weights(tmp_path)
     prompts = [np.random.default_rng(n).integers(5, 512, n).tolist() for n in (3, 40)]
-    want = [
+    expected = [
         rounded.generate(torch.tensor([p]), attention_mask=torch.ones(1, len(p)), max_new_tokens=30, do_sample=False)
         for p in prompts
     ]
@@ -61,7 +61,7 @@ def test_greedy_equals_generate_with_the_rounded_weights(
     got = engine.generate(prompts, SamplingParams(max_tokens=30, temperature=0.0))
     weights = engine.runner.weights
     engine.stop()
-    assert got == [w[0, len(p) :].tolist() for w, p in zip(want, prompts, strict=True)]
+    assert got == [w[0, len(p) :].tolist() for w, p in zip(expected, prompts, strict=True)]
     linears = [weights[name] for name in int8.sources(rounded)]
     assert len(linears) == 7 * rounded.config.num_hidden_layers + 1
     assert {weight.dtype.name for weight in linears} == {"int8"}

@@ -1,4 +1,4 @@
-"""Chat over eight simulated devices: the tokens of one device, caches in place, two meetings of the devices a layer."""
+"""Chat over eight simulated devices: the tokens of one device, caches in place, two all-reduces per layer."""
 
 import json
 import os
@@ -25,7 +25,7 @@ SMALL = {
     "pad_token_id": 0,
 }
 CONFIGS = {
-    # Two key-value heads for each device, which share a row where they have 32 lanes.
+    # Two key-value heads per device, which share a row if it has 32 lanes.
     "llama": LlamaConfig(num_attention_heads=32, num_key_value_heads=16, **SMALL),
     # One key-value head can't be split: keys and values are replicated, queries are not.
     "gemma3": Gemma3TextConfig(
@@ -80,16 +80,16 @@ for argument in sys.argv[1:]:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "wanted",
+    "cases",
     [
         ["llama:none:32"],
         pytest.param(["llama:int8:1", "gemma3:none:1", "qwen3:none:1", "gemma3:int8:1"], marks=pytest.mark.slow),
     ],
     ids=["llama", "int8, gemma3, qwen3"],
 )
-def test_eight_devices_say_what_one_says(tmp_path: Path, wanted: list[str]) -> None:
-    """One process for several: much of its time goes to imports."""
-    for name in {case.split(":")[0] for case in wanted}:
+def test_eight_devices_give_the_tokens_of_one(tmp_path: Path, cases: list[str]) -> None:
+    """One process runs several cases, because imports take much of its time."""
+    for name in {case.split(":")[0] for case in cases}:
         config = CONFIGS[name]
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)
@@ -99,15 +99,15 @@ def test_eight_devices_say_what_one_says(tmp_path: Path, wanted: list[str]) -> N
                     parameter.normal_(0, 0.15)
         model.save_pretrained(tmp_path / name)
         make_tokenizer().save_pretrained(tmp_path / name)
-    cases = [f"{tmp_path}/{case}" for case in wanted]
+    arguments = [f"{tmp_path}/{case}" for case in cases]
     environment = {
         **os.environ,
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "PYTHONPATH": str(Path(__file__).parents[3]),
     }
-    result = subprocess.run([sys.executable, "-c", SCRIPT, *cases], env=environment, capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    results = dict(zip(cases, map(json.loads, result.stdout.splitlines()), strict=True))
+    results = dict(zip(arguments, map(json.loads, result.stdout.splitlines()), strict=True))
     for case, found in results.items():
         whole_heads = "gemma3" not in case
         assert found["devices"] == 8
@@ -116,11 +116,11 @@ def test_eight_devices_say_what_one_says(tmp_path: Path, wanted: list[str]) -> N
         assert found["in_place"], case
         if case.endswith(":32"):
             assert found["rows"] == 2 * LAYERS * 8, case
-        # The vocabulary and every projection, but keys and values only where their heads can be shared out.
+        # The vocabulary and every projection, but keys and values only if their heads can be split.
         assert found["weights_split"] >= LAYERS * (7 if whole_heads else 5) + 1, case
         assert found["cache_split"] == whole_heads, case
-        # Two a layer, and one where the devices look up their parts of the vocabulary; their logits meet at the end.
-        met = Counter(found["collectives"])
-        assert met.keys() <= {"all-reduce", "all-gather"}, (case, met)
-        assert met["all-reduce"] <= 2 * LAYERS + 1, (case, met)
-        assert met["all-gather"] <= 1, (case, met)
+        # Two per layer, and one for the lookup in a split embedding; the logits are gathered at the end.
+        collectives = Counter(found["collectives"])
+        assert collectives.keys() <= {"all-reduce", "all-gather"}, (case, collectives)
+        assert collectives["all-reduce"] <= 2 * LAYERS + 1, (case, collectives)
+        assert collectives["all-gather"] <= 1, (case, collectives)
