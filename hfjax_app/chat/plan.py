@@ -39,7 +39,7 @@ class ChatPlanner:
         source: a folder or a hub id.
         slots, context: as for ChatEngine.
         dtype: "float32", "bfloat16" or "float16".
-        quantize: a name of `runtime/transforms.py` QUANTIZATIONS ("int8": linear layers in int8), or "none".
+        quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
         speculation: whether the app may draft, which adds programs.
         on_one_cpu: whether the only device is a CPU, which gets other programs.
         kept: whether, on one CPU, weights that are bfloat16 in the files stay bfloat16 beside float32 activations.

@@ -44,7 +44,7 @@ class ChatEngine:
             (on the meta device) gets them by `runner.load` before `start`.
         tokenizer: for callers that turn text into ids; the engine does not use it.
         mesh: the devices that share the weights; None: the default device.
-        quantize: a name of `runtime/transforms.py` QUANTIZATIONS ("int8": linear layers in int8), or "none".
+        quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
         keep_bf16: whether weights that are bfloat16 in the files may stay bfloat16 where a CPU computes in float32.
         saved_dtype: dtype of the weights in the files, if the model has no weights yet; None: the model's.
         slots: requests served at the same time; more wait in a queue.
@@ -122,7 +122,7 @@ class ChatEngine:
             slots, context, options: as for the constructor.
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
                 CPU device keeps weights in bfloat16 that are bfloat16 in the files.
-            quantize: a name of `runtime/transforms.py` QUANTIZATIONS ("int8": linear layers in int8), or "none".
+            quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
 
         Raises:
             ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory is

@@ -52,7 +52,7 @@ class ModelRunner:
         model: any AutoModelForCausalLM; it is read, never changed. The runner holds its weights from the start; of a
             model on the meta device it holds their shapes, until `load`.
         mesh: the devices that share the weights; None: the default device.
-        quantize: a name of `runtime/transforms.py` QUANTIZATIONS ("int8": linear layers in int8), or "none".
+        quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
         keep_bf16: whether weights that are bfloat16 in the files may stay bfloat16 where a CPU computes in float32.
         saved_dtype: dtype of the weights in the files, for shapes; None: the model's.
         slots: conversations that decode together.
