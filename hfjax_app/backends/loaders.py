@@ -8,9 +8,9 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.settings import Settings
 
 if TYPE_CHECKING:
-    from hfjax_app.chat import ChatAssistant
-    from hfjax_app.images import ImageGenerator
-    from hfjax_app.sentiment import SentimentClassifier
+    from hfjax_app.chat.assistant import ChatAssistant
+    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.sentiment.classifier import SentimentClassifier
 
 
 class ChatLoader:
@@ -20,7 +20,9 @@ class ChatLoader:
         self._settings = settings
 
     def load(self, model: str, on_report: OnReport) -> "ChatAssistant":
-        from hfjax_app.chat import ChatAssistant, ChatEngine, ZeroShot
+        from hfjax_app.chat.assistant import ChatAssistant
+        from hfjax_app.chat.engine.llm_engine import ChatEngine
+        from hfjax_app.chat.zero_shot import ZeroShot
 
         engine = ChatEngine.from_pretrained(
             resolve(model),
@@ -32,12 +34,11 @@ class ChatLoader:
         )
         try:
             zero_shot = ZeroShot(engine)
-        except ModelUnavailable:  # conversations work all the same; a request for labels is refused
-            zero_shot = None
+        except ModelUnavailable:  # chat works without labels; a request for labels is refused
             engine.start(on_report)
-        else:
-            engine.start(on_report, zero_shot.compile)
-            zero_shot.run_once()
+            return ChatAssistant(engine, None)
+        engine.start(on_report, zero_shot.compile)
+        zero_shot.run_once()
         return ChatAssistant(engine, zero_shot)
 
     def failure(self, served: "ChatAssistant") -> str | None:
@@ -51,7 +52,7 @@ class SentimentLoader:
     """Sequence classifiers."""
 
     def load(self, model: str, on_report: OnReport) -> "SentimentClassifier":
-        from hfjax_app.sentiment import SentimentClassifier
+        from hfjax_app.sentiment.classifier import SentimentClassifier
 
         return SentimentClassifier.from_pretrained(resolve(model), on_report=on_report)
 
@@ -69,7 +70,7 @@ class ImageLoader:
         self._settings = settings
 
     def load(self, model: str, on_report: OnReport) -> "ImageGenerator":
-        from hfjax_app.images import ImageGenerator
+        from hfjax_app.images.generator import ImageGenerator
 
         settings = self._settings
         return ImageGenerator.from_pretrained(

@@ -17,9 +17,9 @@ from hfjax_app.runtime.programs import CompilerCount
 from hfjax_app.settings import Settings
 
 if TYPE_CHECKING:
-    from hfjax_app.chat import ChatAssistant
-    from hfjax_app.images import ImageGenerator
-    from hfjax_app.sentiment import SentimentClassifier
+    from hfjax_app.chat.assistant import ChatAssistant
+    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.sentiment.classifier import SentimentClassifier
 
 
 class Backends:

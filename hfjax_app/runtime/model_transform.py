@@ -51,8 +51,15 @@ class LazyTensor:
         return part.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
 
 
+def stored_weight(layer: torch.nn.Module) -> torch.Tensor:
+    """The weight that a layer holds, where its class computes `weight` from it."""
+    weight = layer._parameters["weight"]
+    assert weight is not None
+    return weight
+
+
 class Transform:
-    """One change; as it stands here, none at all."""
+    """One change of a model; this base class changes nothing."""
 
     def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
         """Change the modules of a model without weights, so that they take what `store` makes.

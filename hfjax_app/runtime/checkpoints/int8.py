@@ -28,6 +28,8 @@ class Int8Linear(torch.nn.Module):
     `weight` is what the int8 ones stand for.
     """
 
+    scale: torch.Tensor
+
     def __init__(self, linear: torch.nn.Linear):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -37,15 +39,16 @@ class Int8Linear(torch.nn.Module):
         self.bias = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = interop.call_jax(int8_dot, x, self._buffers["weight"], self.scale)
+        out: torch.Tensor = interop.call_jax(int8_dot, x, self._buffers["weight"], self.scale)
         return out if self.bias is None else out + self.bias
 
     @property
     def weight(self) -> torch.Tensor:
-        """[outputs, inputs], in the model's dtype; computed, where anything reads more than its shape and dtype."""
-        if "weight" not in self._buffers:
+        """[outputs, inputs] in the model's dtype; computed only where more than the shape and the dtype is used."""
+        weight = self._buffers.get("weight")
+        if weight is None:
             raise AttributeError("weight")  # while it is being registered
-        return (self._buffers["weight"] * self.scale[:, None]).to(self._dtype)
+        return (weight * self.scale[:, None]).to(self._dtype)
 
 
 def sources(model: torch.nn.Module) -> dict[str, str]:
@@ -136,7 +139,7 @@ def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
         [..., outputs], in the dtype of `x`.
     """
     on_cpu = int8_dot_on_cpu if jax.local_device_count() == 1 else _dot
-    out = jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=_dot)
+    out: jax.Array = jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=_dot)
     return (out * scale).astype(x.dtype)
 
 

@@ -8,12 +8,13 @@ tensors (old names, experts) follow the library's own rules. Does not download: 
 import math
 import os
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -179,12 +180,16 @@ class _Files:
 
 def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
     """What each tensor of a checkpoint is in the model; unknown tensors are left out."""
-    named = _named_by_transformers if isinstance(model, PreTrainedModel) else _named_by_diffusers
+    ordered = sorted(keys, key=_natural)
+    if isinstance(model, PreTrainedModel):
+        named = _named_by_transformers(model, ordered)
+    else:
+        named = _named_by_diffusers(cast(_DiffusersModel, model), ordered)
     # A tied weight has several names, and named_parameters() lists the first.
     first_name = {id(parameter): name for name, parameter in model.named_parameters()}
     canonical = {name: first_name[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
     targets: dict[str, _Target] = {}
-    for key, name, converter, pattern in named(model, sorted(keys, key=_natural)):
+    for key, name, converter, pattern in named:
         first = canonical.get(name, name)
         if converter is None and first in targets:
             targets[first].copies.append(key)
@@ -211,8 +216,16 @@ def _named_by_transformers(model: PreTrainedModel, keys: Iterable[str]) -> _Name
             yield key, key, None, None
 
 
-def _named_by_diffusers(model: torch.nn.Module, keys: Iterable[str]) -> _Named:
-    names = {key: key for key in keys}
+class _DiffusersModel(Protocol):
+    """What is used of diffusers' ModelMixin."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]: ...
+
+    def _fix_state_dict_keys_on_load(self, state_dict: OrderedDict[str, str]) -> None: ...
+
+
+def _named_by_diffusers(model: _DiffusersModel, keys: Iterable[str]) -> _Named:
+    names = OrderedDict((key, key) for key in keys)
     model._fix_state_dict_keys_on_load(names)  # what `from_pretrained` calls; it moves values to new keys
     known = model.state_dict()
     for name, key in names.items():
@@ -220,11 +233,17 @@ def _named_by_diffusers(model: torch.nn.Module, keys: Iterable[str]) -> _Named:
             yield key, name, None, None
 
 
-def _converted(model: PreTrainedModel, first: str, target: _Target, files: _Files) -> dict[str, torch.Tensor]:
+def _converted(model: torch.nn.Module, first: str, target: _Target, files: _Files) -> dict[str, torch.Tensor]:
     """What transformers makes of several tensors, such as one array of all experts, by name."""
     converter = deepcopy(target.converter)
+    assert converter is not None
     for key, pattern in target.sources:
-        converter.add_tensor(first, key, pattern, lambda key=key: files.tensor(key)[:])
+        assert pattern is not None  # a source of a converter has one
+
+        def tensor(key: str = key) -> torch.Tensor:
+            return files.tensor(key)[:]
+
+        converter.add_tensor(first, key, pattern, tensor)  # type: ignore[arg-type]  # it takes a callable too
     made = converter.convert(first, model=model, config=model.config)
     return {key: tensor[0] if isinstance(tensor, list) else tensor for key, tensor in made.items()}
 

@@ -14,19 +14,19 @@ import torch
 from torchax import interop
 
 from hfjax_app.runtime.dtype_policy import Cast, kept_in_float32
-from hfjax_app.runtime.model_transform import Group, LazyTensor
+from hfjax_app.runtime.model_transform import Group, LazyTensor, stored_weight
 
 
 class Bf16Linear(torch.nn.Linear):
     """A linear layer whose weights may be bfloat16, to inputs in float32."""
 
     @property
-    def weight(self) -> torch.Tensor:
-        """[outputs, inputs] in float32, for code that reads it or its dtype; computed where it reads more than that."""
-        return self._parameters["weight"].to(torch.float32)
+    def weight(self) -> torch.Tensor:  # type: ignore[override]  # torch declares an attribute; its code only reads it
+        """[outputs, inputs] in float32, for code that reads it or its dtype; computed only where values are used."""
+        return stored_weight(self).to(torch.float32)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.linear(x, self._parameters["weight"], self.bias)
+        return torch.nn.functional.linear(x, stored_weight(self), self.bias)
 
 
 class Bf16Embedding(torch.nn.Embedding):
@@ -35,7 +35,8 @@ class Bf16Embedding(torch.nn.Embedding):
     weight = Bf16Linear.weight
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return interop.call_jax(_looked_up, ids, self._parameters["weight"])
+        rows: torch.Tensor = interop.call_jax(_looked_up, ids, stored_weight(self))
+        return rows
 
 
 def _looked_up(ids: jax.Array, weight: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
+from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform, stored_weight
 
 _KEPT = (2, 3, 1, 0)  # of torch's axes
 _TORCHS = (3, 2, 0, 1)  # of the kept ones
@@ -20,9 +20,9 @@ class KeptConv2d(torch.nn.Conv2d):
     """A convolution whose kernel is [height, width, inputs, outputs]."""
 
     @property
-    def weight(self) -> torch.Tensor:
+    def weight(self) -> torch.Tensor:  # type: ignore[override]  # torch declares an attribute; its code only reads it
         """In torch's order, which costs nothing inside a program: XLA's own rearrangement undoes it."""
-        return self._parameters["weight"].permute(_TORCHS)
+        return stored_weight(self).permute(_TORCHS)
 
 
 class ConvLayout(Transform):
@@ -40,7 +40,7 @@ class ConvLayout(Transform):
         """Let convolutions take kernels as they are kept."""
         for name in self._kernels:
             layer = model.get_submodule(name.removesuffix(".weight"))
-            kernel = layer._parameters["weight"].detach().permute(_KEPT)
+            kernel = stored_weight(layer).detach().permute(_KEPT)
             layer._parameters["weight"] = torch.nn.Parameter(kernel, requires_grad=False)
             own = type(layer)
             layer.__class__ = KeptConv2d if own is torch.nn.Conv2d else type(own.__name__, (KeptConv2d, own), {})

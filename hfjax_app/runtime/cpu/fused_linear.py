@@ -6,6 +6,7 @@ whose products gain nothing, nor for weights that are split over devices, whose 
 """
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -46,7 +47,7 @@ class FusedLinear(Transform):
         """Put parts of one layer in the places of each group's layers."""
         self._group_of = {f"{name}.weight": names for names in groups for name in names}
         for names in groups:
-            layers = [model.get_submodule(name) for name in names]
+            layers = [cast(torch.nn.Linear, model.get_submodule(name)) for name in names]
             starts = np.cumsum([0, *(layer.out_features for layer in layers)]).tolist()
             whole = torch.empty((starts[-1], layers[0].in_features), dtype=layers[0].weight.dtype, device="meta")
             weight = torch.nn.Parameter(whole, requires_grad=False)
