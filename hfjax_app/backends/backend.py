@@ -113,7 +113,7 @@ class Backend(Generic[T]):
         Args:
             on_turn: called when the turn has come.
         """
-        with tracing_lock.turn():
+        with tracing_lock.hold():
             on_turn()
             if self._state == "failed":  # refused or removed while it waited
                 return

@@ -172,7 +172,7 @@ class DiffusionPrograms:
         if found := self._sized.get(size):
             self._asked_at[size] = time.monotonic()
             return found
-        with self._compiling, tracing_lock.turn():
+        with self._compiling, tracing_lock.hold():
             if size not in self._sized:
                 self._sized[size] = SizedPrograms(self, self._programs, size, alone=self._alone)
                 self._asked_at[size] = time.monotonic()

@@ -1,1 +1,1 @@
-"""Any torch module as a warm JAX program. Knows nothing of chat, sentiment or images."""
+"""Any torch module as a compiled, sharded, warm JAX program. Independent of chat, sentiment and images."""

@@ -1,8 +1,8 @@
 """Attention in JAX, registered with transformers' public AttentionInterface under the name `hfjax`.
 
 Grouped-query attention without repeating keys and values, with soft-capping and attention sinks, softmax in float32.
-The mask is transformers' own function of positions, evaluated where the cache says its rows are. Architectures with
-an attention of their own (Bloom's ALiBi, for one) keep it.
+The mask is transformers' own function of positions, evaluated at the positions that the cache holds. Does not cover
+architectures with their own attention code (for example Bloom's ALiBi): they keep it.
 """
 
 from functools import partial
@@ -20,8 +20,8 @@ from hfjax_app.runtime.cpu import attention as cpu_attention
 from hfjax_app.runtime.grouped_query import GroupedQuery, products
 
 NAME = "hfjax"
-# Tensors that models hand on to any attention, and that the mask or the keys already say.
-_SAID_OTHERWISE = ("position_ids", "cache_position")
+# Tensors that models pass to any attention and that are not needed here: the mask and the keys contain them.
+_REDUNDANT = ("position_ids", "cache_position")
 
 
 def grouped_query_attention(
@@ -38,33 +38,34 @@ def grouped_query_attention(
 
     Args:
         query: [batch, heads, queries, head_dim].
-        key: [batch, kv_heads, rows, head_dim]; heads is a multiple of kv_heads.
-        value: [batch, kv_heads, rows, value_dim].
-        mask: broadcastable to [batch, 1 or heads, queries, rows]; bool: True where a query may look; float: added.
+        key: [batch, kv_heads, positions, head_dim]; heads is a multiple of kv_heads.
+        value: [batch, kv_heads, positions, value_dim].
+        mask: broadcastable to [batch, 1 or heads, queries, positions]; bool: True where a query may attend; float:
+            added to the scores.
         scaling: factor of the scores, usually head_dim ** -0.5.
         softcap: where given, scores become softcap * tanh(scores / softcap) (Gemma 2, arXiv:2408.00118, section 2).
-        sinks: where given, [heads]: one more score a head, which takes its share of the softmax and adds nothing
+        sinks: where given, [heads]: one more score per head, which takes part in the softmax and has no value
             (GPT-OSS; arXiv:2309.17453).
-        origin: where key and value were cut from, if they are a slot's first rows: arrays [slots, kv_heads, more rows,
-            dim] and the slot, int32 scalar. Reading them there saves the copy.
+        origin: the source of key and value, if they are the first positions of a slot: arrays [slots, kv_heads, cache
+            length, dim] and the slot, int32 scalar. Reading from the source saves the copy.
 
     Returns:
         [batch, queries, heads, value_dim], in the dtype of `query`.
     """
     batch, heads, queries, head_dim = query.shape
-    kv_heads, rows = key.shape[1:3]
+    kv_heads, positions = key.shape[1:3]
     form = GroupedQuery(queries=queries, scaling=scaling, softcap=softcap)
     grouped = query.reshape(batch, kv_heads, -1, head_dim)
     mask = mask[:, :, None] if mask.shape[1] == 1 else mask.reshape(batch, kv_heads, -1, *mask.shape[2:])
     sink = None if sinks is None else sinks.reshape(1, kv_heads, -1, 1, 1).astype(jnp.float32)
     arguments = (grouped, key, value, mask, sink)
     attend = partial(form.attend, products=partial(_dots, queries))
-    many = rows >= cpu_attention.MANY_ROWS and mask.dtype == bool
-    if many and queries > 1:
+    is_long = positions >= cpu_attention.MANY_POSITIONS and mask.dtype == bool
+    if is_long and queries > 1:
         in_blocks = partial(cpu_attention.in_blocks, form, partial(_dots, queries), *arguments, origin)
         out: jax.Array = jax.lax.platform_dependent(cpu=in_blocks, default=partial(attend, *arguments))
-    elif many and batch == 1:
-        out = jax.lax.platform_dependent(*arguments, cpu=cpu_attention.half_where_enough(attend), default=attend)
+    elif is_long and batch == 1:
+        out = jax.lax.platform_dependent(*arguments, cpu=cpu_attention.half_if_enough(attend), default=attend)
     else:
         out = attend(*arguments)
     out = out.reshape(batch, heads, queries, value.shape[-1])
@@ -72,7 +73,7 @@ def grouped_query_attention(
 
 
 def _dots(queries: int, query: jax.Array, key: jax.Array) -> jax.Array:
-    """Products of grouped queries and keys, of as many tokens as `queries`."""
+    """Products of grouped queries and keys, for `queries` tokens."""
     on_cpu = cpu_attention.keys_first if queries == 1 else products
     scores: jax.Array = jax.lax.platform_dependent(query, key, cpu=on_cpu, default=products)
     return scores
@@ -81,34 +82,43 @@ def _dots(queries: int, query: jax.Array, key: jax.Array) -> jax.Array:
 def packed_attention(
     query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, per_row: int, *others: Any
 ) -> jax.Array:
-    """`grouped_query_attention` on keys and values of which `per_row` heads lie side by side, see head_packing.py.
+    """`grouped_query_attention` on packed keys and values, `per_row` heads side by side; see head_packing.py.
 
     Args:
-        key, value: [batch, kv_heads / per_row, rows, per_row * dim]; so are the arrays of `origin`.
-        query, mask, others: as there.
+        key, value: [batch, kv_heads / per_row, positions, per_row * dim]; the arrays of `origin` are packed as well.
+        query, mask, others: as in `grouped_query_attention`.
     """
     kv_heads = key.shape[1] * per_row
     query = head_packing.spread(query, kv_heads, per_row)
     return head_packing.picked(grouped_query_attention(query, key, value, mask, *others), kv_heads, per_row)
 
 
-def unpacked(rows: torch.Tensor, per_row: int) -> torch.Tensor:
-    """Keys or values [1, kv_heads, rows, dim] of which `per_row` heads lie side by side; with a note of how they lie,
-    which our attention reads instead."""
+def unpacked(packed: torch.Tensor, per_row: int) -> torch.Tensor:
+    """Keys or values [1, kv_heads, positions, dim] from packed ones with `per_row` heads side by side.
+
+    The attribute `packed` of the result refers to the packed ones: this attention reads them, other code does not.
+    """
     if per_row == 1:
-        return rows
-    heads = head_packing.unpacked(rows, per_row)
-    heads.packed = rows  # type: ignore[attr-defined]
+        return packed
+    heads = head_packing.unpacked(packed, per_row)
+    heads.packed = packed  # type: ignore[attr-defined]
     return heads
 
 
-def first_rows(cache: torch.Tensor, slot: torch.Tensor, rows: int) -> torch.Tensor:
-    """A slot's first rows as keys or values for one sequence, [1, kv_heads, rows, dim], cut from all slots' `cache`
-    [slots, kv_heads, ..., dim]; with a note of their origin, which our attention may read instead."""
+def first_rows(cache: torch.Tensor, slot: torch.Tensor, positions: int) -> torch.Tensor:
+    """The first positions of a slot as keys or values of one sequence, [1, kv_heads, positions, dim].
+
+    The attribute `origin` of the result refers to `cache` and `slot`: this attention may read them instead.
+
+    Args:
+        cache: [slots, kv_heads, ..., dim].
+        slot: int32 scalar.
+        positions: how many.
+    """
 
     def cut(cache: jax.Array, slot: jax.Array) -> jax.Array:
         whole: jax.Array = jax.lax.dynamic_index_in_dim(cache, slot)
-        return whole[:, :, :rows]
+        return whole[:, :, :positions]
 
     part: torch.Tensor = interop.call_jax(cut, cache, slot)
     part.origin = cache, slot  # type: ignore[attr-defined]
@@ -126,14 +136,14 @@ def _attention_forward(
     s_aux: torch.Tensor | None = None,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """The signature that AttentionInterface asks for; sliding windows are already in the mask.
+    """The signature that AttentionInterface requires; sliding windows are already in the mask.
 
     Raises:
-        NotImplementedError: the architecture gives a tensor that this attention knows nothing of: a bias for positions,
-            or which keys a sparse one looks at.
+        NotImplementedError: the architecture passes a tensor that this attention does not support, such as a bias for
+            positions or the key indices of a sparse attention.
     """
     for name, other in others.items():
-        if isinstance(other, torch.Tensor) and name not in _SAID_OTHERWISE:
+        if isinstance(other, torch.Tensor) and name not in _REDUNDANT:
             raise NotImplementedError(f"its attention takes {name}")
     if query.device.type == "meta":  # the cache layout is read off a forward without values
         return query.new_empty((*query.shape[:-1], value.shape[-1])).transpose(1, 2), None
@@ -151,7 +161,7 @@ def _attention_forward(
 
 
 def _mask(*args: Any, **options: Any) -> torch.Tensor:
-    """bool [batch, 1, queries, rows]: transformers' mask function at the cache's positions, never left out."""
+    """bool [batch, 1, queries, positions]: transformers' mask function at the cache's positions; never skipped."""
     skips = {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False, "use_vmap": False}
     mask = sdpa_mask(*args, **options | skips)
     assert mask is not None

@@ -1,8 +1,8 @@
 """The folder of compiled programs: jax's persistent cache, with a checksum beside each entry.
 
-jax never replaces an entry that it can't read: it warns and compiles again at every start, and an entry that still
-decompresses would be run as machine code. So entries are sealed with a checksum after they are written, and what does
-not match its seal is removed before jax looks. Does not limit the folder's size; deleting the folder is always safe.
+jax never replaces an entry that it can't read: it warns and compiles again at every start. A damaged entry that still
+decompresses would run as machine code. So each entry gets a checksum after it is written, and an entry that does not
+match its checksum is removed before jax reads the folder. Does not limit the folder's size; deleting it is always safe.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What a compiled program's text says and the compiler's figures don't: its constants, collectives and copies."""
+"""Figures read from a compiled program's text, which the compiler does not report: constants, collectives, copies."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _INSTRUCTION = re.compile(
     r"^\s+(?P<root>ROOT )?%?(?P<name>[\w.-]+) = (?P<dtype>\w+)\[(?P<dimensions>[\d,]*)\](?P<layout>\S*) "
     r"(?P<operation>[\w-]+)\((?:\w+\[\S* )?%?(?P<operand>[\w.-]*).*?\)(?:.*\bcalls=%?(?P<calls>[\w.-]+))?"
 )
-# A copy's begin: its result, what it copies, and a semaphore.
+# The start of a copy: its result, its source, and a semaphore.
 _FROM_NEAR = re.compile(r"^\s+%?([\w.-]+) = \(\w+\[\S*, \w+\[\S*S\(1\)\S*, .* copy-start\(")
 _MOVES = {"copy", "copy-done", "convert", "transpose"}
 _SAME_BYTES = {"bitcast", "reshape"}
@@ -21,19 +21,19 @@ _SAME_BYTES = {"bitcast", "reshape"}
 
 @dataclass(frozen=True, kw_only=True)
 class _Instruction:
-    """A line of a computation. `operand` is the first one; `calls`, of a fusion, the computation that it stands for."""
+    """A line of a computation. `operand` is its first operand; `calls` is the computation that a fusion runs."""
 
     name: str
     operation: str
     operand: str
     calls: str | None
     size: int
-    near: bool  # to or from a memory of the core's own, where a TPU fetches ahead what it will read, or keeps it
+    near: bool  # to or from the TPU core's own memory, which holds prefetched and kept data
     is_root: bool
 
 
 def largest_constant(text: str) -> int:
-    """Bytes of the largest array that is written into a program instead of being an argument of it."""
+    """Bytes of the largest array that is a constant of a program and not an argument."""
     return max((_size(*found) for found in _CONSTANT.findall(text)), default=0)
 
 
@@ -43,10 +43,10 @@ def all_reduces(text: str) -> int:
 
 
 def largest_move(text: str) -> int:
-    """Bytes of the largest array that a program only copies, transposes or converts, as a step of its own.
+    """Bytes of the largest array that a program only copies, transposes or converts in a separate step.
 
-    Such a step reads and writes memory and computes nothing. As a part of a fusion that computes something it costs
-    nothing, so of fusions only those count that do nothing else.
+    Such a step reads and writes memory and computes nothing. Inside a fusion that computes something it costs nothing,
+    so a fusion counts only if it does nothing else.
     """
     computations = _computations(text)
     fused = set(_FUSED.findall(text))
@@ -55,7 +55,7 @@ def largest_move(text: str) -> int:
 
 
 def _only_moves(line: _Instruction, computations: dict[str, list[_Instruction]]) -> bool:
-    """Whether an instruction gives what it is given, in another place, order or dtype."""
+    """Whether an instruction returns its operand unchanged but for place, order or dtype."""
     if line.operation != "fusion":
         return line.operation in _MOVES
     inside = {other.name: other for other in computations.get(line.calls or "", ())}
@@ -67,7 +67,7 @@ def _only_moves(line: _Instruction, computations: dict[str, list[_Instruction]])
 
 
 def _computations(text: str) -> dict[str, list[_Instruction]]:
-    """Each computation's instructions, but for those whose result is a tuple."""
+    """The instructions of each computation, without those whose result is a tuple."""
     found: dict[str, list[_Instruction]] = {}
     current: list[_Instruction] = []
     brought_back: set[str] = set()

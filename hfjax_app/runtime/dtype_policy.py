@@ -1,7 +1,7 @@
-"""Which dtype a model computes in, and what an architecture keeps in float32 whatever the rest is in.
+"""Which dtype a model computes in, and which of its tensors stay float32 in any case.
 
-Such as the bias by which experts are chosen: transformers' own lists (`_keep_in_fp32_modules`), applied as its
-`from_pretrained` does.
+The latter follow from transformers' own lists (`_keep_in_fp32_modules`), applied as its `from_pretrained` does; an
+example is the bias that chooses experts. Does not cover int8 weights: `checkpoints/int8.py` does.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def default_dtype() -> torch.dtype:
 
 
 def kept_in_float32(model: torch.nn.Module, dtype: torch.dtype) -> set[str]:
-    """The names of parameters and saved buffers that stay float32 when the rest is in this dtype."""
+    """The names of parameters and saved buffers that stay float32 when the others are in this dtype."""
     plan = model._get_dtype_plan(dtype) if isinstance(model, PreTrainedModel) else {}
     if not plan:
         return set()
@@ -31,18 +31,18 @@ def kept_in_float32(model: torch.nn.Module, dtype: torch.dtype) -> set[str]:
 
 
 def keep(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Make these tensors of a model float32 that was built in this dtype."""
+    """Convert the tensors that stay float32, in a model that was built in this dtype."""
     tensors = model.state_dict(keep_vars=True)
     for name in kept_in_float32(model, dtype):
         tensors[name].data = tensors[name].data.float()
 
 
 class Cast(Transform):
-    """Each tensor in the dtype that the model has it in.
+    """Casts each tensor to its dtype in the model.
 
     Args:
-        model: as it is before any transform.
-        dtype: of the floating-point parameters; None: the model's, as of everything else.
+        model: before any transform.
+        dtype: of the floating-point parameters; None: their dtype in the model.
     """
 
     def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None):
@@ -52,6 +52,6 @@ class Cast(Transform):
             self._dtypes |= dict.fromkeys(floats, dtype)
 
     def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
-        """The tensor, cast; what an earlier transform has made stays as it is."""
+        """The tensor, cast; tensors that an earlier transform made are not cast."""
         dtype = self._dtypes.get(name, tensor.dtype)
         return {name: tensor.to(dtype) if tensor.dtype.is_floating_point else tensor}

@@ -1,9 +1,9 @@
-"""Heads side by side: keys and values of several narrow heads in one row, as wide as a device's vector registers.
+"""Keys and values of several small heads side by side in one row, as wide as a device's vector registers.
 
-A TPU keeps the last axis of an array in 128 lanes. Heads of 64 channels would leave half of them empty, so its compiler
-lays such a cache out with rows in the lanes, and copies all of it where a row is written. Two heads in a row fill the
-lanes. A query then has zeros where the other heads' channels are: its products are the same, and take as long, because
-the matrix unit is 128 wide anyway.
+A TPU keeps the last axis of an array in 128 lanes. Heads of 64 channels leave half of them empty, so its compiler
+puts the positions of such a cache in the lanes and copies the whole cache where a position is written. Two heads in a
+row fill the lanes. A packed query has zeros in the other heads' channels: its products are the same and take as long,
+because the matrix unit is 128 wide in any case. Does not choose a packing: `transforms.py` does.
 """
 
 from dataclasses import dataclass
@@ -18,21 +18,20 @@ Array = TypeVar("Array", jax.Array, torch.Tensor)
 
 @dataclass(frozen=True, kw_only=True)
 class HeadPacking:
-    """What decides how many heads share a row.
+    """The sizes that decide how many heads share a row.
 
     Args:
-        width: numbers that a device keeps side by side; 1: heads have rows of their own.
-        devices: that heads are split over where they divide them evenly.
+        width: numbers that a device keeps side by side; 1: one head per row.
+        devices: number of devices that the heads are split over, where it divides the heads.
     """
 
     width: int = 1
     devices: int = 1
 
     def heads_per_row(self, heads: int, channels: int) -> int:
-        """The most key-value heads, of so many channels, that fit in a row, divide the heads, and leave each device
-        whole rows."""
-        of_each = heads if heads % self.devices else heads // self.devices
-        return max((n for n in range(1, of_each + 1) if of_each % n == 0 and n * channels <= self.width), default=1)
+        """The largest number of key-value heads that fits in a row and leaves each device whole rows only."""
+        local = heads if heads % self.devices else heads // self.devices
+        return max((n for n in range(1, local + 1) if local % n == 0 and n * channels <= self.width), default=1)
 
 
 UNPACKED = HeadPacking()
@@ -46,14 +45,14 @@ def packed(heads: Array, per_row: int) -> Array:
 
 
 def unpacked(rows: Array, per_row: int) -> Array:
-    """What `packed` was made of."""
+    """The inverse of `packed`."""
     *lead, count, tokens, dim = rows.shape
     apart = rows.reshape(*lead, count, tokens, per_row, dim // per_row)
     return apart.swapaxes(-3, -2).reshape(*lead, count * per_row, tokens, dim // per_row)
 
 
 def spread(query: jax.Array, kv_heads: int, per_row: int) -> jax.Array:
-    """Queries for packed keys: each with its channels in its key-value head's place, and zeros in the others'.
+    """Queries for packed keys: each query in the place of its key-value head, zeros in the places of the others.
 
     Args:
         query: [batch, heads, queries, dim]; heads is a multiple of kv_heads.
@@ -68,7 +67,7 @@ def spread(query: jax.Array, kv_heads: int, per_row: int) -> jax.Array:
 
 
 def picked(outputs: jax.Array, kv_heads: int, per_row: int) -> jax.Array:
-    """Of sums of packed values, each head's own.
+    """Each head's part of the weighted sums of packed values.
 
     Args:
         outputs: [batch, queries, heads, per_row * dim].

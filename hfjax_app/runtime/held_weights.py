@@ -1,5 +1,7 @@
-"""What devices hold of a model: from its files, from memory, or planned as shapes. All three take the same way through
-the transforms, so that what is planned is what is loaded.
+"""The arrays of a model on the devices: read from its files, taken from memory, or planned as shapes.
+
+All three apply the same transforms, so that a plan equals what is loaded. Does not read files: `safetensors_reader.py`
+does.
 """
 
 import jax
@@ -21,12 +23,12 @@ def shapes(
     placement: Placement = on_one_device,
     saved_dtype: torch.dtype | None = None,
 ) -> Shapes:
-    """What `read` would return, as shapes with their dtypes and shardings: enough to compile, without a checkpoint.
+    """The shapes, dtypes and shardings of what `read` returns: enough to compile, without a checkpoint.
 
     Args:
-        model: as it is before any transform.
-        transforms: as `read` takes them.
-        placement: as `read` takes it.
+        model: before any transform.
+        transforms: as in `read`.
+        placement: as in `read`.
         saved_dtype: of the floating-point parameters in the files; None: as in the model.
     """
     found: Shapes = {}
@@ -45,13 +47,14 @@ def shapes(
 
 
 def held(model: torch.nn.Module, transforms: Transforms, *, placement: Placement = on_one_device) -> Weights:
-    """The weights of a model that torch has in memory, as arrays on the devices. Without transforms that change them
-    an array may share its memory with the tensor: don't write to the model afterwards.
+    """The weights of a model that torch has in memory, as arrays on the devices.
+
+    An array that no transform changed may share its memory with the tensor: do not write to the model afterwards.
 
     Args:
-        model: as it is before any transform, on the CPU.
-        transforms: as `read` takes them.
-        placement: as `read` takes it.
+        model: before any transform, on the CPU.
+        transforms: as in `read`.
+        placement: as in `read`.
     """
     weights: Weights = {}
     for name, parameter in model.named_parameters():
@@ -65,16 +68,16 @@ def held(model: torch.nn.Module, transforms: Transforms, *, placement: Placement
 def weights_for(
     programs: Programs, module: torch.nn.Module, transforms: Transforms, *, checkpoint: Checkpoint | None = None
 ) -> Weights | Shapes:
-    """A module's weights, all of them on each of the programs' devices; for planned programs their shapes.
+    """A module's weights, replicated on the programs' devices; for planned programs their shapes.
 
     Args:
-        programs: that they are for.
-        module: as it is before any transform; its weights on the CPU, if it has any.
-        transforms: as `read` takes them.
-        checkpoint: the files of the weights; None: they are the module's own.
+        programs: the programs that take the weights.
+        module: before any transform; its weights, if it has any, on the CPU.
+        transforms: as in `read`.
+        checkpoint: the files of the weights; None: the module's own weights.
 
     Raises:
-        ModelUnavailable: from a checkpoint, as `read` does.
+        ModelUnavailable: as `read` does, where a checkpoint is given.
     """
     mesh = programs.mesh
     placement = on_one_device if mesh is None else lambda name, shape: replicated(mesh)

@@ -1,9 +1,9 @@
 """One model over several devices: which array is split over them, and how.
 
-Tensor parallelism as transformers describes it for each architecture (`config.base_model_tp_plan`): of two projections
-in a row the first is split by its outputs and the second by its inputs, so that devices meet once after attention and
-once after the MLP. Pictures go to two devices, each of which holds a whole model. XLA's partitioner inserts what is
-needed; nothing here can change a result.
+Tensor parallelism follows transformers' plan for each architecture (`config.base_model_tp_plan`): of two consecutive
+projections the first is split by its outputs and the second by its inputs, so that a layer needs one all-reduce after
+attention and one after the MLP. Image models run on two devices, each with all weights. XLA's partitioner inserts the
+collectives; shardings do not change results. Does not cover hosts of a TPU slice: `tpu/hosts.py` does.
 """
 
 import os
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-if TYPE_CHECKING:  # it takes a second to import, and the page is served before any model needs it
+if TYPE_CHECKING:  # the import takes a second, and the page is served before any model needs it
     from transformers import PreTrainedModel
 
 AXIS = "model"
@@ -23,7 +23,7 @@ PAIR = 2  # devices that share the two rows of a guidance pair
 
 
 def local_mesh() -> Mesh | None:
-    """All devices of this process as one axis; None where there is only one, and nothing to split."""
+    """All devices of this process as one axis; None where there is only one."""
     devices = jax.local_devices()
     return mesh_of(devices) if len(devices) > 1 else None
 
@@ -35,12 +35,12 @@ def pair_mesh() -> Mesh | None:
 
 
 def mesh_of(devices: Any) -> Mesh:
-    """The devices, real or of a topology that isn't here, as one axis."""
+    """The devices, real or of a planned topology, as one axis."""
     return Mesh(np.array(devices), (AXIS,))
 
 
 def platform_of(mesh: Mesh | None) -> str:
-    """ "cpu", "gpu" or "tpu": of a mesh's devices, or where there is none of this process's."""
+    """ "cpu", "gpu" or "tpu": the platform of a mesh, or without a mesh of this process."""
     platform: str = (jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]).platform
     return platform
 
@@ -51,7 +51,7 @@ def is_one_cpu(mesh: Mesh | None) -> bool:
 
 
 def device_memory() -> int | None:
-    """Bytes that each local device has for arrays; None where it doesn't say. CPU devices share the host's."""
+    """Bytes that each local device has for arrays; None if unknown. CPU devices share the host's memory."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // jax.local_device_count()
@@ -59,7 +59,7 @@ def device_memory() -> int | None:
 
 
 def accelerator_memory() -> int | None:
-    """`device_memory` of an accelerator; None on CPU devices, whose memory is the host's and holds much else."""
+    """`device_memory` of an accelerator; None on CPU devices, which share their memory with the rest of the host."""
     return None if jax.local_devices()[0].platform == "cpu" else device_memory()
 
 
@@ -75,11 +75,11 @@ def split(mesh: Mesh, shape: tuple[int, ...], axis: int) -> NamedSharding:
 
 
 class TensorParallel:
-    """Where the weights of a model go: call it with a weight's torch name and shape.
+    """The sharding of each weight of a model: call it with the weight's torch name and shape.
 
-    Projections of an attention are split in whole heads only; where the devices don't divide the heads, they are
-    replicated. So are all weights whose kind the architecture's plan doesn't name. Embeddings and the output layer are
-    split along the vocabulary.
+    Attention projections are split in whole heads only; where the devices do not divide the heads, they are
+    replicated. Weights that the architecture's plan does not name are replicated too. Embeddings and the output layer
+    are split along the vocabulary.
 
     Args:
         mesh: the devices, one axis.
@@ -95,7 +95,7 @@ class TensorParallel:
             for name, module in model.named_modules()
             if module is model.get_input_embeddings() or module is model.get_output_embeddings()
         }
-        # A projection's parent is the attention, and says how many numbers a head has.
+        # The parent of a projection is the attention module, which has the head_dim.
         self._head = {
             name: getattr(model.get_submodule(name.rpartition(".")[0]), "head_dim", 1)
             for name, module in model.named_modules()
@@ -115,7 +115,7 @@ class TensorParallel:
         return replicated(self.mesh)
 
     def _kind(self, layer: str) -> str:
-        """The plan's word for a layer. Its keys begin below the base model, whose own name differs."""
+        """The plan's entry for a layer. The plan's keys start below the base model, whose name differs."""
         pattern = re.sub(r"\.\d+(?=\.|$)", ".*", layer)
         while pattern:
             if pattern in self._plan:

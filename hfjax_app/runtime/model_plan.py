@@ -1,4 +1,4 @@
-"""What planning finds out about one model: facts from its config, and its programs as the compiler sees them."""
+"""The results of planning one model: facts from its config, and the compiler's figures of its programs."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ class Facts:
 
     Args:
         architecture: the class that runs it.
-        parameters: how many.
-        bytes: of all weights in `dtype`, together.
+        parameters: their number.
+        bytes: of all weights in `dtype`.
         dtype: in words.
-        has_template: whether it has a chat template; None where it is no chat model, or has no tokenizer here.
-        end_tokens: ids that end an answer; None where it is no chat model.
-        has_tokenizer: whether one is here. Plans do without; whoever serves needs it.
+        has_template: whether it has a chat template; None if it is no chat model or its tokenizer is missing.
+        end_tokens: ids that end an answer; None if it is no chat model.
+        has_tokenizer: whether its tokenizer was found. A plan does not need it; serving does.
     """
 
     architecture: str
@@ -33,11 +33,11 @@ class ModelPlan:
     """A model compiled for some devices.
 
     Args:
-        weights: bytes on each device that holds it, by arithmetic on shapes.
-        resident: bytes of all that stays on such a device, by the compiler: layouts of the chip pad.
+        weights: bytes of the weights on each device that holds the model, computed from shapes.
+        resident: bytes of all arrays that stay on such a device, from the compiler, with the padding of layouts.
         programs: the compiler's reports.
-        too_large: which program the compiler refused and why; those after it were not tried, and `resident` is
-            arithmetic. None where it refused none.
+        too_large: the program that the compiler refused, and why; later programs were not tried, and `resident` is
+            computed from shapes. None if it refused none.
     """
 
     weights: int
@@ -47,7 +47,7 @@ class ModelPlan:
 
     @property
     def temporary(self) -> int:
-        """Bytes of the largest temporary of a program: one runs at a time."""
+        """Bytes of the largest temporary memory of a program: one program runs at a time."""
         return max((program.temporary for program in self.programs), default=0)
 
     @property

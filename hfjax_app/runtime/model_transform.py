@@ -1,7 +1,7 @@
-"""What is done to a model and to its weights for the devices at hand: the interface, and several in a row.
+"""Changes of a model and its weights for the devices at hand: the interface, and a sequence of them.
 
-The list of them is in `transforms.py`. A transform changes how a model computes or what is held of its weights, never
-what the architecture's code is given to do.
+The list of transforms is in `transforms.py`. A transform changes how a model computes or how its weights are stored,
+never the result that the architecture's code describes.
 """
 
 import math
@@ -15,13 +15,13 @@ Group = tuple[str, ...]
 
 
 class LazyTensor:
-    """A tensor in memory, in a file, or on the meta device (then a shape), read and cast only where it is indexed.
+    """A tensor in memory, in a file, or on the meta device (a shape only), read and cast where it is indexed.
 
     Args:
         source: a torch tensor, or a slice of a safetensors file.
-        shape: of all of it.
-        saved: the dtype that the source has it in.
-        dtype: that it is read in; None: as saved.
+        shape: of the whole tensor.
+        saved: the dtype of the source.
+        dtype: of the parts that are read; None: as saved.
     """
 
     def __init__(self, source: Any, shape: Sequence[int], saved: torch.dtype, dtype: torch.dtype | None = None):
@@ -41,12 +41,12 @@ class LazyTensor:
         return LazyTensor(self._source, self.shape, self._saved, dtype)
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        """That part; it may share memory with a file."""
+        """A part of the tensor; it may share memory with a file."""
         part: torch.Tensor = self._source[index]
         return part.to(self.dtype)
 
     def copied(self, index: Any) -> torch.Tensor:
-        """That part, contiguous in memory of its own, by one allocation: a file can change at any time."""
+        """A contiguous copy of a part, made with one allocation: a file can change at any time."""
         part: torch.Tensor = self._source[index]
         return part.to(self.dtype, copy=True, memory_format=torch.contiguous_format)
 
@@ -62,29 +62,28 @@ class Transform:
     """One change of a model; this base class changes nothing."""
 
     def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
-        """Change the modules of a model without weights, so that they take what `store` makes.
+        """Change the modules of a model without weights, so that they accept the tensors that `store` makes.
 
         Args:
             model: on the meta device.
-            groups: its linear layers that read the same input, see `shared_inputs.py`.
+            groups: its linear layers that read the same input; see `shared_inputs.py`.
         """
 
     def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
-        """What is held in the place of one parameter, by name; nothing where it waits for others to come.
+        """The tensors to hold in place of one parameter, by name; empty while more parameters are needed.
 
         Args:
-            name: in the model as it was before `adapt`, or as an earlier transform named it.
+            name: of the parameter before `adapt`, or as an earlier transform named it.
             tensor: real, or on the meta device for planning.
         """
         return {name: tensor}
 
 
 class Transforms:
-    """Several transforms, one after the other.
+    """Several transforms, applied one after the other.
 
     Args:
-        transforms: in order; each is given what the one before it made.
-        heads_per_row: of a cache, how many of so many key-value heads, of so many channels, lie side by side.
+        transforms: in order; each gets the result of the one before it.
     """
 
     def __init__(self, *transforms: Transform):

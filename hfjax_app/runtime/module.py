@@ -1,6 +1,6 @@
 """A torch module as a weights pytree and a pure JAX function, through torchax; the module's code runs unmodified.
 
-Does not shard, quantise or compile: `programs.py` compiles what this module makes.
+Does not shard, quantise or compile: `programs.py` compiles the function that this module makes.
 """
 
 import warnings
@@ -16,11 +16,11 @@ from torchax.ops import mappings
 from hfjax_app.runtime import operators, set_order
 
 Weights = dict[str, jax.Array]
-Shapes = dict[str, jax.ShapeDtypeStruct]  # of weights that are not here: enough to compile for them
+Shapes = dict[str, jax.ShapeDtypeStruct]  # of weights that are not loaded: enough to compile
 
 
 class _Call(torch.nn.Module):
-    """`function(module, *args)` as a forward, so that torch.func.functional_call puts weights in for its duration."""
+    """`function(module, *args)` as a forward, so that torch.func.functional_call replaces the weights during it."""
 
     def __init__(self, module: torch.nn.Module, function: Callable[..., Any]):
         super().__init__()
@@ -34,9 +34,10 @@ class _Call(torch.nn.Module):
 def weights_of(module: torch.nn.Module, dtype: Any = None) -> Weights:
     """The module's parameters and buffers as JAX arrays on the default device, by their torch names.
 
-    Tied parameters come once (`named_parameters` skips repeats, and functional_call ties them again); buffers come too,
-    also those outside the state dict, such as rotary frequencies: what is missing here would become a constant of the
-    program. On CPU an array may share its memory with the torch tensor: don't write to the module afterwards.
+    Tied parameters are listed once (`named_parameters` skips repeats, and functional_call ties them again). Buffers are
+    listed too, also those outside the state dict, such as rotary frequencies: a tensor that is missing here would
+    become a constant of the program. On a CPU an array may share its memory with the torch tensor: do not write to the
+    module afterwards.
 
     Args:
         module: any torch module with its weights on the CPU.
@@ -56,8 +57,8 @@ def pure_function(
     """A pure JAX function `f(weights, *args)` that runs `function(module, *args)` with those weights.
 
     Args:
-        module: the torch module; put in evaluation mode, otherwise left as it is.
-        function: torch code over the module; receives torch views of `args` and returns a pytree of tensors (a tuple,
+        module: the torch module; set to evaluation mode, otherwise unchanged.
+        function: torch code over the module; it gets torch views of `args` and returns a pytree of tensors (a tuple,
             list or dict; not a ModelOutput). Use it for methods other than forward, such as a VAE's decode.
 
     Returns:
@@ -70,7 +71,7 @@ def pure_function(
     def jax_function(weights: Weights, *args: Any) -> Any:
         named = {f"module.{name}": value for name, value in weights.items()}
         with torchax.default_env(), torch.no_grad(), warnings.catch_warnings():
-            # torch code asks for int64 by habit; jax, without x64, takes int32 and says so at every trace
+            # torch code asks for int64; jax, without x64, uses int32 and warns at every trace
             warnings.filterwarnings("ignore", "Explicitly requested dtype")
             named, args = interop.torch_view((named, args))
             return interop.jax_view(torch.func.functional_call(call, named, args))

@@ -1,6 +1,7 @@
-"""torchax lowerings that upstream lacks or gets wrong under our rules (float32 and int32 only, no warning, no loop).
+"""torchax lowerings that upstream lacks, or that are wrong or slow there.
 
-Each is a plain JAX function with the signature of its aten operator.
+Each is a plain JAX function with the signature of its aten operator. Here float32 and int32 are the widest dtypes, and
+no lowering warns. Does not cover the attention of language models: `attention.py` does.
 """
 
 import functools
@@ -18,8 +19,8 @@ from torchax.tensor import Environment, Tensor
 from hfjax_app.runtime.cpu.linear import linear
 
 _upstream_convolution: Callable[..., jax.Array] = ops_registry.all_aten_ops[torch.ops.aten.convolution].func
-_MASKED = -1e30  # finite: a query that may look nowhere averages everything instead of becoming NaN
-_MOST_SCORES = 1 << 20  # numbers that are still in a CPU's cache when the softmax comes back to them
+_MASKED = -1e30  # finite: a query whose keys are all masked gives their average and not NaN
+_MOST_SCORES = 1 << 20  # so many scores stay in a CPU's cache until the softmax reads them again
 
 
 def upsample_nearest2d(
@@ -28,11 +29,11 @@ def upsample_nearest2d(
     scales_h: float | Sequence[float] | None = None,
     scales_w: float | None = None,
 ) -> jax.Array:
-    """Nearest-neighbour enlargement: output[y, x] = image[y * height // new height, x * width // new width], or with
+    """Nearest-neighbour upsampling: output[y, x] = image[y * height // new height, x * width // new width], or with
     factors image[floor(y / factor), floor(x / factor)].
 
-    Upstream decomposes it with int64 indices, which JAX cuts to int32 with a warning at every trace, and gathers; whole
-    factors, the only ones in a diffusion model, are a broadcast.
+    Upstream gathers with int64 indices, which JAX truncates to int32 with a warning at every trace. Integer factors,
+    the only ones in diffusion models, are a broadcast here.
 
     Args:
         image: [batch, channels, height, width].
@@ -56,7 +57,7 @@ def upsample_nearest2d(
 
 
 def _nearest(new: int, old: int, factor: float | None) -> jax.Array:
-    """Which of `old` places each of `new` ones shows."""
+    """The source index, out of `old`, of each of `new` outputs."""
     if factor is None:
         return jnp.arange(new, dtype=jnp.int32) * old // new
     return jnp.minimum(jnp.floor(jnp.arange(new) * jnp.float32(1 / factor)).astype(jnp.int32), old - 1)
@@ -65,10 +66,10 @@ def _nearest(new: int, old: int, factor: float | None) -> jax.Array:
 def convolution(
     image: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Sequence[int], *rest: Any
 ) -> jax.Array:
-    """Upstream's, but that the groups of a transposed convolution, which it mixes up, are convolved one by one.
+    """Upstream's convolution, but with one call per group for transposed convolutions, whose groups it mixes up.
 
     Args:
-        image: [batch, inputs, height, width], or what else torch convolves.
+        image: [batch, inputs, height, width], or with one or three spatial axes.
         weight: [outputs, inputs, height, width].
         bias: [outputs] or None.
         stride: of each axis.
@@ -78,17 +79,17 @@ def convolution(
     if not transposed or groups == 1:
         return _upstream_convolution(image, weight, bias, stride, *rest)
     parts = zip(jnp.split(image, groups, axis=1), jnp.split(weight, groups), strict=True)
-    alone = [_upstream_convolution(*part, None, stride, *others, transposed, more, 1) for part in parts]
-    out = jnp.concatenate(alone, axis=1)
+    outputs = [_upstream_convolution(*part, None, stride, *others, transposed, more, 1) for part in parts]
+    out = jnp.concatenate(outputs, axis=1)
     return out if bias is None else out + bias.reshape(-1, *[1] * (out.ndim - 2))
 
 
 def gelu(x: jax.Array, *, approximate: str = "none") -> jax.Array:
-    """x times the normal distribution's share below x, or with approximate="tanh" its approximation.
+    """x times the normal distribution function at x, or with approximate="tanh" its approximation.
 
-    Upstream takes erfc, which is exact where the result is all but zero: two polynomials, an exponential and a division
-    for every number, on CPU a twentieth to a fifth of a small encoder's time. torch takes erf too, and like torch this
-    computes in float32 what comes in half precision.
+    Upstream uses erfc, which is exact where the result is nearly zero: two polynomials, an exponential and a division
+    per number, 5 to 20 % of a small encoder's time on a CPU. Like torch this uses erf, and computes half-precision
+    inputs in float32.
 
     Args:
         x: any shape.
@@ -110,10 +111,10 @@ def group_norm(
     groups: int,
     eps: float = 1e-5,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Each group of channels less its mean, by its standard deviation, in float32 like torch's.
+    """Each group of channels minus its mean, divided by its standard deviation, in float32 as in torch.
 
-    Upstream rounds the mean to the dtype of the image before it is taken off, and maps over a single element. Channels
-    come last in between, as in the convolutions of XLA on CPU: an autoencoder takes half as long as with torch's order.
+    Upstream rounds the mean to the dtype of the image before the subtraction, and maps over a single element. Inside,
+    channels are the last axis, as in XLA's convolutions on a CPU: an autoencoder takes half the time of torch's order.
 
     Args:
         image: [batch, channels, ...], `pixels` numbers for each channel.
@@ -148,11 +149,13 @@ def layer_norm(
     bias: jax.Array | None = None,
     eps: float = 1e-5,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The last axes less their mean, by their standard deviation, in float32 like torch's; upstream rounds in between.
+    """The last axes minus their mean, divided by their standard deviation, in float32 as in torch.
+
+    Upstream rounds intermediate results.
 
     Args:
         x: [..., *shape].
-        shape: of what is taken together.
+        shape: of the axes that are normalised together.
         weight, bias: of this shape.
 
     Returns:
@@ -180,19 +183,19 @@ def scaled_dot_product_attention(
 ) -> jax.Array:
     """Attention that divides by the sum of the exponentials after the product with the values.
 
-    There the array is as wide as a head, and not as all keys; the softmax is float32. Upstream scales, adds a mask of
-    zeros and divides over all pairs of query and key, which XLA on CPU does one after the other: a UNet takes a quarter
-    less time this way. On CPU many scores are made head by head, which halves the attention of 1,024 pixels.
+    There the array has the width of a head and not the number of keys; the softmax is float32. Upstream scales, adds a
+    mask of zeros and divides over all pairs of query and key, which XLA on a CPU does in separate steps: a UNet takes a
+    quarter less time this way. On a CPU many scores are computed head by head, which halves the time for 1,024 pixels.
 
     Args:
         query: [..., queries, head_dim].
         key: [..., keys, head_dim].
         value: [..., keys, value_dim].
-        attn_mask: bool, True where a query may look, or added to the scores; broadcastable to [..., queries, keys].
-        dropout_p: 0: nothing is trained here.
-        is_causal: a query may look at the keys up to its own place.
-        scale: of the scores; None: head_dim ** -0.5.
-        enable_gqa: each head of the keys serves several heads of the queries.
+        attn_mask: bool, True where a query may attend, or added to the scores; broadcastable to [..., queries, keys].
+        dropout_p: always 0: nothing is trained here.
+        is_causal: whether a query attends to the keys up to its own position only.
+        scale: factor of the scores; None: head_dim ** -0.5.
+        enable_gqa: whether each key head serves several query heads.
 
     Returns:
         [..., queries, value_dim], in the dtype of `query`.
@@ -205,18 +208,18 @@ def scaled_dot_product_attention(
     if is_causal:
         attn_mask = jnp.tri(query.shape[-2], key.shape[-2], dtype=bool)
     together = functools.partial(_attention, mask=attn_mask, scale=scale)
-    shared = not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]  # keys, by several heads or images
+    shared = not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]  # several heads or images share keys
     if shared or attn_mask is not None or math.prod(query.shape[:-1]) * key.shape[-2] <= _MOST_SCORES:
         return together(query, key, value)
-    one_by_one = functools.partial(_each_head, together)
-    out: jax.Array = jax.lax.platform_dependent(query, key, value, cpu=one_by_one, default=together)
+    head_by_head = functools.partial(_each_head, together)
+    out: jax.Array = jax.lax.platform_dependent(query, key, value, cpu=head_by_head, default=together)
     return out
 
 
 def _each_head(attention: Callable[..., jax.Array], query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """One head's scores after the other's, each in the place of the last: all of them would not fit a cache."""
+    """Attention head by head: the scores of all heads would not fit a CPU's cache."""
     heads = jax.tree.map(lambda array: array.reshape(-1, *array.shape[-2:]), (query, key, value))
-    # unrolled, because between two iterations a CPU's other cores have nothing to do
+    # unrolled, because between two iterations the other cores of a CPU are idle
     _, out = jax.lax.scan(lambda _, head: (None, attention(*head)), None, heads, unroll=4)
     return out.reshape(*query.shape[:-1], -1)
 
@@ -240,13 +243,13 @@ def grouped_mm(
     bias: jax.Array | None = None,
     out_dtype: torch.dtype | None = None,
 ) -> jax.Array:
-    """Each group of rows times its own matrix: a mixture of experts, its tokens sorted by expert.
+    """Each group of rows times its matrix: a mixture of experts with tokens sorted by expert.
 
     Args:
         rows: [tokens, in].
         matrices: [groups, in, out].
-        offsets: int32 [groups], where each group of rows ends.
-        bias, out_dtype: never given; the operator has them.
+        offsets: int32 [groups], the end of each group of rows.
+        bias, out_dtype: arguments of the operator that are always None.
 
     Returns:
         [tokens, out], in the dtype of `rows`.
@@ -266,7 +269,7 @@ def _ragged_dot(rows: jax.Array, matrices: jax.Array, sizes: jax.Array) -> jax.A
 def _ragged_dot_of_batch(
     batch: int, batched: list[bool], rows: jax.Array, matrices: jax.Array, sizes: jax.Array
 ) -> tuple[jax.Array, bool]:
-    """Several sequences at once are one product again, sorted by group: each matrix is read once for all of them."""
+    """Several sequences are one product, sorted by group: each matrix is read once for all of them."""
     assert batched == [True, False, True], "experts are shared"
     count = rows.shape[1]
     ends = jnp.cumsum(sizes, axis=1)
@@ -278,12 +281,12 @@ def _ragged_dot_of_batch(
 
 
 def type_as(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """x in the dtype of another; upstream's method changes x itself, and knows no views (Gemma 3n has some)."""
+    """x in the dtype of another tensor; upstream's method changes x itself and fails for views (used by Gemma 3n)."""
     return x.to(other.dtype)
 
 
 def install(environment: Environment) -> None:
-    """Put the lowerings into a torchax environment, in the place of upstream's."""
+    """Register the lowerings in a torchax environment, instead of upstream's."""
     Tensor.type_as = type_as
     environment.override_op_definition(torch.nn.functional.linear, interop.torch_view(linear))
     lowering = interop.torch_view(upsample_nearest2d)

@@ -1,4 +1,4 @@
-"""Calls of programs side by side, as many at once as serves the device well."""
+"""Parallel calls of programs, a limited number at a time. Does not choose the number: `transforms.py` does."""
 
 import threading
 from collections import deque
@@ -11,37 +11,37 @@ _Result = TypeVar("_Result")
 
 
 class Calls:
-    """Makes calls of programs, each in a thread, as many at once as the device is served well by.
+    """Runs calls of programs in threads.
 
     Args:
         name: of the threads.
-        at_once: calls at the same time, at least 1.
+        at_once: the number of parallel calls, at least 1.
     """
 
     def __init__(self, name: str, at_once: int):
         self.at_once = at_once
-        self._others = ThreadPoolExecutor(max(1, at_once - 1), name)  # the caller's thread makes the first call
-        self._here = threading.local()
+        self._pool = ThreadPoolExecutor(max(1, at_once - 1), name)  # the caller's thread runs calls too
+        self._local = threading.local()
 
     def together(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-        """`call` of each item (one or more), at the same time; returns or raises when all of them have ended.
+        """`call` of each item (one or more), in parallel; returns or raises when all calls have ended.
 
-        Inside of a call that has others beside it, one after another: nothing is idle then.
+        Inside a parallel call the calls are sequential: all threads are busy then.
         """
-        if len(items) == 1 or getattr(self._here, "others", False):
+        if len(items) == 1 or getattr(self._local, "in_parallel", False):
             return [call(item) for item in items]
         first, *others = items
-        waiting = [self._others.submit(self._beside_others, call, item) for item in others]
+        waiting = [self._pool.submit(self._in_parallel, call, item) for item in others]
         try:
-            result = self._beside_others(call, first)
+            result = self._in_parallel(call, first)
         finally:
             wait(waiting)
         return [result, *(future.result() for future in waiting)]
 
     def each(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-        """`call` of each item (one or more), begun in this order; whoever has ended one begins the next.
+        """`call` of each item (one or more), started in this order; a free thread starts the next one.
 
-        Where one raises, no more are begun, and this raises it.
+        After an exception no more calls are started, and the exception is raised.
         """
         waiting = deque(enumerate(items))
         results: list[Any] = [None] * len(items)
@@ -50,7 +50,7 @@ class Calls:
             while True:
                 try:
                     number, item = waiting.popleft()
-                except IndexError:  # not asked before, because the other thread may take the last one in between
+                except IndexError:  # a check beforehand would race with the other threads
                     return
                 try:
                     results[number] = call(item)
@@ -58,26 +58,26 @@ class Calls:
                     waiting.clear()
                     raise
 
-        if len(items) == 1 or getattr(self._here, "others", False):
+        if len(items) == 1 or getattr(self._local, "in_parallel", False):
             work(None)
             return results
-        helpers = [self._others.submit(self._beside_others, work, None) for _ in range(self.at_once - 1)]
+        workers = [self._pool.submit(self._in_parallel, work, None) for _ in range(self.at_once - 1)]
         try:
-            self._beside_others(work, None)
+            self._in_parallel(work, None)
         finally:
-            begun = [helper for helper in helpers if not helper.cancel()]  # the others help somebody else
-            wait(begun)
-        for helper in begun:
-            helper.result()
+            started = [worker for worker in workers if not worker.cancel()]  # cancelled: the pool serves another caller
+            wait(started)
+        for worker in started:
+            worker.result()
         return results
 
     def groups(self, items: Sequence[_Item]) -> list[Sequence[_Item]]:
-        """The items in order, `at_once` of them at a time."""
+        """The items in order, in groups of `at_once`."""
         return [items[at : at + self.at_once] for at in range(0, len(items), self.at_once)]
 
-    def _beside_others(self, call: Callable[[_Item], _Result], item: _Item) -> _Result:
-        self._here.others = True
+    def _in_parallel(self, call: Callable[[_Item], _Result], item: _Item) -> _Result:
+        self._local.in_parallel = True
         try:
             return call(item)
         finally:
-            self._here.others = False
+            self._local.in_parallel = False

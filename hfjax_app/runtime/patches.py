@@ -1,8 +1,8 @@
-"""Every place where a library is changed from outside, or where its private parts are relied on.
+"""The list of all places that change a library from outside or use its private parts.
 
-The code stays where it is needed; this is the list of it. tests/runtime/test_patches.py compares each version with the
-one that is installed, so that an upgrade looks at each entry again, and checks that the library still behaves as `why`
-says: a patch whose check fails is no longer needed, or no longer reaches what it changes.
+The code is where it is used. tests/runtime/test_patches.py compares each version with the installed one, so that an
+upgrade requires a review of each entry. It also checks that the library still behaves as `why` says: a patch whose
+check fails is no longer needed, or no longer works. Does not apply the patches.
 """
 
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ GRADIO = "6.31.0"
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """One change.
+    """One change of a library.
 
     Args:
-        name: unique, for its check.
-        library: as it is called on PyPI.
-        version: of the library, for which the change was written or looked at again.
-        file: where the code is, below hfjax_app/.
-        what: is changed or relied on.
-        why: what the library does by itself.
+        name: unique; the check has the same name.
+        library: its name on PyPI.
+        version: the library's version for which the change was written or last reviewed.
+        file: the path of the code, below hfjax_app/.
+        what: the part of the library that is changed or used.
+        why: what the library does without the change.
     """
 
     name: str
@@ -40,7 +40,7 @@ PATCHES = (
         library="transformers",
         version=TRANSFORMERS,
         file="runtime/set_order.py",
-        what="`set` in the modules of a model's classes is a set that is iterated in order",
+        what="`set` in the modules of a model's classes is a set with a fixed order of iteration",
         why="models are traced in the order of sets of strings, which differs from process to process",
     ),
     Patch(
@@ -48,24 +48,24 @@ PATCHES = (
         library="transformers",
         version=TRANSFORMERS,
         file="runtime/checkpoints/empty_model.py",
-        what="the private mark `_is_hf_initialized` of modules with buffers that no checkpoint holds",
-        why="`initialize_weights` leaves out marked modules, and their buffers were computed in the model's dtype",
+        what="the private attribute `_is_hf_initialized` of modules with buffers that no checkpoint contains",
+        why="`initialize_weights` skips modules with this attribute, whose buffers are then in the model's dtype",
     ),
     Patch(
         name="one model at a time",
         library="transformers",
         version=TRANSFORMERS,
         file="runtime/tracing_lock.py",
-        what="models are made and traced by one thread at a time",
-        why="making a model changes torch's default dtype for the whole process meanwhile",
+        what="models are built and traced by one thread at a time",
+        why="building a model changes torch's default dtype for the whole process",
     ),
     Patch(
         name="sealed cache entries",
         library="jax",
         version=JAX,
         file="runtime/compile_cache.py",
-        what="the names of the entries of jax's persistent cache; damaged ones are removed before jax looks",
-        why="jax never replaces an entry, so that one that can't be read is compiled again at every start",
+        what="the names of the entries of jax's persistent cache; damaged ones are removed before jax reads them",
+        why="jax never replaces an entry, so an unreadable one is compiled again at every start",
     ),
     Patch(
         name="upsampling",
@@ -73,14 +73,14 @@ PATCHES = (
         version=TORCHAX,
         file="runtime/operators.py",
         what="lowerings of aten::upsample_nearest2d and its `vec` overload",
-        why="upstream asks for int64 indices, which jax cuts to int32 with a warning at every trace",
+        why="upstream uses int64 indices, which jax truncates to int32 with a warning at every trace",
     ),
     Patch(
         name="grouped transposed convolution",
         library="torchax",
         version=TORCHAX,
         file="runtime/operators.py",
-        what="lowering of aten::convolution; it also takes kernels that are kept transformed",
+        what="lowering of aten::convolution",
         why="upstream mixes up the groups of a transposed convolution",
     ),
     Patch(
@@ -89,7 +89,7 @@ PATCHES = (
         version=TORCHAX,
         file="runtime/operators.py",
         what="lowering of aten::gelu",
-        why="upstream takes erfc, which costs a CPU more than torch's erf",
+        why="upstream uses erfc, which costs a CPU more than torch's erf",
     ),
     Patch(
         name="group norm",
@@ -97,7 +97,7 @@ PATCHES = (
         version=TORCHAX,
         file="runtime/operators.py",
         what="lowering of aten::native_group_norm",
-        why="upstream rounds the mean to half precision before it is taken off",
+        why="upstream rounds the mean to half precision before the subtraction",
     ),
     Patch(
         name="layer norm",
@@ -105,7 +105,7 @@ PATCHES = (
         version=TORCHAX,
         file="runtime/operators.py",
         what="lowering of aten::native_layer_norm",
-        why="upstream rounds to half precision in between",
+        why="upstream rounds intermediate results to half precision",
     ),
     Patch(
         name="attention",
@@ -113,14 +113,14 @@ PATCHES = (
         version=TORCHAX,
         file="runtime/operators.py",
         what="lowering of torch.nn.functional.scaled_dot_product_attention",
-        why="upstream divides over all pairs of query and key, and gives NaN where a query may look nowhere",
+        why="upstream divides over all pairs of query and key, and gives NaN where all keys are masked",
     ),
     Patch(
         name="grouped products",
         library="torchax",
         version=TORCHAX,
         file="runtime/operators.py",
-        what="lowering of aten::_grouped_mm, which mixtures of experts use",
+        what="lowering of aten::_grouped_mm, used by mixtures of experts",
         why="upstream has none",
     ),
     Patch(
@@ -129,7 +129,7 @@ PATCHES = (
         version=TORCHAX,
         file="runtime/operators.py",
         what="lowering of torch.nn.functional.linear",
-        why="upstream's is a plain product; a CPU reads some weights faster otherwise, see runtime/cpu/linear.py",
+        why="upstream uses a plain product; a CPU reads some weights faster otherwise, see runtime/cpu/linear.py",
     ),
     Patch(
         name="type_as",
@@ -137,15 +137,15 @@ PATCHES = (
         version=TORCHAX,
         file="runtime/operators.py",
         what="the method torchax.tensor.Tensor.type_as",
-        why="upstream's changes the tensor itself, and fails where the other one is a view",
+        why="upstream's method changes the tensor itself, and fails where the other tensor is a view",
     ),
     Patch(
         name="no downloads",
         library="gradio",
         version=GRADIO,
         file="studio/request_hardening.py",
-        what="processing_utils.async_ssrf_protected_download refuses",
-        why="an address in a file's place is fetched, whole into memory",
+        what="processing_utils.async_ssrf_protected_download raises an error",
+        why="a URL in place of a file is downloaded into memory",
     ),
     Patch(
         name="nothing kept for links",
@@ -153,7 +153,7 @@ PATCHES = (
         version=GRADIO,
         file="studio/request_hardening.py",
         what="SessionState._update_value_in_config does nothing",
-        why="the last values of each session are kept, for links to a page's values",
+        why="the last values of each session are stored, for links to a page's values",
     ),
     Patch(
         name="only uploaded files",
@@ -161,7 +161,7 @@ PATCHES = (
         version=GRADIO,
         file="studio/request_hardening.py",
         what="Blocks.has_launched of a mounted page",
-        why="whether a file may be taken is only asked on pages that were launched",
+        why="access to files is checked only on pages that were launched",
     ),
     Patch(
         name="a waiting line for each kind",
@@ -169,7 +169,7 @@ PATCHES = (
         version=GRADIO,
         file="studio/request_hardening.py",
         what="the class of Blocks._queue",
-        why="the queue counts the events of all kinds together, so that one kind closes it for all",
+        why="the queue counts the events of all kinds together, so one kind can fill it for all",
     ),
     Patch(
         name="a queue that rests",
@@ -177,7 +177,7 @@ PATCHES = (
         version=GRADIO,
         file="studio/page.py",
         what="Blocks._queue.sleep_when_free",
-        why="the queue looks for work every millisecond",
+        why="the queue polls every millisecond",
     ),
     Patch(
         name="limits of a mounted page",
@@ -185,23 +185,23 @@ PATCHES = (
         version=GRADIO,
         file="studio/page.py",
         what="Blocks.max_threads and Blocks.state_session_capacity",
-        why="only `launch` takes them as arguments, and the page is mounted",
+        why="only `launch` has these arguments, and the page is mounted",
     ),
     Patch(
         name="scripts first",
         library="gradio",
         version=GRADIO,
         file="studio/scripts.py",
-        what="the environment of the page's templates has an extension that puts scripts first",
-        why="what `head` brings comes after Gradio's modules, which keep the browser's functions for themselves",
+        what="an extension of the page's template environment puts our scripts first",
+        why="the contents of `head` come after Gradio's modules, which save references to the browser's functions",
     ),
     Patch(
         name="frames",
         library="gradio",
         version=GRADIO,
         file="studio/frames.js",
-        what="requestAnimationFrame, where the status tracker asks",
-        why="the tracker counts an event's seconds in every frame, and goes on after it has left the page",
+        what="requestAnimationFrame, where the status tracker calls it",
+        why="the tracker updates an event's seconds in every frame, also after its removal from the page",
     ),
     Patch(
         name="smaller pictures",
@@ -209,7 +209,7 @@ PATCHES = (
         version=GRADIO,
         file="studio/pictures.js",
         what="createImageBitmap, where the picture editor decodes a file",
-        why="the editor sends its whole canvas at the size of the file that was put in",
+        why="the editor sends its whole canvas at the size of the original file",
     ),
     Patch(
         name="pictures that are forgotten",
@@ -217,14 +217,14 @@ PATCHES = (
         version=GRADIO,
         file="studio/picture_input.py",
         what="ImageEditor.accept_blobs",
-        why="what editors have sent is kept for ever, with any number of layers",
+        why="pictures from editors are stored without a limit, with any number of layers",
     ),
     Patch(
         name="made files",
         library="gradio",
         version=GRADIO,
         file="studio/files.py",
-        what="a set of our own among Blocks.temp_file_sets, which is iterated over a copy",
-        why="the sweep goes through the sets themselves, and ends where a file is made meanwhile",
+        what="a set in Blocks.temp_file_sets that iterates over a copy",
+        why="the clean-up iterates over the sets themselves, and fails if a file is added meanwhile",
     ),
 )

@@ -1,7 +1,7 @@
-"""What must be set before jax starts: the allocator (on CPU), the other hosts (of a TPU slice), the compile cache; and
-when Python looks for garbage.
+"""Process-wide settings before jax starts: the allocator (on a CPU), the other hosts (of a TPU slice), the compile
+cache; and the thresholds of Python's garbage collector.
 
-Does not choose models; `JAX_PLATFORMS` stays jax's own setting. Only a libtpu without a TPU is kept from jax.
+Does not choose models. `JAX_PLATFORMS` remains jax's own setting; only a libtpu without a TPU is disabled.
 """
 
 import atexit
@@ -25,16 +25,16 @@ from hfjax_app.runtime.tpu import hosts
 _log = logging.getLogger(__name__)
 
 
-# Python's collector: container objects more than were freed, and how many collections of one generation come before
-# one of the next. Its own setting is 700, 10, 10.
+# Thresholds of the garbage collector: allocations minus deallocations of container objects, and how many collections
+# of one generation precede one of the next. Python's default is 700, 10, 10.
 _SELDOM = (50_000, 20, 100)
 _often = gc.get_threshold()
 
-_preparing = threading.Lock()  # what is prepared is the process's, and only once
+_preparing = threading.Lock()  # the settings are process-wide, and applied once
 
 
 def runs_on_cpu() -> bool:
-    """Whether jax will take the CPU, decided without starting it: it was asked to, or there is nothing else here."""
+    """Whether jax will use the CPU, decided without starting jax: JAX_PLATFORMS says so, or there is no accelerator."""
     if platforms := os.environ.get("JAX_PLATFORMS"):
         return platforms.split(",")[0] == "cpu"
     return not has_tpu() and not importlib.metadata.entry_points(group="jax_plugins")
@@ -47,39 +47,41 @@ def has_tpu() -> bool:
 
 
 def _has_libtpu_only() -> bool:
-    """Whether libtpu is here, as for plans, and no PCI device of its maker, Google."""
+    """Whether libtpu is installed, as for plans, and there is no PCI device of its vendor, Google."""
     vendors = (path.read_text().strip() for path in Path("/sys/bus/pci/devices").glob("*/vendor"))
     return importlib.util.find_spec("libtpu") is not None and "0x1ae0" not in vendors
 
 
 def _has_gpu_kernels() -> bool:
-    """Whether XLA has caches of its own to keep beside jax's. Their folder is then part of every entry's key, so that
-    a copy of the cache in another folder, or on another machine, is of no use."""
+    """Whether XLA has caches of its own beside jax's.
+
+    Their folder is then part of every entry's key, so a copy of the cache in another folder does not match.
+    """
     return not runs_on_cpu() and not has_tpu()
 
 
 def collect_seldom() -> None:
-    """Let Python look for garbage seldom, as long as nearly all that it would walk stays: modules, models, programs.
+    """Collect garbage seldom while nearly all new objects stay alive: modules, models, programs.
 
-    By default it walks a million objects again and again while they are made, a tenth of a start's processor time; and
-    once more before the process ends, for more than a second.
+    With the default thresholds the collector traverses a million objects repeatedly during the start, a tenth of its
+    processor time, and once more before the process ends, for more than a second.
     """
     gc.set_threshold(*_SELDOM)
     atexit.register(gc.freeze)
 
 
 def freeze_objects() -> None:
-    """Never walk again what there is by now, and look for garbage as often as Python does by default.
+    """Exclude all present objects from garbage collection, and restore Python's default thresholds.
 
-    For when everything is warm: a full collection held up all threads, and with them every stream, for a second.
+    Called when everything is warm: a full collection stopped all threads, and so every stream, for a second.
     """
-    gc.collect()  # what is garbage now would stay, and all that it refers to
+    gc.collect()  # present garbage would be frozen too, with all objects that it refers to
     gc.freeze()
     gc.set_threshold(*_often)
 
 
 def collect_removed() -> None:
-    """Free what a removed model was made of: also what `freeze_objects` keeps out of the collector's sight."""
+    """Free the objects of a removed model, including those that `freeze_objects` excluded from collection."""
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -88,8 +90,8 @@ def collect_removed() -> None:
 def default_cache_folder() -> Path:
     """The user's cache folder for compiled programs, one per kind of CPU.
 
-    XLA's compiled CPU code uses the instructions of the machine that compiled it; a home folder shared by two kinds of
-    machines must not mix them.
+    XLA's CPU code uses the instructions of the machine that compiled it; a home folder that two kinds of machines share
+    must not mix them.
     """
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     cpuinfo = Path("/proc/cpuinfo")
@@ -98,13 +100,13 @@ def default_cache_folder() -> Path:
     return root / "hfjax_app" / f"programs-{hashlib.sha256(features.encode()).hexdigest()[:12]}"
 
 
-def _folder_beside_others() -> Path | None:
-    """Our own part of the folder where jax's setting has other programs keep theirs; None where nothing is set.
+def _subfolder_of_jax_cache() -> Path | None:
+    """A folder of our own in the folder of jax's setting; None if that is not set.
 
-    Theirs have no seals, and would be removed.
+    Entries of other programs in that folder have no checksums, and would be removed.
 
     Raises:
-        RequestRejected: jax's setting is no folder.
+        RequestRejected: jax's setting is not a folder.
     """
     import jax
 
@@ -123,17 +125,17 @@ def prepare(cache_folder: Path | None = None) -> None:
     Calling it again is cheap, and a second thread waits for the first.
 
     Args:
-        cache_folder: where compiled programs are kept. None: where an earlier call put it, else a folder of our own in
-            that of jax's setting (JAX_COMPILATION_CACHE_DIR), else `default_cache_folder()`.
+        cache_folder: the folder of compiled programs. None: the folder of an earlier call, else a subfolder of jax's
+            setting (JAX_COMPILATION_CACHE_DIR), else `default_cache_folder()`.
 
     Raises:
-        ModelUnavailable: the slice has several hosts, and the others were not there.
-        RequestRejected: jax's setting is no folder.
+        ModelUnavailable: the slice has several hosts, and they could not be joined.
+        RequestRejected: jax's setting is not a folder.
     """
     with _preparing:
         if runs_on_cpu():
             keep_freed_memory()
-        import jax  # only now: the allocator is set before jax and its thread pools exist
+        import jax  # not earlier: the allocator must be set before jax creates its thread pools
 
         if has_tpu() and not runs_on_cpu():
             hosts.join()
@@ -141,12 +143,12 @@ def prepare(cache_folder: Path | None = None) -> None:
         if not chosen and runs_on_cpu() and _has_libtpu_only():
             jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
         if cache_folder is None and _use_cache_folder.cache_info().currsize:
-            return  # an earlier call has chosen
-        _use_cache_folder(cache_folder or _folder_beside_others() or default_cache_folder())
+            return  # an earlier call chose the folder
+        _use_cache_folder(cache_folder or _subfolder_of_jax_cache() or default_cache_folder())
 
 
 def keep_compiled() -> None:
-    """Seal what jax has written to its cache so far; otherwise done when the process ends, unless it is killed."""
+    """Write the checksums of all cache entries so far; a process that is killed later does not write them."""
     import jax
 
     if folder := jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
@@ -159,14 +161,14 @@ def _use_cache_folder(folder: Path) -> None:
     from jax.experimental.compilation_cache import compilation_cache
 
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    compilation_cache.reset_cache()  # whoever compiled before: jax holds on to the folder of that moment
+    compilation_cache.reset_cache()  # jax keeps the folder of the first compilation in this process
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
     if not _has_gpu_kernels():
         jax.config.update("jax_persistent_cache_enable_xla_caches", "none")
     if compile_cache.open_folder(folder):
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
         atexit.register(compile_cache.seal, folder)
-    else:  # read what is there; jax would warn about every entry that it can't write
+    else:  # read only; jax would warn about every entry that it can't write
         jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
         jax.config.update("jax_enable_compilation_cache", folder.is_dir())
         _log.warning("the folder of compiled programs can't be written, so new ones are not kept: %s", folder)

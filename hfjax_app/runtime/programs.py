@@ -1,8 +1,8 @@
 """Programs compiled ahead of time, with a ledger of what each one cost.
 
-A program is compiled once from shapes, before anyone is served; calling it with any other shape is an error, never a
-silent recompilation. Tracing is Python and compiling is not, so where there are many, one is compiled while the next is
-traced. Does not know what the programs compute.
+A program is compiled once from shapes, before the first request; a call with any other shape is an error, never a
+silent recompilation. Tracing holds Python's lock and compiling does not, so one program is compiled while the next is
+traced. Does not cover what the programs compute.
 """
 
 import threading
@@ -23,12 +23,12 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import compile_cache, compiled_text, tracing_lock
 from hfjax_app.runtime.mesh import replicated
 
-# What whoever serves can do, where no plan says how much of it.
+# Advice for the operator of a server; a plan gives numbers instead.
 _SMALLER = "fewer slots, a shorter context, smaller pictures or int8 weights need less memory"
 
-# LLVM's third level, XLA's own choice on a CPU, takes a fifth longer for programs that are no faster.
-# Of fast math only that sums may be added up in another order than written, without which LLVM adds one number after
-# the other (see `linear.fused_gemv`), and that the sign of zero is not kept. NaN, infinity and divisions stay.
+# LLVM's level 3, XLA's default on a CPU, compiles a fifth longer and gives programs that are no faster.
+# Of fast math only reordered sums and the ignored sign of zero are allowed; without the former LLVM does not vectorise
+# sums (see `linear.fused_gemv`). NaN, infinity and divisions are exact.
 _CPU_OPTIONS = {
     "xla_backend_optimization_level": 2,
     "xla_cpu_enable_fast_math": True,
@@ -38,7 +38,7 @@ _CPU_OPTIONS = {
     "xla_cpu_fast_math_honor_functions": True,
 }
 
-# One for all models, so that those that were asked for first are ready first.
+# One thread for all models: programs are ready in the order in which they were requested.
 _compiler = ThreadPoolExecutor(1, "compile")
 
 
@@ -46,12 +46,12 @@ _compiler = ThreadPoolExecutor(1, "compile")
 class ProgramReport:
     """One line of the ledger: a program's name, seconds to trace and compile, and whether the cache had it.
 
-    Where it had, `saved` is how many seconds longer compiling took when it was put there.
+    For a cached program `saved` is the compile time that the cache saved, in seconds.
 
-    The compiler's own figures, in bytes on each device, 0 where it gives none: `arguments` of the program, `temporary`
-    memory while it runs, and `in_place`, those of its results that take the place of a donated argument. `constant`,
-    bytes of its largest constant, `all_reduces`, how many it has written down, and `moved`, bytes of the largest array
-    that a step of it only copies, transposes or converts, are read off its text, for planned programs only.
+    The compiler's figures, in bytes on each device, 0 if unknown: `arguments` of the program, `temporary` memory while
+    it runs, and `in_place`, the results that reuse a donated argument. Read from the program's text, for planned
+    programs only: `constant`, bytes of the largest constant; `all_reduces`, their number; and `moved`, bytes of the
+    largest array that a step only copies, transposes or converts.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ProgramReport:
 
 
 class CompilerCount:
-    """What jax asks its compiler for in this process after `start`, in any thread, and how much of it its cache has."""
+    """Counts compilations and cache hits of jax in this process, in all threads, after `start`."""
 
     _COMPILED, _HIT = "/jax/core/compile/backend_compile_duration", "/jax/compilation_cache/cache_hits"
 
@@ -80,7 +80,7 @@ class CompilerCount:
 
     @property
     def compilations(self) -> int:
-        """Also those that the cache had."""
+        """All compilations, including cache hits."""
         return self._events.count(self._COMPILED)
 
     @property
@@ -93,23 +93,23 @@ class CompilerCount:
 
 
 class ProgramTooLarge(ModelUnavailable):
-    """A program that the compiler refuses, because its devices have too little memory for it."""
+    """The compiler refuses a program, because its devices have too little memory."""
 
 
 class Program:
-    """A compiled program, otherwise what jax.stages.Compiled is; while it is still being compiled, using it waits.
+    """A compiled program with the interface of jax.stages.Compiled; its use waits until it is compiled.
 
-    Any thread may call it, also on several devices. Each device computes what it is given in the order in which it is
-    given it, and waits inside of a program for the others. Were two threads to give two devices two programs in
-    different orders, both would wait for ever.
+    Any thread may call it, also on several devices. Each device runs programs in the order of their dispatch and waits
+    inside a program for the other devices. If two threads dispatched two programs to two devices in different orders,
+    both would wait for ever.
     """
 
-    _handing_out = threading.Lock()  # the devices are the process's, and so is their order
+    _dispatching = threading.Lock()  # one order of dispatch for all devices of the process
 
     def __init__(self, compiled: Future[jax.stages.Compiled], mesh: jax.sharding.Mesh | None):
         self._compiled = compiled
-        alone = mesh is None or mesh.size == 1
-        self._order: AbstractContextManager[Any] = nullcontext() if alone else self._handing_out
+        on_one_device = mesh is None or mesh.size == 1
+        self._order: AbstractContextManager[Any] = nullcontext() if on_one_device else self._dispatching
 
     def __call__(self, *args: Any) -> Any:
         program = self._compiled.result()
@@ -121,13 +121,13 @@ class Program:
 
 
 def argument_bytes(program: Program) -> int:
-    """Of a program's arguments on each device, by the compiler's figures."""
+    """Bytes of a program's arguments on each device, from the compiler."""
     return getattr(program.memory_analysis(), "argument_size_in_bytes", 0)
 
 
 @contextmanager
 def _cache_hits() -> Iterator[list[float]]:
-    """Collects, for each hit of the persistent cache in this thread while the block runs, the seconds it saved."""
+    """The seconds that each hit of the persistent cache saves in this thread, while the block runs."""
     saved: list[float] = []
     thread = threading.get_ident()
 
@@ -147,8 +147,8 @@ class Programs:
 
     Args:
         on_report: called with each ProgramReport as soon as its program is ready.
-        mesh: the devices that the programs run on together; None: jax's default device.
-        planned: the devices need not be here: programs are compiled and never run.
+        mesh: the devices that run the programs together; None: jax's default device.
+        planned: whether programs are compiled only and never run; the devices need not exist here.
     """
 
     def __init__(
@@ -165,19 +165,19 @@ class Programs:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Inside, `compile` returns once a program is traced, and another thread compiles them one by one, in order.
+        """Inside the block `compile` returns when a program is traced; another thread compiles them in this order.
 
-        At the end of the block all are ready. While they are waited for, another model may be loaded and traced
-        (`tracing_lock.turn`); its programs are compiled after these.
+        At the end of the block all are ready. Until then another model may be loaded and traced (`tracing_lock.hold`);
+        its programs are compiled after these.
 
         Raises:
-            Exception: at the end of the block, what the first one that could not be compiled raised.
+            Exception: at the end of the block, the exception of the first program that could not be compiled.
         """
         pending: list[Future[jax.stages.Compiled]] = []
         self._together = pending
         try:
             yield
-            with tracing_lock.others_first():
+            with tracing_lock.release():
                 for compiled in pending:
                     compiled.result()
         finally:
@@ -201,14 +201,14 @@ class Programs:
             function: a pure function of JAX arrays.
             args: example arguments: arrays, numpy arrays or jax.ShapeDtypeStruct, in any pytree.
             donate: positions of the arguments whose buffers the result may reuse.
-            shardings: of the results, a pytree or a prefix of one; only read where there is a mesh. Give donated arrays
-                the sharding they came with: left to choose another one, the compiler copies instead of reusing them.
+            shardings: of the results, a pytree or a prefix of one; used only with a mesh. A donated array must keep its
+                sharding: with another one the compiler copies it instead of reusing it.
 
         Returns:
             The program. It refuses arguments of other shapes with a TypeError.
 
         Raises:
-            ProgramTooLarge: what the compiler says, in one line.
+            ProgramTooLarge: the compiler's message in one line.
         """
         started = time.perf_counter()
 
@@ -234,7 +234,7 @@ class Programs:
         return Program(compiled, self.mesh)
 
     def _finish(self, name: str, lowered: jax.stages.Lowered, traced: float) -> jax.stages.Compiled:
-        """Compile what has been traced in `traced` seconds, and report it."""
+        """Compile a program that was traced in `traced` seconds, and report it."""
         started = time.perf_counter()
         with _cache_hits() as hits:
             try:
@@ -268,12 +268,12 @@ class Programs:
     @property
     def _compiler_options(self) -> dict[str, int] | None:
         platform = jax.default_backend() if self.mesh is None else self.mesh.devices.flat[0].platform
-        # jax's switch for tests asks for less still, and an option would go before it
+        # jax's switch for tests optimises even less, and an option here would override it
         return _CPU_OPTIONS if platform == "cpu" and not jax.config.read("jax_disable_most_optimizations") else None
 
 
 def _placed(mesh: jax.sharding.Mesh, arg: Any) -> Any:
-    """An argument's shape with its place on the mesh: its own, or for what comes from the host, everywhere."""
+    """An argument with its sharding; arguments from the host are replicated on the mesh."""
     if isinstance(getattr(arg, "sharding", None), jax.sharding.NamedSharding):
         return arg
     return jax.ShapeDtypeStruct(np.shape(arg), arg.dtype, sharding=replicated(mesh))

@@ -1,4 +1,4 @@
-"""Which linear layers of a model read the same input, seen in a call of it and not told by an architecture's names."""
+"""Groups of linear layers that read the same input, found by observing a call and not from an architecture's names."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,23 +11,23 @@ from hfjax_app.runtime.model_transform import Group
 
 @contextmanager
 def observed(model: torch.nn.Module) -> Iterator[list[Group]]:
-    """The groups of the one call of a model that is made while the block runs; listed when it ends.
+    """The groups in the single call of a model inside the block; the list is filled when the block ends.
 
     Layers of a group have the same parent, are called once, and share their weights with no other module.
     """
     owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    alone: dict[torch.nn.Module, str] = {
+    unshared: dict[torch.nn.Module, str] = {
         layer: name
         for name, layer in model.named_modules()
         if type(layer) is torch.nn.Linear and owners[id(layer.weight)] == 1
     }
-    calls: list[tuple[torch.nn.Module, torch.Tensor]] = []  # the tensors too, so that none takes another's id
+    calls: list[tuple[torch.nn.Module, torch.Tensor]] = []  # holds the tensors, so that ids are not reused
 
-    def note(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        if inputs:  # what is given by name stays as it is
+    def record(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if inputs:  # a layer with a keyword argument is not grouped
             calls.append((layer, inputs[0]))
 
-    hooks = [layer.register_forward_pre_hook(note) for layer in alone]
+    hooks = [layer.register_forward_pre_hook(record) for layer in unshared]
     groups: list[Group] = []
     try:
         yield groups
@@ -38,5 +38,5 @@ def observed(model: torch.nn.Module) -> Iterator[list[Group]]:
     readers: dict[tuple[int, str], list[str]] = {}
     for layer, x in calls:
         if times[layer] == 1:
-            readers.setdefault((id(x), alone[layer].rpartition(".")[0]), []).append(alone[layer])
+            readers.setdefault((id(x), unshared[layer].rpartition(".")[0]), []).append(unshared[layer])
     groups.extend(tuple(names) for names in readers.values() if len(names) > 1)

@@ -1,4 +1,4 @@
-"""Why torch code could not be traced, in one line for whoever chose the model. Does not trace: `module.py` does."""
+"""The reason why torch code could not be traced, in one line for the user. Does not trace: `module.py` does."""
 
 import traceback
 from pathlib import Path
@@ -7,7 +7,7 @@ import jax
 
 from hfjax_app.errors import first_line
 
-# What jax raises where Python code asks for a traced value.
+# Errors that jax raises where Python code needs the value of a traced array.
 DATA_DEPENDENT = (
     jax.errors.ConcretizationTypeError,
     jax.errors.NonConcreteBooleanIndexError,
@@ -15,12 +15,12 @@ DATA_DEPENDENT = (
     jax.errors.TracerIntegerConversionError,
 )
 _ON_META = ("item()", "nonzero", "no data", "meta tensor")
-# Where the architectures' own code lies, in transformers and in diffusers.
+# Prefixes of the files with architecture code in transformers and diffusers.
 _ARCHITECTURES = ("modeling_", "unet_", "transformer_", "autoencoder_", "pipeline_")
 
 
 def why_untraceable(error: Exception) -> str:
-    """One line on why a trace failed, with the line of the architecture's code where it did."""
+    """One line with the reason why a trace failed, and the failing line of the architecture's code."""
     frames = [(Path(frame.filename).name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     places = [f"{name}, line {line}" for name, line in frames if name.startswith(_ARCHITECTURES)]
     place = f" ({places[-1]})" if places else ""

@@ -1,8 +1,8 @@
-"""Whose turn it is to load and trace a model: one thread at a time, because torch and transformers change process-wide
-state meanwhile (the default dtype, initialisers that are taken out).
+"""The lock for loading and tracing models. One thread holds it, because torch and transformers change process-wide
+state in the meantime (the default dtype, disabled initialisers).
 
-Who has nothing to do but wait for the compiler lets the next one go ahead, so that one model is traced while another is
-compiled.
+A thread that only waits for the compiler releases the lock, so that one model is traced while another is compiled.
+Does not cover compiling: `programs.py` does.
 """
 
 import threading
@@ -11,38 +11,38 @@ from contextlib import contextmanager
 
 from hfjax_app.runtime.fair_lock import FairLock
 
-_turns = FairLock()
-_mine = threading.local()
+_lock = FairLock()
+_thread = threading.local()
 
 
 @contextmanager
-def turn() -> Iterator[None]:
-    """Wait for the turn, in the order of arrival, and hold it; does nothing in a thread that has it already."""
-    if _held():
+def hold() -> Iterator[None]:
+    """Hold the lock for the block, in the order of arrival; does nothing in a thread that holds it already."""
+    if _is_held():
         yield
         return
-    with _turns:
-        _mine.held = True
+    with _lock:
+        _thread.holds = True
         try:
             yield
         finally:
-            _mine.held = False
+            _thread.holds = False
 
 
 @contextmanager
-def others_first() -> Iterator[None]:
-    """Give the turn away for the block, and wait for it again at the end; does nothing in a thread that has none."""
-    if not _held():
+def release() -> Iterator[None]:
+    """Release the lock for the block and acquire it again at the end; does nothing in a thread without the lock."""
+    if not _is_held():
         yield
         return
-    _mine.held = False
-    _turns.__exit__()
+    _thread.holds = False
+    _lock.__exit__()
     try:
         yield
     finally:
-        _turns.__enter__()
-        _mine.held = True
+        _lock.__enter__()
+        _thread.holds = True
 
 
-def _held() -> bool:
-    return getattr(_mine, "held", False)
+def _is_held() -> bool:
+    return getattr(_thread, "holds", False)

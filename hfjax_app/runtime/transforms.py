@@ -1,8 +1,8 @@
-"""The one list of what is done to a model and to its weights for the devices at hand.
+"""The single list of transforms of a model and its weights for the devices at hand.
 
-Chosen once, by devices and settings; chat/, images/ and sentiment/ take what they get and know none by name. One more
-quantisation is one more file with a `Transform` and one more entry in QUANTIZATIONS; another change is one more line in
-`chat_transforms` or `image_transforms`.
+Devices and settings select the transforms once; chat/, images/ and sentiment/ use none by name. A new quantisation is
+a file with a `Transform` and an entry in QUANTIZATIONS; any other transform is a file and a line in `chat_transforms`
+or `image_transforms`. Does not implement transforms.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from hfjax_app.runtime.mesh import is_one_cpu, platform_of
 from hfjax_app.runtime.model_transform import Transform, Transforms
 from hfjax_app.runtime.tpu.layer_barriers import LayerBarriers
 
-# What `quantize` may name, besides "none".
+# The values of `quantize`, besides "none".
 QUANTIZATIONS: Mapping[str, Callable[[torch.nn.Module], Transform]] = {"int8": Int8}
 
 _TPU_LANES = 128  # numbers that a TPU's vector register keeps side by side
@@ -30,16 +30,16 @@ _TPU_LANES = 128  # numbers that a TPU's vector register keeps side by side
 def chat_transforms(
     model: torch.nn.Module, mesh: Mesh | None = None, *, quantize: str = "none", keep_bf16: bool = False
 ) -> Transforms:
-    """What is done to a causal language model, in order.
+    """The transforms of a causal language model, in order.
 
     Args:
-        model: as it is before any of it.
-        mesh: the devices that hold the weights together; None: the default device.
+        model: before any transform.
+        mesh: the devices that the weights are split over; None: the default device.
         quantize: one of QUANTIZATIONS, or "none".
-        keep_bf16: whether weights that the files have in bfloat16 stay so on a CPU that computes in float32.
+        keep_bf16: whether bfloat16 weights in the files stay bfloat16 on a CPU that computes in float32.
 
     Raises:
-        RequestRejected: no such quantisation.
+        RequestRejected: an unknown quantisation.
     """
     if quantize not in ("none", *QUANTIZATIONS):
         raise RequestRejected(f"quantize = {quantize!r}: one of none, {', '.join(QUANTIZATIONS)}")
@@ -55,12 +55,12 @@ def chat_transforms(
 
 
 def image_transforms(module: torch.nn.Module, mesh: Mesh | None, dtype: torch.dtype | None) -> Transforms:
-    """What is done to one network of a text-to-image pipeline, in order.
+    """The transforms of one network of a text-to-image pipeline, in order.
 
     Args:
-        module: as it is before any of it.
-        mesh: the devices that it runs on; None: the default device.
-        dtype: of its floating-point parameters; None: as they are.
+        module: before any transform.
+        mesh: the devices that run it; None: the default device.
+        dtype: of its floating-point parameters; None: unchanged.
     """
     chosen = [
         ConvLayout(module) if platform_of(mesh) == "cpu" else None,
@@ -70,10 +70,10 @@ def image_transforms(module: torch.nn.Module, mesh: Mesh | None, dtype: torch.dt
 
 
 def head_packing(mesh: Mesh | None, width: int | None = None) -> HeadPacking:
-    """How narrow heads share the rows of a cache on these devices.
+    """How small heads share the rows of a cache on these devices.
 
     Args:
-        mesh: the devices; None: the default device. An abstract one is for counting bytes, the same with packing.
+        mesh: the devices; None: the default device. An abstract mesh is for counting bytes, which packing leaves equal.
         width: numbers that a device keeps side by side; None: the device's own, where packing saves copies.
     """
     if width is None:
@@ -82,11 +82,10 @@ def head_packing(mesh: Mesh | None, width: int | None = None) -> HeadPacking:
 
 
 def packs_arguments(mesh: Mesh | None) -> bool:
-    """Whether programs that are called every few milliseconds should have few arguments."""
+    """Whether programs that are called every few milliseconds get packed arguments."""
     return is_one_cpu(mesh)
 
 
 def calls_at_once(mesh: Mesh | None) -> int:
-    """Programs that the devices run side by side: two on a CPU, where a small one leaves the second core idle half the
-    time."""
+    """The number of programs to run in parallel: two on a CPU, where a small one uses the second core half the time."""
     return 2 if is_one_cpu(mesh) else 1

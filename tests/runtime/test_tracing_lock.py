@@ -25,7 +25,7 @@ def test_one_model_is_traced_while_another_is_compiled() -> None:
                 traced.set()
             return x + len(name)
 
-        with tracing_lock.turn():
+        with tracing_lock.hold():
             began.set()
             with programs.together():
                 program = programs.compile(name, function, np.zeros(3, np.float32))
@@ -49,17 +49,17 @@ def test_who_has_the_turn_may_ask_for_it_again_and_nobody_else_gets_it_meanwhile
     got = threading.Event()
 
     def other() -> None:
-        with tracing_lock.turn():
+        with tracing_lock.hold():
             got.set()
 
     thread = threading.Thread(target=other)
-    with tracing_lock.turn():
+    with tracing_lock.hold():
         thread.start()
-        with tracing_lock.turn():
+        with tracing_lock.hold():
             pass
         assert not got.wait(0.2)
-        with tracing_lock.others_first():
+        with tracing_lock.release():
             assert got.wait(60)
     thread.join(60)
-    with tracing_lock.others_first():  # nobody's turn is given away by who has none
+    with tracing_lock.release():  # nobody's turn is given away by who has none
         pass

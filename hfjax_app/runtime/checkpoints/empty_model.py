@@ -1,4 +1,4 @@
-"""A checkpoint's model of transformers without its weights, from the configuration alone.
+"""A transformers model without its weights, from a checkpoint's configuration alone.
 
 Does not read weights: `safetensors_reader.py` does.
 """
@@ -19,16 +19,14 @@ from hfjax_app.runtime.checkpoints.hub import explain, fetch
 def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dtype | None = None) -> PreTrainedModel:
     """A checkpoint's model without its weights: parameters have shapes only; buffers are real.
 
-    Needs the configuration only.
-
     Args:
         auto_class: e.g. AutoModelForCausalLM.
         source: a folder or a hub id.
-        dtype: of the floating-point parameters, but for those that the architecture keeps in float32; None: as the
-            checkpoint says.
+        dtype: of the floating-point parameters, except those that the architecture keeps in float32; None: the
+            checkpoint's.
 
     Raises:
-        ModelUnavailable: in one line: which model, why not, and what would help.
+        ModelUnavailable: one line with the model, the reason, and the remedy.
     """
     name = os.fspath(source)
     config, folder = _config(source)
@@ -43,11 +41,11 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
             dtype = dtype or config.dtype or torch.float32
             model: PreTrainedModel = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
         for module in model.modules():
-            if module._non_persistent_buffers_set:  # computed again, as from_pretrained does, and not in this dtype
+            if module._non_persistent_buffers_set:  # recompute them as from_pretrained does, not in this dtype
                 module._is_hf_initialized = False  # type: ignore[assignment]
         model.initialize_weights()
         dtype_policy.keep(model, dtype)
-        model.tie_weights()  # emptying untied them
+        model.tie_weights()  # init_empty_weights untied them
         if model.can_generate() and (folder / "generation_config.json").exists():
             model.generation_config = GenerationConfig.from_pretrained(folder)
     except Exception as error:
@@ -57,7 +55,7 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
 
 
 def saved_dtype(source: str | os.PathLike[str]) -> torch.dtype | None:
-    """The dtype that a checkpoint of transformers has by its configuration; None where it doesn't say.
+    """The dtype in the configuration of a transformers checkpoint; None if it has none.
 
     Raises:
         ModelUnavailable: as `empty_model`.
@@ -70,7 +68,7 @@ def _config(source: str | os.PathLike[str]) -> tuple[Any, Path]:
     """A checkpoint's configuration, and the folder of its small files."""
     folder = fetch(source, weights=False)
     try:
-        # without the option it asks on stdin
+        # without the option transformers asks on stdin
         return AutoConfig.from_pretrained(folder, trust_remote_code=False), folder
     except Exception as error:
         raise ModelUnavailable(explain(os.fspath(source), error, weights=False)) from error

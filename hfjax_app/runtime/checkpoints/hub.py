@@ -1,6 +1,6 @@
-"""Where a model's files are: a folder, or a hub id that is downloaded; and what to do when they can't be had.
+"""The files of a model: a folder, or a download from the hub; and one-line messages for failures.
 
-Only data is fetched: configs, tokenizers and safetensors, never code and never pickles. Does not read weights:
+Only data is downloaded: configs, tokenizers and safetensors, never code and never pickles. Does not read weights:
 `safetensors_reader.py` does.
 """
 
@@ -29,12 +29,12 @@ from hfjax_app.errors import ModelUnavailable, first_line
 
 T = TypeVar("T")
 
-# What a checkpoint consists of; a repository may also hold other formats of the same weights, many times as large. In
-# these patterns `*` also stands for `/`.
+# The files of a checkpoint. A repository may also contain other formats of the same weights, many times as large. In
+# these patterns `*` matches `/` too.
 _CONFIG_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")
 _STEMS = ("model", "diffusion_pytorch_model")  # of the names of weight files: transformers' and diffusers'
-_HALF = ".fp16"  # in the names of files with rounded weights, for which one looks where there are no others
+_HALF = ".fp16"  # in the names of files with float16 weights, which are used if there are no others
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}
 
 
@@ -43,31 +43,31 @@ class Checkpoint:
     """A model's files on this machine.
 
     Attributes:
-        folder: where they are, as `fetch` returns it.
-        name: what the user called the model, for messages.
+        folder: as `fetch` returns it.
+        name: the model's name as the user gave it, for messages.
     """
 
     folder: Path
     name: str
 
     def part(self, name: str) -> "Checkpoint":
-        """One of several models, each in a folder of its own."""
+        """One of several models, each in its own subfolder."""
         return Checkpoint(folder=self.folder / name, name=f"{self.name}/{name}")
 
 
 def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequence[str] = ("",)) -> Path:
-    """The folder with a checkpoint's files: the folder given, or the hub's snapshot, downloaded as needed.
+    """The folder with a checkpoint's files: the given folder, or the hub's snapshot, downloaded as needed.
 
-    Downloads show their progress; what is in the hub's cache is not loaded again, and without a network (or with
-    HF_HUB_OFFLINE) the cache alone is used.
+    Downloads show their progress. Files in the hub's cache are not downloaded again; without a network (or with
+    HF_HUB_OFFLINE) only the cache is used.
 
     Args:
         source: a local folder, or a hub id: "owner/name" or "owner/name@revision" (a branch, tag or commit).
-        weights: False fetches the config and the tokenizer only.
-        parts: the folders whose weights are fetched, "" being the repository's own.
+        weights: False: download the config and the tokenizer only.
+        parts: the folders whose weights are downloaded; "" is the repository's root.
 
     Raises:
-        ModelUnavailable: in one line: which model, why not, and what would help.
+        ModelUnavailable: one line with the model, the reason, and the remedy.
     """
     name = os.fspath(source)
     if Path(name).is_file():
@@ -93,7 +93,7 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequen
 
 
 def is_gated(source: str | os.PathLike[str]) -> bool | None:
-    """Whether a licence must be accepted before a model can be downloaded; None where the hub can't be asked."""
+    """Whether a licence must be accepted before a model can be downloaded; None if the hub can't be reached."""
     name = os.fspath(source)
     if Path(name).exists():
         return False
@@ -102,19 +102,19 @@ def is_gated(source: str | os.PathLike[str]) -> bool | None:
         return bool(HfApi().model_info(repository, revision=revision or None, timeout=10).gated)
     except GatedRepoError:
         return True
-    except Exception:  # whatever the HTTP library raises without a network
+    except Exception:  # any error of the HTTP library without a network
         return None
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The safetensors files of a checkpoint folder: one, or those that its index names; float16 where there's no more.
+    """The safetensors files of a checkpoint folder: one file, or those of its index; float16 if there are no others.
 
     Args:
         folder: as `fetch` returns it.
-        name: what the user called the model, for the message.
+        name: the model's name as the user gave it, for the message.
 
     Raises:
-        ModelUnavailable: there are none, or not all that the index names.
+        ModelUnavailable: there are none, or some files of the index are missing.
     """
     for variant in ("", _HALF):
         for stem in _STEMS:
@@ -126,7 +126,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 
 
 def _indexed(index: Path, folder: Path, name: str) -> list[Path]:
-    """The files that an index names."""
+    """The files of an index."""
     try:
         names = sorted({str(file) for file in json.loads(index.read_text())["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -142,20 +142,20 @@ def _indexed(index: Path, folder: Path, name: str) -> list[Path]:
 
 
 class NoTokenizer(ModelUnavailable):
-    """None of a model's files is a tokenizer's."""
+    """A model's files contain no tokenizer."""
 
 
 def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **options: Any) -> T:
-    """Load a tokenizer from a folder or a hub id, without code of its own, and translate the errors.
+    """Load a tokenizer from a folder or a hub id, without remote code, and translate the errors.
 
     Args:
         from_pretrained: `AutoTokenizer.from_pretrained`.
-        source: a local folder or a hub id, as `fetch` takes it.
-        options: passed on.
+        source: a local folder or a hub id, as in `fetch`.
+        options: passed to `from_pretrained`.
 
     Raises:
-        NoTokenizer: there is none; for many architectures transformers makes one up, of a handful of words.
-        ModelUnavailable: in one line: which model, why not, and what would help.
+        NoTokenizer: there is none; for many architectures transformers would make one of a few words.
+        ModelUnavailable: one line with the model, the reason, and the remedy.
     """
     name = os.fspath(source)
     folder = fetch(source, weights=False)
@@ -177,27 +177,27 @@ def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **op
 
 
 def check_vocabulary(tokenizer: Any, checkpoint: Checkpoint) -> None:
-    """Refuse a tokenizer that transformers has made up, of a handful of words, because its vocabulary is missing.
+    """Refuse a tokenizer of a few words that transformers made because the vocabulary is missing.
 
     Args:
         tokenizer: of transformers.
-        checkpoint: what it was loaded from. Tokenizers of bytes have no file.
+        checkpoint: its source. Byte tokenizers have no vocabulary file.
 
     Raises:
-        NoTokenizer: no file holds its vocabulary.
+        NoTokenizer: no file contains its vocabulary.
     """
-    there = {path.name for pattern in _TOKENIZER_FILES for path in checkpoint.folder.glob(pattern)}
-    if there <= {"tokenizer_config.json"} and tokenizer.vocab_files_names:
+    files = {path.name for pattern in _TOKENIZER_FILES for path in checkpoint.folder.glob(pattern)}
+    if files <= {"tokenizer_config.json"} and tokenizer.vocab_files_names:
         raise NoTokenizer(f"model {checkpoint.name!r} has no vocabulary for its tokenizer (tokenizer.json)")
 
 
 def explain(name: str, error: Exception, *, weights: bool = True) -> str:
-    """One line for what a library raised over a model: the deepest cause that has a remedy decides.
+    """One line for an error of a library about a model, with a remedy if any cause in the chain has one.
 
     Args:
-        name: what the user called the model.
-        error: what was raised.
-        weights: whether it may be for want of weights.
+        name: the model's name as the user gave it.
+        error: the library's error.
+        weights: whether missing weights may be the cause.
     """
     causes = _chain(error)
 
@@ -243,7 +243,7 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
 
 
 def wants_code(error: Exception) -> bool:
-    """Whether transformers or diffusers refused to run a checkpoint's own code; both then name their option."""
+    """Whether transformers or diffusers refused to run a checkpoint's code; both name their option then."""
     return any("trust_remote_code" in str(cause) for cause in _chain(error))
 
 
@@ -266,8 +266,8 @@ def _reach(repository: str) -> dict[str, Any]:
     try:
         HfApi().model_info(repository, timeout=10)
     except (HfHubHTTPError, HFValidationError):
-        return {}  # an answer; from_pretrained gets the same one, and `explain` puts it into words
-    except Exception:  # whatever the HTTP library raises without a network
+        return {}  # from_pretrained gets the same error, and `explain` describes it
+    except Exception:  # any error of the HTTP library without a network
         return {"local_files_only": True}
     return {}
 

@@ -1,10 +1,10 @@
 """int8 weights for linear layers: a quarter of float32's bytes to read for each token, half of bfloat16's.
 
-One scale per output channel, the largest magnitude of its row over 127, so that nothing is clipped. Embeddings, norms,
-biases and everything that is no plain linear layer keep their dtype. An output layer tied to the embedding is a linear
-layer too: it gets int8 weights of its own beside the embedding, of which a step then reads a row a token and not the
-whole, usually the largest weight of all. Activations lose nothing to it. Does not read checkpoints:
-`safetensors_reader.py` does, and quantises each tensor as it comes.
+Each output channel has a scale, the largest magnitude of its row divided by 127, so that nothing is clipped.
+Embeddings, norms, biases and layers other than plain linear ones keep their dtype. An output layer that is tied to the
+embedding gets int8 weights beside the embedding: a step then reads one row of the embedding per token and not all of
+it, usually the largest weight. Activations are not quantised. Does not read checkpoints: `safetensors_reader.py` does,
+and quantises tensor by tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from hfjax_app.runtime.cpu.int8_dot import int8_dot_on_cpu
 from hfjax_app.runtime.dtype_policy import kept_in_float32
 from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
 
-_BLOCK_BYTES = 4 << 20  # of a weight that is being quantised, as float32
+_BLOCK_BYTES = 4 << 20  # of the part of a weight that is quantised at a time, as float32
 
 
 class Int8Linear(torch.nn.Module):
-    """A linear layer whose weights are int8 [outputs, inputs] with a float32 scale [outputs]; on the meta device.
+    """A linear layer with int8 weights [outputs, inputs] and a float32 scale [outputs]; on the meta device.
 
-    Some architectures read a layer's weights themselves (Mamba's `dt_proj.weight @ ...`), or their dtype: to those,
-    `weight` is what the int8 ones stand for.
+    Some architectures read a layer's weights or their dtype directly (Mamba's `dt_proj.weight @ ...`): for them
+    `weight` is the dequantised one.
     """
 
     scale: torch.Tensor
@@ -52,27 +52,28 @@ class Int8Linear(torch.nn.Module):
 
 
 def sources(model: torch.nn.Module) -> dict[str, str]:
-    """The int8 weights of a model, those of its linear layers: each one's name and the parameter that it rounds.
+    """The int8 weights of a model's linear layers: the name of each, and the name of the parameter that it rounds.
 
-    The two differ where several modules share a parameter, which has the name of the first of them. It stays beside
-    the int8 weights where that first one is an embedding; a linear layer whose parameter an embedding takes later is
-    left alone, because the name can't mean both. So is one that is not even to be rounded to a half.
+    The names differ where several modules share a parameter, which has the name of the first module. If that one is an
+    embedding, the parameter stays beside the int8 weights. If an embedding comes after the linear layer, the layer is
+    not quantised, because one name can't stand for both. A layer that stays float32 even in a half-precision model is
+    not quantised either.
     """
     exact = kept_in_float32(model, torch.float16)
     first = {id(parameter): name for name, parameter in model.named_parameters()}
-    embedded = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     linears = {
         f"{name}.weight": id(module.weight) for name, module in model.named_modules() if type(module) is torch.nn.Linear
     }
-    found = {name: first[of] for name, of in linears.items() if of not in embedded or first[of] != name}
+    found = {name: first[key] for name, key in linears.items() if key not in embeddings or first[key] != name}
     return {name: source for name, source in found.items() if name not in exact}
 
 
 class Int8(Transform):
-    """int8 for the weights of linear layers, each rounded as it comes.
+    """Quantises the weights of linear layers to int8, one at a time.
 
     Args:
-        model: as it is before any transform.
+        model: before any transform.
     """
 
     def __init__(self, model: torch.nn.Module):
@@ -81,14 +82,14 @@ class Int8(Transform):
             self._made_of.setdefault(source, []).append(name)
 
     def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
-        """Put an Int8Linear in the place of each linear layer."""
+        """Replace each linear layer by an Int8Linear."""
         for name in sources(model):
             path, _, leaf = name.removesuffix(".weight").rpartition(".")
             parent = model.get_submodule(path)
             setattr(parent, leaf, Int8Linear(getattr(parent, leaf)))
 
     def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
-        """The int8 values and scales of each layer that reads this parameter, and itself where an embedding does."""
+        """The int8 values and scales of each layer that reads a parameter, and itself if an embedding reads it too."""
         if name not in self._made_of:
             return {name: tensor}
         values, scale = quantize(tensor[:])
@@ -105,7 +106,7 @@ def scale_name(weight_name: str) -> str:
 def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A weight [outputs, inputs] as int8, and its scales, float32 [outputs], such that weight ~ int8 * scale[:, None].
 
-    A row of zeros has the scale 1. Works in blocks of rows: there is never a float32 copy of the whole.
+    A row of zeros has the scale 1. Works in blocks of rows, without a float32 copy of the whole weight.
     """
     rows, columns = weight.shape
     quantized = torch.empty((rows, columns), dtype=torch.int8, device=weight.device)
@@ -123,12 +124,12 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
-    """x @ (weight * scale).T without the float weights ever being in memory.
+    """x @ (weight * scale).T without float weights in memory.
 
     int8 is exact in bfloat16, so the scale is applied to the result. TPU and GPU convert inside the dot, a CPU where it
-    reads (linear.py); one that multiplies matrices of int8 (AMX) does so, in a fraction of the time. Several CPU
-    devices stand in for chips and do what those do: a row that is split over devices would need a collective for its
-    largest magnitude.
+    reads the weights (linear.py); a CPU with an int8 matrix unit (AMX) uses it, in a fraction of the time. Several CPU
+    devices simulate chips and use the same code as chips: a row that is split over devices would need a collective for
+    its largest magnitude.
 
     Args:
         x: [..., inputs], float.

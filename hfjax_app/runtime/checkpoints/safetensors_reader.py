@@ -1,8 +1,8 @@
-"""Checkpoints of transformers and diffusers -> JAX arrays: each tensor is read from its file straight to its place.
+"""Checkpoints of transformers and diffusers -> JAX arrays: each tensor is read from its file directly to its device.
 
-The model is built without memory for its parameters. Its files are opened one after the other, and what a device holds
-of a tensor is all that is read for it, so the host never holds more than about one file. Renamed, split and merged
-tensors (old names, experts) follow the library's own rules. Does not download: `hub.py` does.
+The model is built without memory for its parameters. Files are opened one after the other, and each device reads only
+its part of a tensor, so the host holds at most about one file. Renamed, split and merged tensors (old names, experts)
+follow the library's own rules. Does not download: `hub.py` does.
 """
 
 import math
@@ -33,7 +33,7 @@ from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.model_transform import LazyTensor, Transforms
 from hfjax_app.runtime.module import Weights
 
-_BLOCK_NUMBERS = 1 << 20  # of two tensors that are compared
+_BLOCK_NUMBERS = 1 << 20  # of the parts in which two tensors are compared
 
 # safetensors' names of dtypes.
 _DTYPES = {
@@ -51,12 +51,12 @@ _DTYPES = {
     "BOOL": torch.bool,
 }
 
-# A tensor's name and shape -> where its array goes.
+# A tensor's name and shape -> the sharding of its array.
 Placement = Callable[[str, tuple[int, ...]], jax.sharding.Sharding]
 
 
 def on_one_device(name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding:
-    """The placement of a model that one device holds: jax's default one."""
+    """The placement of a model on one device: jax's default device."""
     return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
@@ -72,15 +72,14 @@ def read(
     Shows a progress bar on a terminal: bytes of the files and seconds.
 
     Args:
-        model: of transformers (from `empty_model.py`) or of diffusers, as it is before any transform; its weights are
-            not looked at.
-        source: a folder or a hub id, or the files themselves.
-        transforms: what is held in the place of each tensor; None: the tensor in the model's dtype, by its torch name.
-        placement: where each array goes; of a tensor that is split over devices and that no transform changes, each
-            part is read for its device.
+        model: of transformers (from `empty_model.py`) or of diffusers, before any transform; its weights are not read.
+        source: a folder, a hub id, or a Checkpoint.
+        transforms: applied to each tensor; None: a cast to the model's dtype.
+        placement: the sharding of each array; a tensor that is split over devices and that no transform changes is read
+            part by part.
 
     Raises:
-        ModelUnavailable: in one line: which model, why not, and what would help.
+        ModelUnavailable: one line with the model, the reason, and the remedy.
     """
     if not isinstance(source, Checkpoint):
         source = Checkpoint(folder=fetch(source), name=os.fspath(source))
@@ -110,7 +109,7 @@ def _read(model: torch.nn.Module, name: str, files: "_Files", transforms: Transf
             )
         held = transforms.store(target, tensor)
         made = {key: _placed(value, placement(key, value.shape)) for key, value in held.items()}
-        weights.update(jax.block_until_ready(made))  # before the next is read: the host holds one tensor at a time
+        weights.update(jax.block_until_ready(made))  # before the next read: the host holds one tensor at a time
         found.add(target)
 
     total = sum(files.tensor(key).saved_bytes for target in targets.values() for key, _ in target.sources)
@@ -137,7 +136,7 @@ def _read(model: torch.nn.Module, name: str, files: "_Files", transforms: Transf
         raise ModelUnavailable(f"model {name!r} is no trained {kind}: its checkpoint lacks {missing[0]}")
     for key, buffer in model.named_buffers():
         if key not in found:
-            values = np.asarray(mappings.t2j(buffer))  # int64, which torch takes by habit, as int32
+            values = np.asarray(mappings.t2j(buffer))  # int64, torch's default, becomes int32
             place = placement(key, values.shape)
             weights[key] = jax.make_array_from_callback(values.shape, place, values.__getitem__)
     return weights
@@ -145,11 +144,11 @@ def _read(model: torch.nn.Module, name: str, files: "_Files", transforms: Transf
 
 @dataclass(kw_only=True)
 class _Target:
-    """Where tensors of a checkpoint go: one parameter, or what transformers' converter makes of several tensors."""
+    """The target of tensors of a checkpoint: one parameter, or the results of transformers' converter."""
 
     converter: WeightConverter | None
     sources: list[tuple[str, str | None]] = field(default_factory=list)  # (key, the converter's pattern)
-    copies: list[str] = field(default_factory=list)  # keys of the same weight under its other names
+    copies: list[str] = field(default_factory=list)  # keys of the same weight under other names
 
 
 class _Files:
@@ -166,7 +165,7 @@ class _Files:
         return self._open[path]
 
     def keep(self, keys: Iterable[str]) -> None:
-        """Close the files that hold none of these tensors."""
+        """Close the files that contain none of these tensors."""
         self.close(except_for={self.file_of[key] for key in keys})
 
     def tensor(self, key: str) -> LazyTensor:
@@ -179,7 +178,7 @@ class _Files:
 
 
 def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
-    """What each tensor of a checkpoint is in the model; unknown tensors are left out."""
+    """The target of each tensor of a checkpoint, by name in the model; unknown tensors are left out."""
     ordered = sorted(keys, key=_natural)
     if isinstance(model, PreTrainedModel):
         named = _named_by_transformers(model, ordered)
@@ -198,7 +197,7 @@ def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
     return targets
 
 
-# A checkpoint's key, its name in the model, and where it is one of several sources the converter and its pattern.
+# A checkpoint's key, its name in the model, and, for one of several sources, the converter and its pattern.
 _Named = Iterator[tuple[str, str, WeightConverter | None, str | None]]
 
 
@@ -206,12 +205,12 @@ def _named_by_transformers(model: PreTrainedModel, keys: Iterable[str]) -> _Name
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    of_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
+    by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
     known = model.state_dict()
     for key in keys:
         renamed, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, known)
         if renamed in known:
-            yield key, renamed, None if pattern is None else of_pattern[pattern], pattern
+            yield key, renamed, None if pattern is None else by_pattern[pattern], pattern
         elif key in known:
             yield key, key, None, None
 
@@ -226,7 +225,7 @@ class _DiffusersModel(Protocol):
 
 def _named_by_diffusers(model: _DiffusersModel, keys: Iterable[str]) -> _Named:
     names = OrderedDict((key, key) for key in keys)
-    model._fix_state_dict_keys_on_load(names)  # what `from_pretrained` calls; it moves values to new keys
+    model._fix_state_dict_keys_on_load(names)  # as `from_pretrained` does; it moves values to new keys
     known = model.state_dict()
     for name, key in names.items():
         if name in known:
@@ -234,7 +233,7 @@ def _named_by_diffusers(model: _DiffusersModel, keys: Iterable[str]) -> _Named:
 
 
 def _converted(model: torch.nn.Module, first: str, target: _Target, files: _Files) -> dict[str, torch.Tensor]:
-    """What transformers makes of several tensors, such as one array of all experts, by name."""
+    """The result of transformers' converter for several tensors, such as one array of all experts, by name."""
     converter = deepcopy(target.converter)
     assert converter is not None
     for key, pattern in target.sources:
@@ -249,9 +248,9 @@ def _converted(model: torch.nn.Module, first: str, target: _Target, files: _File
 
 
 def _same(one: LazyTensor, other: LazyTensor, dtype: torch.dtype) -> bool:
-    """Whether two tensors of the files are one array in this dtype; reads a block of rows at a time.
+    """Whether two tensors of the files are equal in this dtype; reads a block of rows at a time.
 
-    Where they differ transformers unties them. Programs are planned from the config alone, before there are files.
+    transformers unties different ones. Here programs are planned from the config alone, without the files.
     """
     shape = one.shape
     if other.shape != shape:
@@ -262,17 +261,17 @@ def _same(one: LazyTensor, other: LazyTensor, dtype: torch.dtype) -> bool:
 
 
 def _natural(key: str) -> list[Any]:
-    """Sorts layer 10 after layer 9: converters take experts in this order."""
+    """A sort key with layer 10 after layer 9: converters need experts in this order."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", key)]
 
 
 def _placed(tensor: LazyTensor, sharding: jax.sharding.Sharding) -> jax.Array:
-    """An array of which every host, of several, puts in only its own devices' parts; device_put would compare all."""
+    """The array on its devices. Each host of a slice reads its own parts only; device_put would compare all hosts'."""
     return jax.make_array_from_callback(tensor.shape, sharding, lambda index: _numpy(tensor.copied(index)))
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The same memory, which on a CPU jax may keep as the array."""
+    """A view of the same memory, which jax may use as the array on a CPU."""
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
     return tensor.numpy()

@@ -1,1 +1,1 @@
-"""What exists only because XLA on a CPU needs it to be fast. A reader who works on a TPU can leave it out."""
+"""Code that only makes XLA faster on a CPU. A reader who works on TPUs can skip it."""

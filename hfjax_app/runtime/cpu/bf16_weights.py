@@ -1,9 +1,9 @@
-"""bfloat16 weights under float32 arithmetic, on a CPU: half the bytes to hold, and to read for each token.
+"""bfloat16 weights with float32 arithmetic, on a CPU: half the bytes in memory, and to read for each token.
 
-Most checkpoints are in bfloat16, and a CPU computes in float32. Every number of the one is a number of the other, so
-linear layers and embeddings keep what the files hold, and `linear.py` widens each number where it is read: the results
-are float32's. Norms, biases, convolutions and experts that are one tensor are float32 all the way. Does not read
-checkpoints: `safetensors_reader.py` does.
+Most checkpoints are in bfloat16, and a CPU computes in float32. Every bfloat16 number is a float32 number, so linear
+layers and embeddings keep the numbers of the files, and `linear.py` converts each number where it is read: the results
+are those of float32. Norms, biases, convolutions and experts in a single tensor are float32. Does not read checkpoints:
+`safetensors_reader.py` does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from hfjax_app.runtime.model_transform import Group, LazyTensor, stored_weight
 
 
 class Bf16Linear(torch.nn.Linear):
-    """A linear layer whose weights may be bfloat16, to inputs in float32."""
+    """A linear layer whose weights may be bfloat16, for inputs in float32."""
 
     @property
     def weight(self) -> torch.Tensor:  # type: ignore[override]  # torch declares an attribute; its code only reads it
@@ -30,7 +30,7 @@ class Bf16Linear(torch.nn.Linear):
 
 
 class Bf16Embedding(torch.nn.Embedding):
-    """An embedding whose weights may be bfloat16, to outputs in float32."""
+    """An embedding whose weights may be bfloat16, with outputs in float32."""
 
     weight = Bf16Linear.weight
 
@@ -42,8 +42,8 @@ class Bf16Embedding(torch.nn.Embedding):
 def _looked_up(ids: jax.Array, weight: jax.Array) -> jax.Array:
     """float32 [..., width] of ids [...].
 
-    Of bfloat16, rows of bits are looked up, because XLA on CPU would widen the whole array first; and the barrier
-    keeps it from making an array of bits ahead of a loop.
+    A bfloat16 lookup reads rows as bits, because XLA on a CPU would convert the whole array first. The barrier keeps
+    XLA from making the array of bits before a loop.
     """
     if weight.dtype != jnp.bfloat16:
         return weight[ids]
@@ -53,9 +53,9 @@ def _looked_up(ids: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def may_stay_bfloat16(model: torch.nn.Module) -> set[str]:
-    """The parameters that may: weights of linear layers and embeddings, and nothing else's.
+    """The parameters that may stay bfloat16: weights of linear layers and embeddings that no other module uses.
 
-    An embedding may be of an architecture's own class; a linear layer must be plain, or its code might do anything.
+    An embedding may be of an architecture's own class; a linear layer must be plain, because other code is unknown.
     """
     exact = kept_in_float32(model, torch.bfloat16)
     others = {id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False) if name in exact}
@@ -67,7 +67,7 @@ def may_stay_bfloat16(model: torch.nn.Module) -> set[str]:
 
 
 class Bf16Weights(Cast):
-    """Casts to the model's dtypes, but for what is bfloat16 in the files and may stay so.
+    """Casts to the model's dtypes, except weights that are bfloat16 in the files and may stay so.
 
     Args:
         model: in float32.
@@ -78,24 +78,24 @@ class Bf16Weights(Cast):
         self._may_stay = may_stay_bfloat16(model)
 
     def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
-        """Let weights be float32 or, where they may, bfloat16."""
+        """Change the classes of layers whose weights may be bfloat16."""
         names = may_stay_bfloat16(model)
         chosen = {id(parameter) for name, parameter in model.named_parameters() if name in names}
         for module in model.modules():
             if (kind := _kind(module)) is not None and id(module.weight) in chosen:
                 own = type(module)
-                # Behind the architecture's own class, which looks rows up by its parent's forward
+                # After the architecture's own class, which calls its parent's forward for the lookup
                 module.__class__ = kind if own in kind.__bases__ else type(own.__name__, (own, kind), {})
 
     def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
-        """The tensor as it is, or cast."""
+        """The tensor unchanged, or cast."""
         if name in self._may_stay and tensor.dtype == torch.bfloat16:
             return {name: tensor}
         return super().store(name, tensor)
 
 
 def _kind(module: torch.nn.Module) -> type[torch.nn.Module] | None:
-    """The class that takes a module's place."""
+    """The class that replaces a module's class; None for other modules."""
     if type(module) is torch.nn.Linear:
         return Bf16Linear
     return Bf16Embedding if isinstance(module, torch.nn.Embedding) else None

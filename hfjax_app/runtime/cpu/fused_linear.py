@@ -1,8 +1,8 @@
-"""Linear layers that read the same input, as one product: query, key and value, or gate and up.
+"""Fused QKV and gate-up: linear layers that read the same input are one product.
 
-On a CPU each product has a cost of its own, and a large one reads its weights faster than several small ones. The
-layers share one weight as tied layers do, and XLA makes one product of those that are alike. Not for int8 weights,
-whose products gain nothing, nor for weights that are split over devices, whose parts would no longer be whole heads.
+On a CPU each product has a fixed cost, and a large one reads its weights faster than several small ones. The layers
+share one weight as tied layers do, and XLA merges their equal products. Does not cover int8 weights, which gain
+nothing, and weights that are split over devices, whose parts would no longer be whole heads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
 
 
 class Part(torch.nn.Module):
-    """A linear layer whose outputs are some of those of a larger one.
+    """A linear layer whose outputs are a part of a larger layer's outputs.
 
     Args:
-        weight: [all outputs, inputs], which all parts share.
-        start: the first of this layer's outputs.
-        linear: the layer that it stands for; its bias stays its own.
+        weight: [all outputs, inputs], shared by all parts.
+        start: the index of this layer's first output.
+        linear: the original layer; its bias is kept.
     """
 
     def __init__(self, weight: torch.nn.Parameter, start: int, linear: torch.nn.Linear):
@@ -34,9 +34,9 @@ class Part(torch.nn.Module):
 
 
 class FusedLinear(Transform):
-    """One weight for each group, under the name of its first layer's.
+    """Stores one weight per group, under the name of the first layer's weight.
 
-    A group's parts are held back until all have come, so that never two whole models exist.
+    Parts of an incomplete group are held in memory, so that two whole models never exist at the same time.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class FusedLinear(Transform):
         self._parts: dict[str, torch.Tensor] = {}
 
     def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
-        """Put parts of one layer in the places of each group's layers."""
+        """Replace the layers of each group by parts of one layer."""
         self._group_of = {f"{name}.weight": names for names in groups for name in names}
         for names in groups:
             layers = [cast(torch.nn.Linear, model.get_submodule(name)) for name in names]
@@ -56,10 +56,10 @@ class FusedLinear(Transform):
                 setattr(model.get_submodule(parent), leaf, Part(weight, start, layer))
 
     def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
-        """[all outputs, inputs] when the group's last part has come."""
+        """The fused weight, [all outputs, inputs], with the last part of a group; nothing with the parts before."""
         if name not in self._group_of:
             return {name: tensor}
-        self._parts[name] = tensor[:]  # read now: its file may be closed before the last part comes
+        self._parts[name] = tensor[:]  # read now: its file may be closed before the last part is read
         names = [f"{layer}.weight" for layer in self._group_of[name]]
         if any(other not in self._parts for other in names):
             return {}

@@ -1,4 +1,7 @@
-"""Products with int8 weights on a CPU: converted where they are read, or by its int8 matrix unit (AMX)."""
+"""Products with int8 weights on a CPU: converted where they are read, or by the int8 matrix unit (AMX).
+
+Does not quantise: `checkpoints/int8.py` does.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -10,7 +13,7 @@ from hfjax_app.runtime.cpu.linear import product
 
 _DIGITS, _BASE = 3, 254
 
-_MOST_INPUTS = (2**31 - 1) // 127**2  # more might overflow the integer products
+_MOST_INPUTS = (2**31 - 1) // 127**2  # more could overflow the integer products
 
 
 def int8_dot_on_cpu(x: jax.Array, weight: jax.Array) -> jax.Array:
@@ -28,12 +31,12 @@ def _multiplies_int8_matrices() -> bool:
 
 @jax.custom_batching.custom_vmap
 def product_of_digits(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """[rows, inputs] by [outputs, inputs], as exact as in float32, from products of int8 alone.
+    """[rows, inputs] by [outputs, inputs] with the precision of float32, from int8 products only.
 
-    Each row, of at most `_MOST_INPUTS` inputs, is written in `_DIGITS` digits of -127 ... 127 to the base 254. The
-    first counts 127ths of the row's largest magnitude: what is left over is less than 2^-23 of that. A digit is a row
-    of an integer product, and the weights are read once for all of them, as int8. They are the left operand, which
-    XLA's library reads in place.
+    Each row, of at most `_MOST_INPUTS` inputs, is written in `_DIGITS` digits of -127 ... 127 to the base 254. The unit
+    of the first digit is 1/127 of the row's largest magnitude; the rest after the last digit is less than 2^-23 of that
+    magnitude. Each digit is a row of an integer product, which reads the int8 weights once for all digits. The weights
+    are the left operand, which XLA's library reads in place.
     """
     unit = jnp.max(jnp.abs(rows), axis=1, keepdims=True) / 127
     unit = jnp.where(unit == 0, 1, unit)  # NaN stays NaN, also in the result
@@ -44,8 +47,8 @@ def product_of_digits(rows: jax.Array, weight: jax.Array) -> jax.Array:
     columns = jnp.concatenate(digits).astype(jnp.int8)
     products = jax.lax.dot_general(weight, columns, (((1,), (1,)), ((), ())), preferred_element_type=jnp.int32)
     out: jax.Array = jnp.float32(0)
-    for of_digit in reversed(jnp.split(products.T.astype(jnp.float32), _DIGITS)):
-        out = of_digit + out / _BASE
+    for digit_product in reversed(jnp.split(products.T.astype(jnp.float32), _DIGITS)):
+        out = digit_product + out / _BASE
     return out * unit
 
 

@@ -1,8 +1,8 @@
-"""torch.nn.functional.linear on a CPU, where how a product is written decides its speed; and narrow weights.
+"""torch.nn.functional.linear on a CPU, where the form of a product decides its speed; with bfloat16 or int8 weights.
 
-Weights may be bfloat16 or int8 where activations are float32: what is multiplied and added is float32 all the same,
-and each number is converted where it is read, never the whole matrix. Other platforms get the plain product. So do
-many rows of float32, where arithmetic takes the time and not reading.
+With float32 activations the arithmetic is float32 for all dtypes of weights, and each number is converted where it is
+read, never the whole matrix. Other platforms get the plain product. So do many float32 rows, which are bound by
+arithmetic and not by memory.
 """
 
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 MANY_ROWS = 128
-# Into how many parts weights are divided for up to so many rows. Each row and part is a sum in a register.
+# The number of rows -> the number of parts of the weights. Each pair of a row and a part has its sum in a register.
 _PARTS = {1: 4, 2: 8, 4: 4, 8: 3}
 _L1_BYTES = 32 << 10
 
@@ -33,8 +33,8 @@ def linear(x: jax.Array, weight: jax.Array, bias: jax.Array | None = None) -> ja
 
 def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
     """[rows, inputs] @ [outputs, inputs].T, in the wider dtype of the two."""
-    narrow = weight.dtype != rows.dtype
-    if rows.dtype == jnp.float32 and (narrow or (weight.dtype == jnp.float32 and rows.shape[0] < MANY_ROWS)):
+    converts = weight.dtype != rows.dtype
+    if rows.dtype == jnp.float32 and (converts or (weight.dtype == jnp.float32 and rows.shape[0] < MANY_ROWS)):
         return _by_platform(rows, weight)
     return _plain(rows, weight)
 
@@ -49,7 +49,7 @@ def _by_platform(rows: jax.Array, weight: jax.Array) -> jax.Array:
 def _by_platform_jvp(
     primals: tuple[jax.Array, jax.Array], tangents: tuple[jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    """The product's own rule, because custom_vmap has none for reverse mode."""
+    """The derivative of the product, because custom_vmap does not support reverse mode."""
     (rows, weight), (d_rows, d_weight) = primals, tangents
     return _by_platform(rows, weight), _plain(d_rows, weight) + _plain(rows, d_weight)
 
@@ -62,8 +62,8 @@ def _rows_together(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 @_rows_together.def_vmap
 def _rows_of_a_batch(batch: int, batched: list[bool], rows: jax.Array, weight: jax.Array) -> tuple[jax.Array, bool]:
-    """Rows of several sequences are rows: the weights are read once for all of them."""
-    if batched[1]:  # no layer has weights per sequence, but linear is anyone's function
+    """Rows of several sequences are multiplied together: the weights are read once for all of them."""
+    if batched[1]:  # no layer has weights per sequence, but torch's linear accepts them
         return jax.vmap(_plain, in_axes=(0 if batched[0] else None, 0))(rows, weight), True
     return product(rows.reshape(-1, rows.shape[-1]), weight).reshape(batch, rows.shape[1], -1), True
 
@@ -73,33 +73,35 @@ def _plain(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    narrow = weight.dtype != rows.dtype
+    converts = weight.dtype != rows.dtype
     count, outputs = rows.shape[0], weight.shape[0]
-    few = are_few(count, most=8 if narrow else 4)  # with narrow ones the library is slower
-    if few and (narrow or count == 1 or rows.nbytes <= _L1_BYTES):
+    few = are_few(count, most=8 if converts else 4)  # the library is slower with converted weights
+    if few and (converts or count == 1 or rows.nbytes <= _L1_BYTES):
         most = next(parts for up_to, parts in _PARTS.items() if count <= up_to)
         return fused_gemv(rows, weight, next(parts for parts in range(most, 0, -1) if outputs % parts == 0))
-    return _converting(rows, weight) if narrow else _weight_first(rows, weight)
+    return _converting(rows, weight) if converts else _weight_first(rows, weight)
 
 
 def are_few(rows: int, most: int) -> bool:
-    """Whether `fused_gemv` is for them. Several CPU devices stand in for chips: parts of what is split over them would
-    have to be exchanged."""
+    """Whether `fused_gemv` is the better form for so many rows.
+
+    It is not on several CPU devices, which simulate chips: they would have to exchange parts of split weights.
+    """
     return rows <= most and jax.local_device_count() == 1
 
 
 def fused_gemv(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:
-    """Products on a CPU in one loop, which reads each number of the matrix once, where it lies, for a few rows at once.
+    """Products of a few rows on a CPU in one loop, which reads each number of the matrix once and in place.
 
-    It is one reduction with a sum for every row and part of the matrix. It is fast where `parts` times the number of
-    rows is 2 or more (of one sum, XLA's library makes a product) and the processor has registers for all (24 vectors);
-    and where a program lets it add up in another order than written, see programs.py. The barrier keeps XLA from
-    converting a matrix ahead of the loop over steps.
+    It is one reduction with a sum for each row and each part of the matrix. It is fast where `parts` times the number
+    of rows is 2 or more (XLA turns a single sum into a call of its library), where the processor has registers for all
+    sums (24 vectors), and where the compiler may reorder sums, see programs.py. The barrier keeps XLA from converting a
+    matrix before the loop over steps.
 
     Args:
         rows: [..., n, inputs].
         matrix: [..., outputs, inputs], in any dtype.
-        parts: into how many it is divided, which are read side by side; divides `outputs`.
+        parts: the number of parts of the matrix, which are read side by side; divides `outputs`.
 
     Returns:
         [..., n, outputs], in the dtype of `rows`.
@@ -108,7 +110,7 @@ def fused_gemv(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:
     *batch, outputs, inputs = matrix.shape
     axis, size = len(batch), outputs // parts
     shape, same = (*batch, size, inputs), range(axis + 2)
-    # Few operations, and of jax.lax: a program has a hundred of these loops, and takes its time to be compiled.
+    # Few operations, and from jax.lax: a program has a hundred of these loops, which take long to compile.
     columns = [
         jax.lax.slice_in_dim(matrix, i * size, (i + 1) * size, axis=axis).astype(rows.dtype) for i in range(parts)
     ]
@@ -121,15 +123,17 @@ def fused_gemv(rows: jax.Array, matrix: jax.Array, parts: int = 1) -> jax.Array:
 
 
 def _opaque(rows: jax.Array) -> jax.Array:
-    """The same numbers, which XLA computes before the loop over outputs, and not again for each of them: it takes what
-    is cheap into its loops, but not a division, and can't see that this one is by one."""
+    """The same numbers, which XLA computes once before the loop over outputs and not again for each output.
+
+    XLA moves cheap operations into loops, but not a division, and does not see that this one divides by 1.
+    """
     return rows / jnp.where(rows == rows, 1, 2)
 
 
 def _weight_first(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """XLA's library for products reads a matrix in place as the left operand, and rearranges it as the right one.
+    """The product with the weight as the left operand, which XLA's library reads in place; it rearranges the right one.
 
-    Barriers, because XLA would move the transpositions into the product and so swap its operands.
+    Without the barriers XLA would move the transpositions into the product and so swap its operands.
     """
     columns = jax.lax.optimization_barrier(rows.T)
     out: jax.Array = jax.lax.optimization_barrier(jnp.matmul(weight, columns))
@@ -137,9 +141,9 @@ def _weight_first(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def _converting(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    """Written as a sum of products, of which the same library makes a product that converts what it reads.
+    """A sum of products, which XLA turns into a library call that converts the weights as it reads them.
 
-    It does so for two rows or more. The first barrier keeps XLA from converting ahead of the loop over steps.
+    It does so for two rows or more. The first barrier keeps XLA from converting before the loop over steps.
     """
     count = rows.shape[0]
     rows, weight = jax.lax.optimization_barrier((jnp.pad(rows, ((0, max(0, 2 - count)), (0, 0))), weight))

@@ -1,1 +1,1 @@
-"""What exists only for TPUs: hosts of a slice, and layouts that its compiler wants."""
+"""Code for TPUs only: the hosts of a slice, and barriers for its compiler."""

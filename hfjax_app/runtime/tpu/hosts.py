@@ -1,7 +1,8 @@
-"""The hosts of a TPU slice: how many there are, and joining them before jax starts.
+"""The hosts of a TPU slice: their number, and joining them before jax starts.
 
-A slice of one host needs nothing. On several, every host runs the same command, and jax waits for all of them. What the
-environment says is read as jax's own detection reads it: variables (GKE, or set by hand), else a TPU VM's metadata.
+A slice of one host needs nothing. On several hosts each one runs the same command, and jax waits for all of them. The
+environment is read as jax's own detection does: variables (GKE, or set by hand), else a TPU VM's metadata. Does not
+cover the devices of a host: `mesh.py` does.
 """
 
 import functools
@@ -13,12 +14,12 @@ from hfjax_app.errors import ModelUnavailable
 
 _VARIABLES = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 _METADATA = "/computeMetadata/v1/instance/attributes/worker-network-endpoints"
-_METADATA_S = 2.0  # it is on the same machine; where there is none, nobody is to wait for it
+_METADATA_S = 2.0  # the server is on the same machine, and the start must not wait long where there is none
 _MAX_BYTES = 1 << 20
 
 
 def hosts_of_slice(environment: Mapping[str, str] = os.environ) -> int:
-    """How many hosts this TPU slice has; 1 where nothing says otherwise."""
+    """The number of hosts of this TPU slice; 1 if the environment does not say."""
     for name in _VARIABLES:
         if workers := environment.get(name):
             return _count(workers)
@@ -40,10 +41,12 @@ def _count(workers: str) -> int:
 
 @functools.cache
 def join() -> None:
-    """Make jax one system over all hosts of the slice; does nothing where there is one. Before jax has devices.
+    """Connect jax on all hosts of the slice; does nothing on a single host. Call it before jax has devices.
+
+    If other hosts do not join within five minutes, jax ends the process.
 
     Raises:
-        ModelUnavailable: jax could not begin to. Where the others don't come within five minutes, it ends the process.
+        ModelUnavailable: jax could not start to connect.
     """
     count = hosts_of_slice()
     if count == 1:
