@@ -1,1 +1,1 @@
-"""Plan before you pay: whether models fit chips that are not here, and how fast they can be at best."""
+"""Plans without the hardware: whether models fit given chips, and the lower bound of a decoding step's time."""

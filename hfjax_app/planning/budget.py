@@ -1,7 +1,7 @@
-"""Whether the models that an app is to serve fit its devices together: arithmetic on shapes, before anything is loaded.
+"""Whether the models of an app fit its devices together: arithmetic on shapes, before anything is loaded.
 
-Counts weights, the KV cache and what programs copy of it; what else they need while they run must find room in the
-margin. `plan` compiles and knows that too.
+Counts weights, the KV cache and the copies that programs make of it. Does not cover other temporary memory, which must
+fit into the margin: the `plan` command compiles and counts that too.
 """
 
 from collections.abc import Mapping
@@ -15,53 +15,53 @@ from hfjax_app.planning.topology import MARGIN, Chip, Topology
 
 
 def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options: Any) -> dict[str, str]:
-    """Why models can't be served beside those before them, one line for each that can't.
+    """The models that do not fit beside those before them, each with the reason in one line.
 
-    Models whose config can't be read, or that can't run, are left out: they fail for themselves when they are loaded.
+    Models whose config can't be read, or that can't run, are left out: they fail when they are loaded.
 
     Args:
-        models: for each of "chat", "image" and "sentiment" its model, the one that matters most first.
-        devices: of this machine. The chat model is split over all of them, the image model lies whole on the first two,
-            the sentiment model on the first.
+        models: the model of each of "chat", "image" and "sentiment", the most important one first.
+        devices: the number of this machine's devices. The chat model is split over all of them, the image model is
+            replicated on the first two, the sentiment model is on the first.
         memory: bytes that each device has for arrays.
-        options: as `planner_of` takes them.
+        options: as in `planner_of`.
     """
     chip = Chip(hbm=memory, bandwidth=0.0)
     here = Topology(name=f"{devices} devices", devices=devices, chip=chip)
     planners: dict[str, Planner] = {}
-    needs: dict[str, int] = {}
+    needed: dict[str, int] = {}  # bytes on the first device
     refused: dict[str, str] = {}
     for kind, model in models.items():
         try:
             planner = planner_of(kind, model, **options)
-            need = _need(planner, devices)
-        except Exception:  # also a library's: it must not keep the other models from being loaded
+            size = _bytes_on_first(planner, devices)
+        except Exception:  # also errors of libraries: the other models must still be loaded
             continue
-        if fits(need + sum(needs.values()), here):
-            planners[kind], needs[kind] = planner, need
+        if fits(size + sum(needed.values()), here):
+            planners[kind], needed[kind] = planner, size
             continue
         others = "".join(
-            f", beside the {other} model {models[other]!r} ({needs[other] / GIB:.1f} GiB)" for other in needs
+            f", beside the {other} model {models[other]!r} ({needed[other] / GIB:.1f} GiB)" for other in needed
         )
-        advice = _advice(planner if kind == "chat" else planners.get("chat"), here, need + sum(needs.values()))
+        advice = _advice(planner if kind == "chat" else planners.get("chat"), here, size + sum(needed.values()))
         refused[kind] = (
-            f"{kind} model {model!r} does not fit: it needs {need / GIB:.1f} GiB on a device that can take "
+            f"{kind} model {model!r} does not fit: it needs {size / GIB:.1f} GiB on a device that can take "
             f"{chip.usable / GIB:.1f} GiB (margin {MARGIN:.0%}){others}; would fit: {advice}"
         )
     return refused
 
 
-def _need(planner: Planner, devices: int) -> int:
-    """Bytes on the first of so many devices."""
+def _bytes_on_first(planner: Planner, devices: int) -> int:
+    """Bytes on the first device, of `devices` devices."""
     if not isinstance(planner, ChatPlanner):
         return planner.weights
     return planner.estimate(devices).held
 
 
 def _advice(chat: Planner | None, here: Topology, peak: int) -> Advice:
-    """What would fit where `peak` bytes on the first device are too many."""
+    """What would fit, where `peak` bytes on the first device do not."""
     if not isinstance(chat, ChatPlanner):
         return Advice(slots=0, context=0, topology=larger(here, lambda devices: peak))
     estimate = chat.estimate(here.devices)
-    footprint = ChipMemory(estimate=estimate, resident=estimate.weights + estimate.cache, decoding=estimate.copied)
-    return advise(footprint, here, chat.slots, chat.context, chat.estimate, beside=peak - estimate.held)
+    memory = ChipMemory(estimate=estimate, resident=estimate.weights + estimate.cache, decoding=estimate.copied)
+    return advise(memory, here, chat.slots, chat.context, chat.estimate, beside=peak - estimate.held)

@@ -1,4 +1,7 @@
-"""Whether planned models fit their chips, what would fit if they don't, and how fast a decoding step can be at best."""
+"""Whether planned models fit their chips, what would fit if not, and the lower bound of a decoding step's time.
+
+Does not compile: `together.py` does.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from dataclasses import dataclass
 from hfjax_app.chat.memory import MemoryEstimate, largest_fitting
 from hfjax_app.planning.topology import NAMES, Topology, parse
 
-_OWN_ACCOUNT = 1.1  # a chip that is here says that it has a little less than its vendor does
+_TOLERANCE = 1.1  # a real chip reports slightly less memory than its vendor's figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,10 +17,10 @@ class ChipMemory:
     """A chat model's bytes on each chip.
 
     Args:
-        estimate: by arithmetic.
+        estimate: computed from shapes.
         resident: arrays that stay (weights, cache, state), with the padding of the chip's layouts.
-        decoding: the largest temporary of the programs that copy slots' caches to decode them.
-        others: the largest temporary of the others.
+        decoding: the largest temporary memory of the programs that copy positions of slots to decode them.
+        others: the largest temporary memory of the other programs.
     """
 
     estimate: MemoryEstimate
@@ -32,9 +35,9 @@ class ChipMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What would fit where models don't: at most so many slots, or so many tokens of context; the next topology.
+    """What would fit where models do not: the largest number of slots, or of tokens of context; the next topology.
 
-    0 slots and 0 tokens: no number of them would.
+    0 slots or 0 tokens: no number of them fits.
     """
 
     slots: int
@@ -54,7 +57,7 @@ class Advice:
 
 @dataclass(frozen=True, kw_only=True)
 class Floor:
-    """A decoding step can't be faster than its bytes come from memory."""
+    """The lower bound of a decoding step's time: the time to read its bytes from memory."""
 
     bytes_read: int
     seconds: float
@@ -71,12 +74,12 @@ class Floor:
 
 
 def fits(peak: float, topology: Topology) -> bool:
-    """Whether so many bytes on the fullest chip are no more than it can take."""
+    """Whether `peak` bytes on the fullest chip fit."""
     return topology.usable is None or peak <= topology.usable
 
 
 def advise(
-    footprint: ChipMemory,
+    memory: ChipMemory,
     topology: Topology,
     slots: int,
     context: int,
@@ -84,24 +87,25 @@ def advise(
     *,
     beside: int = 0,
 ) -> Advice:
-    """Arithmetic on the compiled figures: the cache and the copies of its parts follow from slots and context, the rest
-    is taken as it is.
+    """What would fit, by arithmetic on the compiled figures.
+
+    The cache and the copies of its positions depend on slots and context; the rest is constant.
 
     Args:
-        footprint: what was compiled, for these slots and this context.
-        topology: where it doesn't fit.
-        slots, context: what was asked for.
-        estimate_on: what each of so many devices would have to hold.
-        beside: bytes that the other models take on the first chip, which they have to themselves nowhere.
+        memory: the compiled figures for these slots and this context.
+        topology: the chips that are too small.
+        slots, context: as requested.
+        estimate_on: the estimate for each device, by number of devices.
+        beside: bytes of the other models on the first chip, in every topology.
     """
-    estimate = footprint.estimate
-    padding = footprint.resident / max(1, estimate.weights + estimate.cache)  # layouts of the chip, rounded up
-    more = max(0, footprint.decoding - estimate.copied * padding)  # what decoding takes besides the copies
+    estimate = memory.estimate
+    padding = memory.resident / max(1, estimate.weights + estimate.cache)  # from the chip's layouts
+    more = max(0, memory.decoding - estimate.copied * padding)  # temporary memory besides the copies
 
     def peak(estimate: MemoryEstimate, slots: int, context: int) -> float:
         copied = estimate.slot.copied(slots, context) * padding
         held = (estimate.weights + estimate.slot.cache(slots, context)) * padding
-        return held + max(footprint.others, copied + more) + beside
+        return held + max(memory.others, copied + more) + beside
 
     fewer, shorter = largest_fitting(slots, context, lambda *size: fits(peak(estimate, *size), topology))
     return Advice(
@@ -112,15 +116,15 @@ def advise(
 
 
 def larger(topology: Topology, peak: Callable[[int], float]) -> str | None:
-    """The next topology with more memory, in all or on each chip, that has room.
+    """The next topology with more memory, in all or on each chip, that is large enough.
 
     Args:
-        topology: the one without.
-        peak: bytes on the fullest of so many devices.
+        topology: the one that is too small.
+        peak: bytes on the fullest device, by number of devices.
     """
     for name in NAMES:
         other = parse(name)
-        each, here = _memory(other), _OWN_ACCOUNT * _memory(topology)
+        each, here = _memory(other), _TOLERANCE * _memory(topology)
         if (each > here or other.devices * each > topology.devices * here) and fits(peak(other.devices), other):
             return name
     return None
@@ -128,12 +132,12 @@ def larger(topology: Topology, peak: Callable[[int], float]) -> str | None:
 
 def _memory(topology: Topology) -> int:
     """Bytes of each chip."""
-    assert topology.chip is not None  # everything fits a CPU
+    assert topology.chip is not None  # a CPU has no limit here
     return topology.chip.hbm
 
 
 def decode_floor(weights_read: int, cache: int, slots: int, topology: Topology) -> Floor | None:
-    """The memory-bandwidth floor of a step with every slot full; None where the bandwidth is unknown."""
+    """The memory-bandwidth floor of a step with every slot full; None if the bandwidth is unknown."""
     if topology.chip is None:
         return None
     read = weights_read + cache

@@ -1,4 +1,7 @@
-"""A plan as text for people and as JSON for programs. Says which figures are the compiler's and which arithmetic."""
+"""A plan as text and as JSON, which say which figures are the compiler's and which are computed from shapes.
+
+Does not compute figures: `together.py` does.
+"""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -20,11 +23,11 @@ class Planned:
 
     Args:
         kind: "chat", "image" or "sentiment".
-        model: what the user called it.
-        gated: whether a licence must be accepted first; None where nobody could be asked.
-        facts: from its config; None where it can't be made from that.
-        reason: why it can't run; None where it can, as far as is known.
-        plan: None where a model can't run, this one or another one.
+        model: its name as the user gave it.
+        gated: whether a licence must be accepted first; None if the hub can't be reached.
+        facts: from its config; None if the model can't be built from it.
+        reason: why it can't run; None if no reason is known.
+        plan: its compiled programs; None if this model or another one can't run.
     """
 
     kind: str
@@ -37,11 +40,11 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Models that are to be served together on some chips.
+    """Models to be served together on some chips.
 
     Args:
-        advice: what would fit; None where everything does.
-        floor: of the chat model's decoding step; None where there is none or the bandwidth is unknown.
+        advice: what would fit; None if the models fit.
+        floor: of the chat model's decoding step; None without a chat model or if the bandwidth is unknown.
     """
 
     topology: Topology
@@ -51,30 +54,30 @@ class Report:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why models can't run, a line for each that can't."""
+        """The reasons why models can't run, one line for each such model."""
         return tuple(planned.reason for planned in self.models if planned.reason is not None)
 
     @property
     def plans(self) -> tuple[ModelPlan, ...]:
-        """Of the models that have one; where none is refused, of all."""
+        """The plans of all models that have one."""
         return tuple(planned.plan for planned in self.models if planned.plan is not None)
 
     @property
     def peak(self) -> int | None:
-        """Bytes on the first chip, which holds a part of every model; None where something can't run.
+        """Bytes on the first chip, which holds a part of every model; None if a model can't run.
 
-        Models run in turns, but what each has dispatched holds its temporary memory: the largest of each counts.
+        Models run in turns, but a dispatched program holds its temporary memory: the largest of each model counts.
         """
         return None if self.refusals else sum(plan.peak for plan in self.plans)
 
     @property
     def fits(self) -> bool | None:
-        """None where that is unknown: for CPUs, and where something can't run."""
+        """Whether the models fit; None for CPUs and if a model can't run."""
         return None if self.refusals or self.topology.usable is None else self.advice is None
 
     @property
     def names(self) -> str:
-        """The models in words: "chat model 'a' and image model 'b'"."""
+        """The models as text: "chat model 'a' and image model 'b'"."""
         return " and ".join(f"{planned.kind} model {planned.model!r}" for planned in self.models)
 
 
@@ -117,7 +120,7 @@ def _as_dict(plan: ModelPlan) -> dict[str, Any]:
 def as_text(report: Report) -> str:
     lines = [line for planned in report.models for line in _preflight(planned)]
     if report.peak is not None:
-        lines += ["", *_table(report), "", *_verdict(report, report.peak)]
+        lines += ["", *_table(report), "", *_summary(report, report.peak)]
     return "\n".join(lines)
 
 
@@ -148,7 +151,7 @@ def _table(report: Report) -> Iterator[str]:
             yield plan.too_large
 
 
-def _verdict(report: Report, peak: int) -> Iterator[str]:
+def _summary(report: Report, peak: int) -> Iterator[str]:
     for planned, plan in zip(report.models, report.plans, strict=True):
         cache = f", KV cache {_size(plan.memory.cache)}" if isinstance(plan, ChatPlan) else ""
         yield f"{planned.kind}: weights {_size(plan.weights)}{cache}, with padding and temporaries {_size(plan.peak)}"

@@ -1,4 +1,7 @@
-"""All models that are to be served together: looked at, compiled for the same chips, and judged by the fullest one."""
+"""All models to be served together: their configs are read, their programs compiled for the same chips, sizes added up.
+
+Does not load weights.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,14 +27,14 @@ def planner_of(
     """The planner of a "chat", "image" or "sentiment" model.
 
     Args:
-        kind: which tab the model is for.
+        kind: the tab that uses the model.
         model: an embedded model's name, a folder or a hub id.
-        sizes: ImagePlanner's, for an image model.
+        sizes: for an image model, as in ImagePlanner.
         dtype: of a chat model's or an image model's weights.
-        chat: ChatPlanner's other options, for a chat model.
+        chat: for a chat model, ChatPlanner's other options.
 
     Raises:
-        ModelUnavailable, RequestRejected: as the planners do.
+        ModelUnavailable, RequestRejected: from the planners.
     """
     source = resolve(model)
     if kind == "chat":
@@ -47,19 +50,19 @@ def plan_together(
     dtype: str = "auto",
     **options: Any,
 ) -> Report:
-    """Look at every model; where all are supported, compile their programs for the topology and add up what they need.
+    """Read every model's config; if all are supported, compile their programs for the topology and add up their memory.
 
     Args:
-        models: for each of "chat", "image" and "sentiment" that is wanted, its model.
-        topology: the chips. The chat model is split over all of them, the image model lies whole on the first two,
-            the sentiment model on the first.
+        models: the model of each of "chat", "image" and "sentiment" that is to be planned.
+        topology: the chips. The chat model is split over all of them, the image model is replicated on the first two,
+            the sentiment model is on the first.
         on_report: called with each program's report.
-        dtype: of weights; "auto": as the app chooses it there.
-        options: as `planner_of` takes the others.
+        dtype: of weights; "auto": the app's choice for these chips.
+        options: the other options of `planner_of`.
 
     Raises:
-        ModelUnavailable: the topology's compiler is not here.
-        RequestRejected: a value that no model of this kind takes.
+        ModelUnavailable: the topology's compiler is not installed.
+        RequestRejected: an option has a value that no model of this kind accepts.
     """
     planners: dict[str, Planner] = {}
     plans: dict[str, ModelPlan] = {}
@@ -103,10 +106,10 @@ def plan_together(
 
 
 def _reason(error: Exception) -> str:
-    """Why one model can't run, in one line; what a library raises over it must not hide what is known of the others.
+    """The reason why a model can't run, in one line: an error of a library must not hide the report on the others.
 
     Raises:
-        RequestRejected: a request's fault is no model's.
+        RequestRejected: the error is the request's and not the model's.
     """
     if isinstance(error, HfjaxError) and not isinstance(error, ModelUnavailable):
         raise error
@@ -119,20 +122,20 @@ def _advice(planners: Mapping[str, Planner], plans: Mapping[str, ModelPlan], top
     others = [plan for kind, plan in plans.items() if kind != "chat"]
     beside = sum(plan.peak for plan in others)
     if any(plan.too_large for plan in others):
-        # The figures are without the refused program. It lies on one chip, so more chips of this size don't help.
-        assert topology.usable is not None  # everything fits a CPU
+        # The figures lack the refused program. It runs on one chip, so more chips of this size do not help.
+        assert topology.usable is not None  # a CPU has no limit here
         beside = max(beside, topology.usable + 1)
     chat, plan = planners.get("chat"), plans.get("chat")
     if not isinstance(chat, ChatPlanner) or not isinstance(plan, ChatPlan):
         return Advice(slots=0, context=0, topology=larger(topology, lambda devices: beside))
 
-    return advise(footprint_of(plan), topology, chat.slots, chat.context, chat.estimate, beside=beside)
+    return advise(chip_memory(plan), topology, chat.slots, chat.context, chat.estimate, beside=beside)
 
 
-def footprint_of(plan: ChatPlan) -> ChipMemory:
-    """Arguments and temporaries are the compiler's; its arguments hold the padding of the chip's layouts.
+def chip_memory(plan: ChatPlan) -> ChipMemory:
+    """The compiler's figures of arguments, with the padding of the chip's layouts, and of temporary memory.
 
-    Where it refused a program or gives no figures, what decoding copies is arithmetic.
+    If the compiler refused a program or gives no figures, the copies of decoding are computed from shapes.
     """
 
     def largest(*, decodes: bool) -> int:

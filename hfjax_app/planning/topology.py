@@ -1,6 +1,7 @@
-"""The chips that a plan can be made for, and their devices, which need not be here: libtpu compiles without a TPU.
+"""The chips that can be planned for, and their devices for the compiler: libtpu compiles without a TPU.
 
-Figures are the vendor's: https://cloud.google.com/tpu/docs/v5e and .../v6e.
+The figures are the vendor's: https://cloud.google.com/tpu/docs/v5e and .../v6e. Does not cover the devices of this
+machine: `runtime/mesh.py` does.
 """
 
 import importlib.util
@@ -14,36 +15,36 @@ from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """What a plan knows of a chip."""
+    """The figures of a chip that plans use."""
 
     hbm: int  # bytes
     bandwidth: float  # bytes per second of HBM
 
     @property
     def usable(self) -> int:
-        """Bytes that arrays and temporaries may take: the HBM less the margin."""
+        """Bytes for arrays and temporary memory: the HBM minus the margin."""
         return int(self.hbm * (1 - MARGIN))
 
 
-LIBTPU = "0.0.42.1"  # of the version that our jax pins
+LIBTPU = "0.0.42.1"  # the version that the pinned jax requires
 CHIPS = {"v5e": Chip(hbm=16 << 30, bandwidth=819e9), "v6e": Chip(hbm=32 << 30, bandwidth=1640e9)}
 SHAPES = {"v5e": ("1x1", "2x2", "2x4"), "v6e": ("1x1", "2x2")}
 NAMES = tuple(f"{chip}:{shape}" for chip, shapes in SHAPES.items() for shape in shapes)
 MARGIN = 0.06  # of the HBM: the runtime's own buffers, the programs' code, and gaps between arrays
 MAX_CPUS = 64
 
-# What libtpu would ask of a TPU VM, answered here.
+# Values that libtpu would otherwise request from a TPU VM.
 _NO_TPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # it only compiles here, so it may do so beside another plan
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # it only compiles, so several plans may run at the same time
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Some chips that work as one: "v5e:2x2", or "cpu:N" for simulated devices.
+    """Chips that work together: "v5e:2x2", or "cpu:N" for simulated devices.
 
     `usable` is the chip's; None for a CPU.
     """
@@ -61,7 +62,7 @@ def parse(name: str) -> Topology:
     """A topology by its name.
 
     Raises:
-        RequestRejected: there is no such one; says which there are.
+        RequestRejected: an unknown name; the message lists the known ones.
     """
     if match := re.fullmatch(r"cpu:(\d{1,4})", name, re.ASCII):
         if not 1 <= int(match[1]) <= MAX_CPUS:
@@ -74,9 +75,9 @@ def parse(name: str) -> Topology:
 
 
 def prepare_process(topology: Topology) -> None:
-    """Set what must be set before jax starts: no real accelerator, and as many simulated devices as are asked for."""
+    """Set the environment before jax starts: no real accelerator, and the topology's number of simulated devices."""
     os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # programs for absent devices can be written there, not read
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"  # programs for absent devices can be written, not read
     if topology.chip is None:
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={topology.devices}".strip()
@@ -85,7 +86,7 @@ def prepare_process(topology: Topology) -> None:
 
 
 def devices(topology: Topology) -> list[Any]:
-    """The topology's devices for jax to compile for. TPUs can't be computed with.
+    """The topology's devices, for which jax compiles; TPUs in the list can't run programs.
 
     Raises:
         ModelUnavailable: the TPU's compiler is not installed, or this process has fewer simulated devices.

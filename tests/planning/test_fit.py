@@ -10,16 +10,17 @@ from hfjax_app.planning.topology import NAMES, Chip, Topology, parse
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def need(weights: int, per_token: int, slots: int, context: int) -> MemoryEstimate:
-    slot = SlotMemory(states=0, positions=((per_token, None),))
+def estimate(weights: int, per_token: int, slots: int, context: int) -> MemoryEstimate:
+    slot = SlotMemory(states=0, rows=((per_token, None),))
     return MemoryEstimate(
         weights=weights, cache=slot.cache(slots, context), copied=slot.copied(slots, context), read=0, slot=slot
     )
 
 
-def footprint(weights: int, per_token: int, decoding: int, slots: int, context: int, others: int = 0) -> ChipMemory:
-    needed = need(weights, per_token, slots, context)
-    return ChipMemory(estimate=needed, resident=needed.weights + needed.cache, decoding=decoding, others=others)
+def chip_memory(weights: int, per_token: int, decoding: int, slots: int, context: int, others: int = 0) -> ChipMemory:
+    by_shapes = estimate(weights, per_token, slots, context)
+    resident = by_shapes.weights + by_shapes.cache
+    return ChipMemory(estimate=by_shapes, resident=resident, decoding=decoding, others=others)
 
 
 def test_topologies_by_name() -> None:
@@ -45,21 +46,21 @@ def test_an_unknown_topology_is_refused_with_those_that_are_known(name: str) -> 
 def test_what_fits_needs_no_advice() -> None:
     """A token of each of 8 slots takes 64 KiB: 0.5 GiB for 1,024 of them, and 4 GiB for 8,192."""
     token = GIB // 16 // 1024
-    assert fits(footprint(10 * GIB, token, GIB, 8, 8192).peak, parse("v5e:1x1"))
-    assert not fits(footprint(10 * GIB, token, 2 * GIB, 8, 8192).peak, parse("v5e:1x1"))
-    assert not fits(footprint(10 * GIB, token, GIB, 8, 8192, others=2 * GIB).peak, parse("v5e:1x1"))
-    assert fits(footprint(10 * GIB, 100 * token, 2 * GIB, 8, 8192).peak, parse("cpu:1"))
+    assert fits(chip_memory(10 * GIB, token, GIB, 8, 8192).peak, parse("v5e:1x1"))
+    assert not fits(chip_memory(10 * GIB, token, 2 * GIB, 8, 8192).peak, parse("v5e:1x1"))
+    assert not fits(chip_memory(10 * GIB, token, GIB, 8, 8192, others=2 * GIB).peak, parse("v5e:1x1"))
+    assert fits(chip_memory(10 * GIB, 100 * token, 2 * GIB, 8, 8192).peak, parse("cpu:1"))
 
 
 def on_devices(count: int) -> MemoryEstimate:
     """10 GiB of weights and 8 slots, each of 1 GiB for 1,024 tokens, on each of so many devices."""
-    return need(10 * GIB // count, MIB // count, 8, 1024)
+    return estimate(10 * GIB // count, MIB // count, 8, 1024)
 
 
 def test_advice_is_the_largest_that_fits() -> None:
     """15.04 GiB are usable: beside 10 of weights and 1 that is no copy, 4.04 are left. A slot of 1,024 tokens takes 1,
     and a program of half of the slots copies theirs. On 4 chips 10 + 8 + 4 are 5.5."""
-    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024)
+    whole = chip_memory(10 * GIB, MIB, 5 * GIB, 8, 1024)
     advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices)
     assert (advice.slots, advice.context, advice.topology) == (2, 320, "v5e:2x2")
     assert str(advice) == "slots = 2 or context = 320 or topology v5e:2x2"
@@ -67,14 +68,14 @@ def test_advice_is_the_largest_that_fits() -> None:
 
 def test_copies_and_other_programs_take_turns() -> None:
     """A prompt's program takes 3 GiB, copies and what goes with them 5: with fewer slots it is the larger one."""
-    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024, others=3 * GIB)
+    whole = chip_memory(10 * GIB, MIB, 5 * GIB, 8, 1024, others=3 * GIB)
     advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices)
     assert (advice.slots, advice.context) == (2, 256)
 
 
 def test_advice_leaves_room_for_the_other_models() -> None:
     """2 of the 4.04 GiB are taken by a model that lies on the first chip of every topology."""
-    whole = footprint(10 * GIB, MIB, 5 * GIB, 8, 1024)
+    whole = chip_memory(10 * GIB, MIB, 5 * GIB, 8, 1024)
     advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices, beside=2 * GIB)
     assert (advice.slots, advice.context, advice.topology) == (1, 128, "v5e:2x2")
     advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices, beside=15 * GIB)
@@ -92,10 +93,10 @@ def test_what_lies_whole_on_one_chip_needs_a_larger_chip() -> None:
 
 
 def test_weights_that_no_number_of_slots_makes_room_for() -> None:
-    whole = footprint(20 * GIB, MIB // 8, GIB, 8, 1024)
-    advice = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: need(20 * GIB // devices, 128, 8, 1024))
+    whole = chip_memory(20 * GIB, MIB // 8, GIB, 8, 1024)
+    advice = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: estimate(20 * GIB // devices, 128, 8, 1024))
     assert (advice.slots, advice.context, advice.topology) == (0, 0, "v5e:2x2")
-    nowhere = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: need(90 * GIB, 128, 8, 1024))
+    nowhere = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: estimate(90 * GIB, 128, 8, 1024))
     assert "a smaller model, or int8" in str(nowhere)
 
 
