@@ -1,4 +1,7 @@
-"""One model of the app: its state, the programs compiled for it, and, once ready, the thing that serves it."""
+"""One model of the app: its state, its compiled programs, and, once ready, the object that serves it.
+
+Does not know how models of a kind are loaded: `loaders.py` does.
+"""
 
 import logging
 import time
@@ -29,14 +32,14 @@ class Loader(Protocol[T]):
         """
 
     def failure(self, served: T) -> str | None:
-        """Why a model that was ready can serve no longer; None while it can."""
+        """Why a model that was ready stopped serving; None while it serves."""
 
     def stop(self, served: T) -> None:
-        """End what it computes; may be called twice."""
+        """Stop its computations; may be called twice."""
 
 
 class Backend(Generic[T]):
-    """A model of some kind, under a name.
+    """A named model of one kind.
 
     Args:
         kind: "chat", "sentiment" or "images".
@@ -45,8 +48,8 @@ class Backend(Generic[T]):
         loader: loads, watches and stops it.
 
     Attributes:
-        reports: the ledger: each program of this model, in the order in which they became ready.
-        seconds: that getting ready took, and every program that was compiled since.
+        reports: the ledger: the programs of this model, in the order in which they became ready.
+        seconds: the time to get ready, plus that of every program compiled later.
         error: why it can't be used; None while it can.
     """
 
@@ -73,14 +76,14 @@ class Backend(Generic[T]):
 
     @property
     def compilations(self) -> int:
-        """Programs of this model that were compiled, not read from the cache."""
+        """The number of this model's programs that were compiled and not read from the cache."""
         return sum(not report.cached for report in self.reports)
 
     def get(self) -> T:
         """The ready model.
 
         Raises:
-            ModelUnavailable: it is not ready yet, or failed; says which and why.
+            ModelUnavailable: it is not ready yet, or it failed; the message says which, and why.
         """
         state, served = self.state, self._served
         if state == "failed":
@@ -91,7 +94,7 @@ class Backend(Generic[T]):
 
     @property
     def progress(self) -> str:
-        """What the backend is doing, for a status line."""
+        """The present activity, for a status line."""
         match self.state:
             case "waiting":
                 return "waiting for its turn"
@@ -107,20 +110,20 @@ class Backend(Generic[T]):
             case _:
                 return f"failed: {self.error}"
 
-    def warm_up(self, on_turn: Callable[[], None] = lambda: None) -> None:
-        """Load and compile, when it is this thread's turn. Never raises: a failure becomes the state.
+    def warm_up(self, on_start: Callable[[], None] = lambda: None) -> None:
+        """Load and compile under the tracing lock. Never raises: a failure becomes the state.
 
         Args:
-            on_turn: called when the turn has come.
+            on_start: called when this thread has the lock.
         """
         with tracing_lock.hold():
-            on_turn()
+            on_start()
             if self._state == "failed":  # refused or removed while it waited
                 return
             self._state, started = "loading", time.monotonic()
             try:
                 served = self._loader.load(self.model, self._reported)
-            # Also a bug of ours or a library's: the other models must still come up. A panic in Rust is no Exception.
+            # Also for bugs: the other models must still load. A panic in Rust is a BaseException.
             except BaseException as error:
                 said = in_words(error)
                 _log.warning("%s model %s can't be used: %s", self.kind, self.model, said)
@@ -133,13 +136,13 @@ class Backend(Generic[T]):
             self._served, self._state = served, "ready"
 
     def refuse(self, reason: str) -> None:
-        """Be one that can't be used, and say why, in words that visitors may read: no folder of this machine."""
+        """Set the state to "failed", with a reason that visitors may read: it names no folder of this machine."""
         for path in (resolve(self.model), self.model):
             reason = reason.replace(path, self.name)
         self.error, self._state = without_folders(reason), "failed"
 
     def _reported(self, report: ProgramReport) -> None:
-        """A program is ready: of the warm-up, or one more of a model that serves, such as another picture size's."""
+        """Record a program that became ready, in the warm-up or later (for example for a new picture size)."""
         self.reports.append(report)
         match self.state:
             case "ready":
@@ -155,10 +158,10 @@ class Backend(Generic[T]):
             self._loader.stop(self._served)
 
     def drop(self) -> None:
-        """Let go of the stopped model, so that its memory can be freed."""
+        """Drop the reference to the stopped model, so that its memory can be freed."""
         self._served = None
 
 
 def in_words(error: BaseException) -> str:
-    """What went wrong: our errors say it themselves, others with their kind."""
+    """An error as text: the message of this app's errors, the class and the message of others."""
     return str(error) if isinstance(error, HfjaxError) else f"{type(error).__name__}: {error}"

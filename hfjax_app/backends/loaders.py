@@ -1,4 +1,4 @@
-"""How the models of each kind are loaded with the app's settings. torch and the models' code are imported only then."""
+"""The loading of each kind of model with the app's settings; torch and the models' code are imported at that time."""
 
 from typing import TYPE_CHECKING
 
@@ -81,4 +81,4 @@ class ImageLoader:
         return None
 
     def stop(self, served: "ImageGenerator") -> None:
-        """A picture that is drawn ends by itself: its visitor is told at the next step."""
+        """Nothing to do: a running request ends by itself, with an error at its next step."""

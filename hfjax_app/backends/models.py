@@ -1,4 +1,4 @@
-"""The models of one kind, by name. Any thread may add, remove and look up, while others serve."""
+"""The models of one kind, by name. Any thread may add, remove and look up models while others serve."""
 
 import threading
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Models(Generic[T]):
-    """Several named models of one kind; the first one is what a request gets that names none.
+    """Several named models of one kind; the first one is the default of requests.
 
     Args:
         kind: "chat", "sentiment" or "images".
-        loader: of all of them.
+        loader: of all models of this kind.
     """
 
     def __init__(self, kind: str, loader: Loader[T]):
@@ -35,10 +35,10 @@ class Models(Generic[T]):
         return self._backends[0]
 
     def find(self, name: str | None = None) -> Backend[T]:
-        """The model of this name, or without one the first.
+        """The model of this name; None: the first one.
 
         Raises:
-            RequestRejected: there is none; says which there are.
+            RequestRejected: an unknown name; the message lists the known ones.
         """
         if name is None:
             return self.first
@@ -49,7 +49,7 @@ class Models(Generic[T]):
         raise RequestRejected(f"{self.kind} model {name!r} is not loaded; there are: {names}")
 
     def add(self, name: str, model: str) -> Backend[T]:
-        """A model that waits for its warm-up.
+        """Add a model, which waits for its warm-up.
 
         Raises:
             RequestRejected: the name is taken.
@@ -62,10 +62,10 @@ class Models(Generic[T]):
         return backend
 
     def remove(self, name: str) -> Backend[T]:
-        """Take a model out: no later request finds it.
+        """Remove a model; later requests do not find it.
 
         Raises:
-            RequestRejected: there is no such model, or it is the last one of its kind.
+            RequestRejected: an unknown name, or the only model of its kind.
         """
         with self._changing:
             backend = self.find(name)

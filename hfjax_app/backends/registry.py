@@ -1,7 +1,8 @@
-"""All models of an app: the settings' own, and those that are added and removed while others serve.
+"""All models of an app: those of the settings, and models that are added and removed while others serve.
 
-They are loaded and traced one after the other, each while those before it are compiled. Chat comes first, because its
-visitors wait for nothing else. A model that fails says why; the others go on.
+They are loaded and traced one after the other, each while the programs of earlier ones are compiled. Chat is first, so
+that it is ready as early as possible. A model that fails reports the reason and does not affect the others. Does not
+load models itself: `loaders.py` does.
 """
 
 import threading
@@ -26,11 +27,11 @@ class Backends:
     """The models of an app.
 
     Args:
-        settings: which models, how many slots, where the compile cache is.
+        settings: the models, the number of slots, the folder of the compile cache.
 
     Attributes:
         chat_models, sentiment_models, image_models: by name, the settings' own first.
-        compiler: counts what it is asked for from `start` on, by all models together.
+        compiler: counts the compilations of all models from `start` on.
     """
 
     def __init__(self, settings: Settings):
@@ -69,23 +70,23 @@ class Backends:
         return tuple(backend for models in self.kinds for backend in models)
 
     def start(self) -> "Backends":
-        """Begin to warm up in the background."""
+        """Start the warm-up in the background."""
         self.compiler.start()
         self._thread.start()
         return self
 
     def add(self, kind: str, model: str, *, name: str | None = None) -> Backend[Any]:
-        """Load one more model beside those that serve; it warms up in the background, once the app has started.
+        """Add a model beside those that serve; it warms up in the background, once the app has started.
 
-        Does not ask whether it fits the devices beside the others: the engine refuses what fits by no means.
+        Does not check whether it fits beside the others; the engine refuses a model that does not fit alone.
 
         Args:
             kind: "chat", "sentiment" or "images".
             model: an embedded model's name, a folder, or a hub id.
-            name: under which requests find it; None: by `name_of`.
+            name: the name in requests; None: from `name_of`.
 
         Raises:
-            RequestRejected: an unknown kind, or a name that is taken.
+            RequestRejected: an unknown kind, or the name is taken.
         """
         backend = self._models(kind).add(name or name_of(model), model)
         if self._thread.ident is not None:  # before that, `start` warms it up with the others
@@ -93,7 +94,7 @@ class Backends:
         return backend
 
     def remove(self, kind: str, name: str) -> None:
-        """Stop serving a model and free its memory; requests that it was serving are told.
+        """Stop serving a model and free its memory; its running requests get an error.
 
         Raises:
             RequestRejected: an unknown kind or name, or the only model of its kind.
@@ -104,7 +105,7 @@ class Backends:
         collect_removed()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the first models are ready or failed, at most `timeout` seconds; whether that is so."""
+        """Block until the settings' models are ready or failed, at most `timeout` seconds; returns whether they are."""
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -114,13 +115,15 @@ class Backends:
             backend.stop()
 
     def device(self) -> str:
-        """The devices in words, such as "4 x TPU v5 lite" or "CPU"; "starting" until the warm-up has them (the hosts of
-        a slice wait for each other), "none" where they can't be had."""
+        """The devices as text, such as "4 x TPU v5 lite" or "CPU".
+
+        "starting" until the warm-up has found them (the hosts of a slice wait for each other), "none" if that failed.
+        """
         if self._thread.is_alive() and not self._prepared.is_set():
             return "starting"
         try:
             prepare(self.settings.cache_dir)
-        except Exception:  # the backends say why
+        except Exception:  # the backends report the reason
             return "none"
         import jax  # after prepare(): the first look at the devices starts jax
 
@@ -139,31 +142,31 @@ class Backends:
             prepare(self.settings.cache_dir)
             self._prepared.set()
             self._check_budget()
-        except Exception as error:  # such as jax's cache in a bucket: nothing can be served
+        except Exception as error:  # for example jax's cache in a bucket: nothing can be served
             for backend in self.all:
                 backend.refuse(in_words(error))
             return
         threads = []
         for backend in self.all:
             if backend.state != "failed":
-                has_turn = threading.Event()
+                started = threading.Event()
                 name = f"warm-up-{backend.kind}"
-                threads.append(threading.Thread(target=backend.warm_up, args=(has_turn.set,), name=name, daemon=True))
+                threads.append(threading.Thread(target=backend.warm_up, args=(started.set,), name=name, daemon=True))
                 threads[-1].start()
-                has_turn.wait()  # the next one gets in line behind it
+                started.wait()  # so that the next one queues after it
         for thread in threads:
             thread.join()
         keep_compiled()
         freeze_objects()
 
     def _warm_up_later(self, backend: Backend[Any]) -> None:
-        """For a model that was added: after the settings' own, or at once where they are done."""
+        """Warm up an added model, after the settings' own."""
         self._thread.join()
         backend.warm_up()
         keep_compiled()
 
     def _check_budget(self) -> None:
-        """Refuse the models that don't fit this machine's accelerators together, before any is loaded."""
+        """Refuse models that do not fit this machine's accelerators together, before any is loaded."""
         import jax  # after prepare()
 
         from hfjax_app.runtime.mesh import accelerator_memory
@@ -188,6 +191,6 @@ class Backends:
 
 
 def name_of(model: str) -> str:
-    """A model's name for people: a hub id or an embedded model's name as it is, a folder by its last part."""
+    """A model's display name: a hub id or an embedded model's name unchanged, the last part of a folder."""
     path = Path(model)
     return path.resolve().name if path.is_absolute() or model.startswith((".", "~")) or path.is_dir() else model
