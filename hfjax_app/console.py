@@ -1,11 +1,14 @@
-"""The terminal of our commands: any text of ours, and of third parties nothing that their user can't act on."""
+"""The terminal output of the commands: any text can be written, and messages of libraries are silenced.
+
+Does not format output: `__main__.py` does.
+"""
 
 import os
 import sys
 import warnings
 
-# Public switches, read when each library is imported. TQDM_DISABLE silences bars that don't ask otherwise ("Loading
-# weights"); downloads from the hub do, and keep theirs.
+# Public switches, which each library reads at its import. TQDM_DISABLE hides bars that do not set `disable` ("Loading
+# weights"); downloads from the hub set it, and stay visible.
 _QUIET = {
     "TRANSFORMERS_VERBOSITY": "error",
     "DIFFUSERS_VERBOSITY": "error",
@@ -17,9 +20,9 @@ _QUIET = {
 
 
 def quiet() -> None:
-    """Turn third parties' warnings, notes and loading bars off in this process. Call it before they are imported.
+    """Silence warnings, notes and progress bars of libraries in this process. Call it before their import.
 
-    What the environment already sets stays; `python -W default` brings Python's warnings back.
+    Variables that the environment sets are kept; `python -W default` shows Python's warnings.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -28,7 +31,7 @@ def quiet() -> None:
 
 
 def write_anything() -> None:
-    """Let output that the terminal's encoding can't say be written by its numbers, and closed streams swallow it."""
+    """Escape characters that the terminal's encoding lacks, and discard output to closed streams."""
     for name in ("stdout", "stderr"):
         if (stream := getattr(sys, name)) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open as long as the process)

@@ -1,8 +1,11 @@
-"""The errors that reach a user. Each message is one line, names the value and the limit, and says what to do."""
+"""The errors that reach a user. Each message is one line, names the value and the limit, and says what to do.
+
+Does not cover how Gradio or a command shows them.
+"""
 
 import re
 
-# Of a path that begins at the root, or at home, all but the last part. No address: there is a colon or a letter before.
+# A path from the root or from home, without its last part. In a URL a colon or a letter precedes the slash.
 _FOLDERS = re.compile(r"(?<![\w.:/~])~?/(?:[^/\s'\"]+/)*(?=[^/\s'\"])")
 
 
@@ -11,34 +14,34 @@ class HfjaxError(Exception):
 
 
 class RequestRejected(HfjaxError):
-    """The user's fault: the request was refused before anything was computed."""
+    """The request is wrong; it was refused before any computation."""
 
 
 class ModelUnavailable(HfjaxError):
-    """A model can't be loaded or can't run: which one, why, and what would help."""
+    """A model can't be loaded or can't run; the message names the model, the reason and the remedy."""
 
 
 class EngineStopped(HfjaxError):
-    """The engine is not running (any more); the cause, where there is one, is chained."""
+    """The engine is not running; the cause, if there is one, is chained."""
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line: the first one, with what follows a colon at its end."""
+    """An error's message in one line: its first line, and the next one after a line that ends with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    said = lines[0]
+    message = lines[0]
     for line in lines[1:]:
-        if not said.endswith(":"):
+        if not message.endswith(":"):
             break
-        said = f"{said} {line}"
-    return said
+        message = f"{message} {line}"
+    return message
 
 
 def without_folders(message: str) -> str:
-    """A message for people who use the app and don't run it: of each path on this machine its last part alone."""
+    """A message for visitors: each path on this machine is reduced to its last part."""
     return _FOLDERS.sub("", message)
 
 
 def kind_and_line(error: BaseException) -> str:
-    """The kind of an error and what it says, in one line."""
-    kind, said = type(error).__name__, first_line(error)
-    return kind if said == kind else f"{kind}: {said}"
+    """The class of an error and its message, in one line."""
+    kind, message = type(error).__name__, first_line(error)
+    return kind if message == kind else f"{kind}: {message}"

@@ -1,6 +1,6 @@
-"""A package's public names, each imported from its module when it is first asked for (PEP 562).
+"""Public names of a package that are imported from their modules at first use (PEP 562).
 
-jax, torch and diffusers take seconds to import; who only wants a request checked does not wait for them.
+jax, torch and diffusers take seconds to import, and code that only checks a request does not need them.
 """
 
 import importlib
@@ -13,8 +13,8 @@ def on_demand(package: str, homes: Mapping[str, tuple[str, ...]]) -> Callable[[s
 
     Args:
         package: its full name.
-        homes: its modules, each with the names that are public. No module may be called as a name is: importing it
-            would put the module in the name's place.
+        homes: its modules, each with its public names. No module may have the name of a public name: its import would
+            replace the name.
     """
     modules = {name: module for module, names in homes.items() for name in names}
 

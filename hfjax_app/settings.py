@@ -13,19 +13,19 @@ PREFIX = "HFJAX_"
 
 
 def _default_host() -> str:
-    """This machine only; in a Hugging Face Space every interface, because it is reached from outside its container."""
+    """This machine only; in a Hugging Face Space all interfaces, because requests come from outside its container."""
     return "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1"
 
 
 class Settings(BaseSettings):
-    """What a deployment can choose. Model fields take an embedded model's name, a folder, or a hub id."""
+    """The options of a deployment. A model is an embedded model's name, a folder, or a hub id."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="forbid")
 
     host: str = Field(
         default_factory=_default_host,
         min_length=1,
-        description="address to listen on; 0.0.0.0, the default in a Space: every one",
+        description="address to listen on; 0.0.0.0, the default in a Space, means all interfaces",
     )
     port: int = Field(7860, ge=1, le=65535, description="port to listen on")
     chat_model: str = Field("chat-gemma", min_length=1, description="causal language model of the chat tab")
@@ -34,28 +34,28 @@ class Settings(BaseSettings):
     image_sizes: str = Field(
         "",
         pattern=r"^(\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*)?$",
-        description="more sizes to compile before anyone is served, such as 512x768,768x512",
+        description="more sizes to compile before the first request, such as 512x768,768x512",
     )
     slots: int = Field(4, ge=1, le=256, description="conversations that are answered at the same time")
-    context: int = Field(512, ge=64, le=1 << 20, description="tokens of a conversation that the model sees")
+    context: int = Field(512, ge=64, le=1 << 20, description="tokens of a conversation that the model can read")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="what the chat and image models compute in; auto: bfloat16 on TPU and GPU, on CPU float32, with "
-        "the weights of a chat model that are bfloat16 left so in memory",
+        description="dtype of the chat and image models; auto: bfloat16 on TPU and GPU, float32 on CPU, where bfloat16 "
+        "weights of a chat model stay bfloat16 in memory",
     )
     quantize: Literal["none", "int8"] = Field(
-        "none", description="int8: the chat model's linear layers in 8 bits, half of bfloat16's bytes"
+        "none", description="int8: 8-bit weights in the chat model's linear layers, half of bfloat16's bytes"
     )
     speculation: Literal["auto", "always", "never"] = Field(
         "auto",
-        description="tokens drafted from the conversation for a lone reader; auto: where that is faster",
+        description="drafts of tokens from the conversation while a single answer is decoded; auto: where it is faster",
     )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
     @field_validator("cache_dir", mode="before")
     @classmethod
     def _a_folder(cls, value: object) -> object:
-        """Empty is unset; and a bucket would become a folder of its name here."""
+        """An empty value means unset. A bucket is refused: it would become a local folder of that name."""
         if "://" in str(value):
             raise ValueError("compiled programs are kept in a folder of this machine")
         return value or None
@@ -68,10 +68,10 @@ class Settings(BaseSettings):
 
 
 def load_settings(**flags: Any) -> Settings:
-    """Settings from the environment and flags, whose values are checked here; those that are None are not given.
+    """Settings from the environment and from flags; a flag that is None is not set.
 
     Raises:
-        RequestRejected: naming the option, its value and its limit; also for an HFJAX_* variable that does not exist.
+        RequestRejected: names the option, its value and its limit; also for an unknown HFJAX_* variable.
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known)
