@@ -1,1 +1,1 @@
-"""Side by side with what a user would pick instead. The last line of each one's output is JSON."""
+"""Comparisons with the alternatives that a user has. The last line of each benchmark's output is JSON."""

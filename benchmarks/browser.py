@@ -1,9 +1,9 @@
-"""What visitors see of the engine's speed: answers in Chromium pages against the same answers taken from the engine.
+"""The speed that visitors see: answers in Chromium pages, compared with the same answers from the engine.
 
 `python -m benchmarks.browser` makes a Llama of SmolLM2-135M's shape with random weights and the embedded tokenizer's
-vocabulary, serves it with app.py and asks it in one page, then in eight at once. In turns with that, the engine answers
-as many prompts of the same length in this process. A page's time is that from Enter to the frame that shows the
-last token and its note. Chromium shares the processor. The last line of output is JSON.
+vocabulary, serves it with app.py, and sends prompts from one page, then from eight pages at once. In turns with that,
+the engine answers as many prompts of the same length in this process. The time of a page is from Enter to the frame
+that shows the last token and its note. Chromium shares the processor. The last line of output is JSON.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from hfjax_app.embedded import resolve  # noqa: E402
 from tests.studio.conftest import CHROMIUM, FLAGS, end, start  # noqa: E402
 
 NEW_TOKENS, SLOTS, CONTEXT = 128, 8, 512
-WARM_S = 1800  # twelve programs for the first time, on a busy machine
+WARM_S = 1800  # to compile twelve programs on a busy machine
 
 
 def make_model(folder: Path, shape: str) -> None:
@@ -53,8 +53,8 @@ def prepare_page(page: Page, url: str) -> None:
     page.locator("#chat-settings").get_by_text("Settings").click()
 
 
-# The epoch's milliseconds of the next Enter, and of the frame after the one that has the end of its answer's note. A
-# page tells them itself: asking it again and again would find them up to half a second late and take its processor.
+# Resolves to the epoch milliseconds of the next Enter, and of the frame after the one with the end of the answer's
+# note. The page measures both: polling from outside would be up to half a second late and use the processor.
 WATCH = """end => {
   const now = () => performance.timeOrigin + performance.now()
   window.answered = new Promise(resolve => {
@@ -76,7 +76,7 @@ WATCH = """end => {
 
 
 def seen(pages: list[Page], text: str) -> float:
-    """Tokens a second of these pages together, each asked the same at once, in a conversation of its own."""
+    """Tokens per second of these pages together; all send the same message at once, each in a new conversation."""
     notes = [page.locator("#conversation small.note") for page in pages]
     for page, note in zip(pages, notes, strict=True):
         if note.count():
@@ -113,7 +113,7 @@ def main() -> None:
                 for page in pages:
                     prepare_page(page, studio.url)
                 for round_ in range(arguments.rounds + 1):
-                    text = f"Tell me story number {round_} of {users}."  # another one, so that nothing is reused
+                    text = f"Tell me story number {round_} of {users}."  # a new text, so that no prefix is reused
                     prompt = ChatFormat(chat.tokenizer).encode([{"role": "user", "content": text}])
                     measured = (
                         seen(pages, text),

@@ -1,4 +1,4 @@
-"""The picture of a chat benchmark's results."""
+"""A chart of a chat benchmark's results."""
 
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ OURS, OTHERS = "#0f766e", "#9ca3af"
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
-    """One panel for each number of users and one for the first token; our bars stand out.
+    """One panel for each number of users and one for the first token; the bars of this app have their own colour.
 
     Args:
-        report: what `benchmarks.chat` prints.
+        report: the report that `benchmarks.chat` prints.
         path: a PNG file, overwritten.
     """
     panels = [(f"{users} user{'s' * (users > 1)}: tokens/s", rates) for users, rates in report["tokens_per_s"].items()]

@@ -1,13 +1,13 @@
-"""Tokens a second and time to the first token, against what a user would pick instead, on the same random weights.
+"""Tokens per second and time to the first token, compared with the alternatives, on the same random weights.
 
 `python -m benchmarks.chat` measures a Llama of SmolLM2-135M's shape, greedy, prompts of 64 tokens: one, four and eight
-users at once, then the first token of a 512-token prompt, then what drafts from the conversation gain and cost, then
-how cost grows with users and with what has been said. Contenders take turns in every round and medians count. Against
-the others our engine never drafts, because random weights soon repeat themselves. It gets a checkpoint in bfloat16: by
-default it keeps most weights so and computes in float32; it can hold them in float32, or in int8. A contender's share
-of the floor is what it reads of its weights a second, over what the memory gives to a plain sum. Writes
-benchmarks/results/chat-SHAPE.json and .png; the last line of output is the same JSON. llama.cpp takes part after `make
-bench-peers`.
+users at once, then the first token of a 512-token prompt, then the gain and cost of drafts, then how the time grows
+with the number of users and the length of a conversation. Contenders take turns in every round, and medians count. In
+the comparison our engine does not draft, because random weights soon repeat themselves. It loads a checkpoint in
+bfloat16: by default it keeps most weights in bfloat16 and computes in float32; it can also hold them in float32 or
+int8. A contender's share of the floor is the bytes of its weights that it reads per second, divided by the memory
+bandwidth of a plain sum. Writes benchmarks/results/chat-SHAPE.json and .png; the last line of output is the same JSON.
+llama.cpp takes part after `make bench-peers`.
 """
 
 import argparse
@@ -39,20 +39,20 @@ from hfjax_app.chat.memory import estimate_memory  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
-CONTEXT = 768  # room for 512 tokens and some
+CONTEXT = 768  # enough for a prompt of 512 tokens and an answer
 PROMPT, LONG_PROMPT = 64, 512
-SETTLE_S = 0.5  # before each run: the threads of who ran before go on looking for work for a while
+SETTLE_S = 0.5  # before each run: the threads of the previous contender spin for a while
 FLOAT32 = "hfjax float32"
 OURS = {"hfjax bfloat16 weights": {}, FLOAT32: {"dtype": "float32"}, "hfjax int8": {"quantize": "int8"}}
 
 
 def prompts_of(users: int, length: int, seed: int) -> list[list[int]]:
-    """Random ids; another seed every round, so that nobody answers from a cache of earlier prompts."""
+    """Random ids, with a new seed every round, so that no contender answers from a cache of earlier prompts."""
     return np.random.default_rng(seed).integers(0, 512, (users, length)).tolist()
 
 
 def engine_of(model: torch.nn.Module, name: str, *, speculation: str = "never", **options: Any) -> Engine:
-    """As a user gets it, from a checkpoint in bfloat16."""
+    """The engine as a user gets it, from a checkpoint in bfloat16."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
@@ -64,7 +64,7 @@ def engine_of(model: torch.nn.Module, name: str, *, speculation: str = "never", 
 
 
 def contenders_of(arguments: argparse.Namespace, crowds: tuple[int, ...]) -> list[Contender]:
-    """Who takes part. The plain port comes first, before our engine changes torchax."""
+    """The contenders. The plain port is the first one, made before our engine changes torchax."""
     shape, threads, users = arguments.shape, torch.get_num_threads(), max(crowds)
     full = random_model(shape, torch.float32, 8192)
     half = random_model(shape, torch.float32, 8192).to(torch.bfloat16)
@@ -97,7 +97,7 @@ def measure(
     rounds: int,
     read: Callable[[int, Run], float],
 ) -> dict[str, float]:
-    """The median of `read(users, seconds)` of each contender over rounds, in which they take turns, after a warm-up."""
+    """The median of `read(users, run)` of each contender over rounds after a warm-up; contenders take turns."""
     tokens: dict[str, list[list[int]]] = {}
     taken: dict[str, list[float]] = {contender.name: [] for contender in contenders}
     for round_ in range(rounds + 1):
@@ -109,7 +109,7 @@ def measure(
                 taken[contender.name].append(read(users, run))
             else:
                 tokens[contender.name] = run.tokens
-    for name, made in tokens.items():  # rounding may part two answers, a wrong model parts them at once
+    for name, made in tokens.items():  # rounding can change an answer at some token, a wrong model at the first ones
         same = np.mean(np.array(made) == np.array(tokens["transformers float32"]))
         if same < 1:
             print(f"note: {same:.0%} of {name}'s tokens are those of transformers in float32")
@@ -117,7 +117,7 @@ def measure(
 
 
 def growth(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Our engine alone: more users; a longer conversation; a follow-up against a new conversation of its length."""
+    """Our engine only: more users; a longer conversation; a follow-up compared with a new conversation."""
     result: dict[str, Any] = {"users": {}, "conversation": {}}
     many = engine_of(model, "32 slots", slots=32, context=256)
     result["bytes_per_slot_and_token"] = cache_bytes(many) // (32 * 256)
@@ -148,8 +148,11 @@ def growth(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, A
 
 
 def drafts(model: torch.nn.Module, new_tokens: int, rounds: int) -> dict[str, Any]:
-    """One user with drafts from the conversation, without, and as the engine decides: where a text repeats itself (a
-    greedy answer of random weights soon does) and where it does not (tokens drawn at random)."""
+    """One user with drafts from the conversation, without drafts, and with the engine's own choice.
+
+    Measured on a text that repeats itself (a greedy answer of random weights soon does) and on one that does not
+    (sampled tokens).
+    """
     options = {"slots": 1, "context": CONTEXT}
     engines = {mode: engine_of(model, mode, speculation=mode, **options) for mode in SPECULATION}
     result: dict[str, Any] = {}
@@ -169,7 +172,7 @@ def drafts(model: torch.nn.Module, new_tokens: int, rounds: int) -> dict[str, An
                     counts[mode][0] += contender.drafted
                     counts[mode][1] += contender.accepted
             if len(answers) > 1:
-                print("note: rounding has parted two answers")
+                print("note: two answers differ by rounding")
         result[text] = {
             mode: {
                 "tokens_per_s": statistics.median(rates[mode]),
@@ -191,7 +194,7 @@ def cache_bytes(contender: Engine) -> int:
 
 
 def ratios(rates: dict[str, float], better_when_higher: bool) -> dict[str, dict[str, float]]:
-    """For each kind of weights, how many times better this engine is than each of the others."""
+    """For each kind of weights, the ratio of this engine's result to that of each contender; over 1 is better."""
     others = {name: rate for name, rate in rates.items() if name not in OURS}
     return {
         kind: {name: rates[kind] / rate if better_when_higher else rate / rates[kind] for name, rate in others.items()}

@@ -1,7 +1,7 @@
 """Four ways to decode the same random weights greedily: this engine, transformers, a plain port to JAX, llama.cpp.
 
-Each contender answers some prompts at once and says when each step's tokens were there. All read the same weights;
-nothing stops at an end token.
+Each contender answers several prompts at once and measures the time to the first token and in all. All use the same
+weights; no answer stops at an end token.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "vocab_size": 49152,
         "tie_word_embeddings": True,
     },
-    "tiny": {  # to try the benchmark itself
+    "tiny": {  # for trying the benchmark itself
         "hidden_size": 64,
         "intermediate_size": 128,
         "num_hidden_layers": 2,
@@ -59,7 +59,7 @@ Prompts = Sequence[Sequence[int]]
 def random_model(shape: str, dtype: torch.dtype, context: int) -> LlamaForCausalLM:
     """A Llama of that shape with the random weights of seed 0 and no end token.
 
-    They are bfloat16 numbers, as those of nearly all checkpoints are, whatever `dtype` they are given in.
+    The weights are bfloat16 numbers, as in nearly all checkpoints, converted to `dtype`.
     """
     special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0}
     config = LlamaConfig(**SHAPES[shape], max_position_embeddings=context, rms_norm_eps=1e-5, **special)
@@ -69,7 +69,7 @@ def random_model(shape: str, dtype: torch.dtype, context: int) -> LlamaForCausal
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Seconds to the first token of all prompts, seconds in all, and the new tokens of each prompt."""
+    """Seconds until all prompts have their first token, seconds in all, and the new tokens of each prompt."""
 
     first_s: float
     seconds: float
@@ -81,7 +81,7 @@ class Contender(Protocol):
     weight_bytes: int
 
     def run(self, prompts: Prompts, new_tokens: int) -> Run:
-        """Answer all prompts at once with so many tokens each."""
+        """Answer all prompts at once with `new_tokens` tokens each."""
 
 
 class Engine:
@@ -112,11 +112,11 @@ class Transformers:
         self._options: dict[str, Any] = {}
         if compiled:
             compile_config = CompileConfig(fullgraph=False, mode="default")
-            compile_config._compile_all_devices = True  # generate would leave it out on a CPU
+            compile_config._compile_all_devices = True  # generate does not compile on a CPU by default
             self._options = {"cache_implementation": "static", "compile_config": compile_config}
 
     def run(self, prompts: Prompts, new_tokens: int) -> Run:
-        """The time to the first token is that of an answer of one token: `generate` has no public stream of batches."""
+        """The first token's time is that of a whole answer, measured with one token: `generate` streams no batches."""
         started = time.perf_counter()
         ids = torch.tensor(prompts)
         with torch.inference_mode():
@@ -133,7 +133,7 @@ class Transformers:
 
 
 class PlainPort:
-    """The model through torchax as tutorials do it: transformers' StaticCache, a jitted step, each token fetched.
+    """The model through torchax as in tutorials: transformers' StaticCache, a jitted step, every token fetched.
 
     Make it before anything installs this app's own lowerings in torchax.
     """
@@ -209,7 +209,7 @@ class LlamaCpp:
         self._batch = llama_cpp.llama_batch_init(2048, 0, users)
 
     def _decode(self, tokens: list[tuple[int, int, int, bool]]) -> None:
-        """tokens: (id, position, user, whether its logits are wanted)."""
+        """tokens: (id, position, user, whether its logits are needed)."""
         batch = self._batch
         batch.n_tokens = len(tokens)
         for at, (token, position, user, wanted) in enumerate(tokens):

@@ -1,4 +1,4 @@
-"""A Llama's weights as a GGUF file, so that llama.cpp computes the same model."""
+"""A Llama's weights as a GGUF file, so that llama.cpp runs the same model."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ _TYPES = {
 
 
 def write(model: LlamaForCausalLM, path: Path, precision: str) -> Path:
-    """Write matrices in F32, BF16 or Q8_0 and vectors in F32; a file that is there already is kept."""
+    """Write matrices in F32, BF16 or Q8_0 and vectors in F32; an existing file is kept."""
     if path.exists():
         return path
     config = model.config
@@ -66,7 +66,7 @@ def _name(name: str) -> str:
 
 
 def _rotated(name: str, tensor: torch.Tensor, model: LlamaForCausalLM) -> torch.Tensor:
-    """llama.cpp rotates neighbouring pairs of a head, transformers its two halves: rows change places."""
+    """The rows in llama.cpp's order: it rotates neighbouring pairs of a head, transformers the two halves."""
     for projection, heads in (
         ("q_proj", model.config.num_attention_heads),
         ("k_proj", model.config.num_key_value_heads),

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, and how fast its memory can be read: the floor of decoding."""
+"""The hardware of a benchmark, and its memory bandwidth: the floor of decoding."""
 
 import os
 import platform
@@ -15,8 +15,10 @@ GIB = 2**30
 
 
 def let_torch_compile() -> None:
-    """Call it where torch.compile takes part: torchax makes itself known as torch's accelerator, and torch.compile
-    then asks that for a stream, which it has not. torch's contenders run on the CPU."""
+    """Make torch.compile work beside torchax; torch's contenders run on the CPU.
+
+    torchax registers as torch's accelerator, and torch.compile then requests a stream from it, which it lacks.
+    """
     torch.accelerator.is_available = lambda: False
 
 
@@ -37,9 +39,9 @@ def describe() -> dict[str, object]:
 
 
 class MemoryFloor:
-    """Reads 1 GiB with as many threads as there are cores; nothing that decodes from memory can read faster.
+    """Reads 1 GiB with one thread per core; decoding can't read memory faster.
 
-    The sum of 64-bit integers is the cheapest thing that touches every byte.
+    The sum of 64-bit integers is the cheapest operation that reads every byte.
     """
 
     def __init__(self, threads: int | None = None):

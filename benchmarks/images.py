@@ -1,9 +1,9 @@
-"""Seconds for an image against diffusers on torch, eager and under torch.compile: the same pipeline, 20 steps.
+"""Seconds per image, compared with diffusers on torch, eager and with torch.compile: the same pipeline, 20 steps.
 
 `python -m benchmarks.images` measures the embedded pipeline and a UNet of Stable Diffusion 1.5's shape with fewer
 channels (random weights, 256x256 pixels), one picture and four at a time. All contenders are warm, take turns in every
 round, and the median counts; a ratio over 1 means that this app is faster. torch draws four pictures as one batch.
-Processor time is given as well, because it means something on a busy machine too.
+Processor time is reported as well, because it is comparable on a busy machine too.
 """
 
 import argparse
@@ -46,7 +46,7 @@ CONTENDERS = (OURS, "torch eager", "torch.compile")
 
 
 def reduced_stable_diffusion() -> StableDiffusionPipeline:
-    """Stable Diffusion 1.5's UNet and autoencoder level by level, a fifth of its channels, latents of 32x32."""
+    """The levels of Stable Diffusion 1.5's UNet and autoencoder with a fifth of the channels, and latents of 32x32."""
     torch.manual_seed(0)
     letters = "abcdefghijklmnopqrstuvwxyz"
     pieces = ["<|startoftext|>", "<|endoftext|>", *letters, *(letter + "</w>" for letter in letters)]
@@ -90,7 +90,7 @@ def reduced_stable_diffusion() -> StableDiffusionPipeline:
 
 
 def compiled(pipeline: DiffusionPipeline) -> DiffusionPipeline:
-    """A copy of the pipeline with its two expensive networks under torch.compile, as diffusers documents it."""
+    """A copy of the pipeline with torch.compile on its two expensive networks, as diffusers documents it."""
     changed = copy.deepcopy(pipeline)
     changed.unet = torch.compile(changed.unet)
     changed.vae.decode = torch.compile(changed.vae.decode)
@@ -98,7 +98,7 @@ def compiled(pipeline: DiffusionPipeline) -> DiffusionPipeline:
 
 
 def contenders(pipeline: DiffusionPipeline, images: int, names: list[str]) -> dict[str, Callable[[], Any]]:
-    """A function for each of the named ones that draws `images` pictures."""
+    """A function for each named contender that draws `images` pictures."""
     generator = ImageGenerator(pipeline)
     options = {"num_inference_steps": STEPS, "guidance_scale": GUIDANCE, "num_images_per_prompt": images}
 
@@ -117,7 +117,7 @@ def contenders(pipeline: DiffusionPipeline, images: int, names: list[str]) -> di
 
 
 def measure(runs: dict[str, Callable[[], Any]], rounds: int, label: str) -> dict[str, tuple[float, float]]:
-    """Median seconds, and median seconds of processor time, of each, taking turns."""
+    """Median seconds and median processor seconds of each contender; they take turns."""
     seen: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
     for turn in tqdm(range(rounds + 1), label):
         for name, run in runs.items():

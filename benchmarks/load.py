@@ -1,11 +1,12 @@
-"""Seconds and peak memory to load a checkpoint: this loader against from_pretrained and torchax's .to("jax").
+"""Seconds and peak memory to load a checkpoint: this loader compared with from_pretrained and torchax's .to("jax").
 
 `python -m benchmarks.load` writes a checkpoint of Llama-3.2-1B's shape (random bfloat16 weights, several safetensors
-files, which stay in the page cache) and loads it in turns, each time in a process of its own that has loaded a tiny one
-before: to bfloat16; to float32; and for computing in float32 as the app does on a CPU, with linear layers and embedding
-left in bfloat16, against all in float32. A load ends when every page of every array has been read.
-Memory is the process's own (RssAnon, sampled from outside): pages of mapped files are the page cache's. On a CPU the
-loaded arrays are part of it, so the peak is also given less their bytes. The last line of output is JSON.
+files, which stay in the page cache). The contenders load it in turns, each time in a new process that has loaded a tiny
+checkpoint before: to bfloat16; to float32; and for float32 arithmetic as in the app on a CPU, with linear layers and
+embedding in bfloat16, compared with all weights in float32. A load ends when every page of every array has been read.
+Memory is the process's anonymous memory (RssAnon, sampled from outside): pages of mapped files belong to the page
+cache. On a CPU it includes the loaded arrays, so the peak without them is reported as well. The last line of output is
+JSON.
 """
 
 import argparse
@@ -30,9 +31,9 @@ from benchmarks.hardware import GIB, describe
 from benchmarks.shapes import LLAMA_3_2_1B
 
 OURS, THEIRS = "hfjax_app", "from_pretrained"
-# What a model computes in, and whether our loader leaves weights in bfloat16.
+# The dtype that a model computes in, and whether our loader leaves weights in bfloat16.
 KINDS = {"bfloat16": ("bfloat16", False), "float32": ("float32", False), "kept": ("float32", True)}
-# "tiny" to try the benchmark itself.
+# "tiny" is for trying the benchmark itself.
 SHAPES = {
     "llama-3.2-1b": LLAMA_3_2_1B,
     "tiny": {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "vocab_size": 4096},
@@ -52,7 +53,7 @@ def write_checkpoint(folder: Path, shape: str) -> int:
 
 
 def load(contender: str, folder: str, kind: str) -> list[Any]:
-    """The weights as JAX arrays, all of them there."""
+    """The weights as JAX arrays, completely loaded."""
     import jax
     import numpy as np
 
@@ -69,14 +70,14 @@ def load(contender: str, folder: str, kind: str) -> list[Any]:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to("jax")
         arrays = [tensor.jax() for tensor in (*model.parameters(), *model.buffers())]
     jax.block_until_ready(arrays)
-    if jax.default_backend() == "cpu":  # an array may be a view of a file that nobody has read yet
+    if jax.default_backend() == "cpu":  # an array may be a view of a file whose pages are not read yet
         for array in arrays:
             np.asarray(array).reshape(-1).view(np.uint8)[::PAGE].max()
     return arrays
 
 
 def child(contender: str, folder: str, kind: str) -> None:
-    """Loads the tiny checkpoint, then the other when a line comes in, and holds its arrays until the next line."""
+    """Loads the tiny checkpoint, then the other one after a line on stdin, and holds its arrays until the next line."""
     if contender == OURS:
         from hfjax_app.runtime.process import prepare
 
@@ -98,7 +99,7 @@ def child(contender: str, folder: str, kind: str) -> None:
 
 
 class Peak:
-    """The most of its own memory, in bytes, that a process has while the block runs, beyond what it began with."""
+    """The peak of a process's anonymous memory while the block runs, in bytes above its start."""
 
     def __init__(self, process: int):
         self._status = Path(f"/proc/{process}/status")
@@ -125,7 +126,7 @@ class Peak:
 
 
 def measure(contender: str, folder: Path, kind: str) -> dict[str, float]:
-    """Loads in a process of its own: seconds, bytes of the arrays, of the peak, and of that less the arrays."""
+    """Loads in a new process: seconds, bytes of the arrays, the peak, and the peak without the arrays."""
     command = [sys.executable, "-m", "benchmarks.load", "--child", contender, str(folder), kind]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.PIPE, text=True) as process:

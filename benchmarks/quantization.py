@@ -1,8 +1,8 @@
-"""What int8 weights cost the embedded chat models: perplexity and right answers against float32, and their bytes.
+"""The cost of int8 weights for the embedded chat models: perplexity and right answers compared with float32, and bytes.
 
-`python -m benchmarks.quantization` takes the perplexity of what the assistant says in conversations that the training's
-generator makes from a seed that no training used, and the share of held-out conversations that are right, greedy. The
-last line of output is JSON.
+`python -m benchmarks.quantization` measures the perplexity of the assistant's messages in conversations that the
+training's generator makes from a seed that training did not use, and the share of held-out conversations with right
+greedy answers. The last line of output is JSON.
 """
 
 import argparse
@@ -35,11 +35,11 @@ Rows = list[tuple[list[int], list[int]]]
 
 
 def perplexity(engine: ChatEngine, rows: Rows) -> tuple[float, int]:
-    """exp of the mean negative log-likelihood of all labelled tokens, and how many there are.
+    """exp of the mean negative log-likelihood of all labelled tokens, and their number.
 
     Args:
-        engine: it need not have been started.
-        rows: ids and labels of each conversation, TOKENS at most.
+        engine: started or not.
+        rows: ids and labels of each conversation, at most TOKENS.
     """
     decoder = engine.runner.decoder.resized(context=TOKENS, chunk=TOKENS)
 

@@ -1,10 +1,10 @@
-"""Texts a second against transformers' text-classification pipeline on torch, eager and under torch.compile.
+"""Texts per second, compared with transformers' text-classification pipeline on torch, eager and with torch.compile.
 
-`python -m benchmarks.sentiment` judges the same mixed texts (3 to 300 words, short ones more frequent) one, 32 and 256
-at a time, and one text of 512 tokens. The pipeline runs with the batch size of the case and with its default, one text
-at a time; its faster way counts. All contenders are warm, take turns in every round, and the median counts; a ratio
-over 1 means that this app is faster. Processor time is there too, for machines that have other work. Last come the
-seconds that "Why?" takes for each sentence of the held-out set.
+`python -m benchmarks.sentiment` classifies the same mixed texts (3 to 300 words, short ones more frequent) one, 32 and
+256 at a time, and one text of 512 tokens. The pipeline runs with the batch size of the case and with its default, one
+text at a time; the faster one counts. All contenders are warm, take turns in every round, and the median counts; a
+ratio over 1 means that this app is faster. Processor time is reported as well, for busy machines. The last figure is
+the seconds that "Why?" takes for each sentence of the held-out set.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def torch_contenders(source: str, batch: int, compiled: bool) -> list[Contender]
 
 
 def seconds(contender: Contender, texts: list[str], batch: int) -> tuple[float, float]:
-    """By the clock, and of processor time."""
+    """Wall-clock seconds and processor seconds."""
     started = time.perf_counter(), time.process_time()
     for at in range(0, len(texts), batch):
         contender(texts[at : at + batch])
@@ -68,13 +68,13 @@ def seconds(contender: Contender, texts: list[str], batch: int) -> tuple[float, 
 def measure(
     contenders: dict[str, list[Contender]], texts: list[str], batch: int, rounds: int
 ) -> dict[str, dict[str, float]]:
-    """Each contender's fastest way: the medians of rounds in which all take turns.
+    """The fastest variant of each contender: the medians of rounds in which all take turns.
 
     Returns:
-        texts_per_s by the clock, and cpu_ms: processor time for a text, which says more where a machine is shared.
+        texts_per_s by the clock, and cpu_ms: processor time per text, which is the better figure on a shared machine.
     """
     ways = {(name, at): way for name, list_of_ways in contenders.items() for at, way in enumerate(list_of_ways)}
-    for way in ways.values():  # every shape has been seen before the clock starts
+    for way in ways.values():  # compile every shape before the measurement
         seconds(way, texts, batch)
     taken: dict[tuple[str, int], list[tuple[float, float]]] = {key: [] for key in ways}
     for _ in range(rounds):
@@ -103,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="sentiment", help="an embedded model's name, a folder or a hub id")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--texts", type=int, default=256, help="how many texts each case judges in a round, at most")
+    parser.add_argument("--texts", type=int, default=256, help="the most texts that each case classifies in a round")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     arguments = parser.parse_args()
     let_torch_compile()

@@ -1,4 +1,4 @@
-"""Shapes of published models that several benchmarks take. Imports nothing, so that each can set up jax first."""
+"""Shapes of published models for several benchmarks. Imports nothing, so that each benchmark can set up jax first."""
 
 LLAMA_3_2_1B = {
     "hidden_size": 2048,

@@ -1,4 +1,4 @@
-"""What splitting a chat model over 1, 2, 4 and 8 devices costs and saves for a token, read off the compiled programs.
+"""The cost and gain per token of a chat model on 1, 2, 4 and 8 devices, read from the compiled programs.
 
 `python -m benchmarks.tensor_parallel` compiles the decode program of a Llama from shapes alone, for simulated CPU
 devices, and counts the collectives of a step, the bytes of their results on each device, and of the weights there.
@@ -31,7 +31,7 @@ from hfjax_app.runtime.mesh import mesh_of  # noqa: E402
 from hfjax_app.runtime.programs import Programs  # noqa: E402
 
 DEVICES = (1, 2, 4, 8)
-# "tiny" to try the benchmark itself.
+# "tiny" is for trying the benchmark itself.
 SHAPES = {
     "llama-3.2-1b": LLAMA_3_2_1B,
     "tiny": {
@@ -50,7 +50,7 @@ _ARRAY = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
 
 
 def collectives(text: str) -> tuple[Counter[str], Counter[str]]:
-    """How many of each kind a compiled program has, and the bytes of their results on one device."""
+    """The number of collectives of each kind in a compiled program, and the bytes of their results on one device."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     for result, kind in _COLLECTIVE.findall(text):
@@ -61,7 +61,7 @@ def collectives(text: str) -> tuple[Counter[str], Counter[str]]:
 
 
 def measure(config: LlamaConfig, devices: int, slots: int, context: int) -> dict[str, Any]:
-    """The decode program of all slots over so many devices; layers are not a loop, so that each collective is seen."""
+    """The decode program of all slots on `devices` devices; layers are not a loop, so each collective is counted."""
     with torch.device("meta"):
         model = LlamaForCausalLM._from_config(config, dtype=torch.float32).eval()
     mesh = mesh_of(jax.devices()[:devices]) if devices > 1 else None
