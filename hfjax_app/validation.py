@@ -6,21 +6,21 @@ from hfjax_app.errors import RequestRejected
 
 
 def quoted(value: object) -> str:
-    """A value from outside for a message: short, whatever it is."""
+    """A value from outside as a short text for a message."""
     try:
         return reprlib.repr(value)
-    except ValueError:  # Python writes no longer ones
+    except ValueError:  # Python's limit for the conversion of integers
         return "a number of more than 4,300 digits"
 
 
 def checked_text(text: object, what: str, limit: int, *, may_be_blank: bool = False) -> str:
-    """The text itself, if it is one that a tokenizer can take.
+    """The text itself, if a tokenizer can read it.
 
     Args:
         text: what came from outside; anything at all.
         what: its name in messages, such as "prompt".
         limit: the most characters it may have.
-        may_be_blank: whether nothing but white space will do.
+        may_be_blank: whether white space only is allowed.
 
     Raises:
         RequestRejected: not a str, blank, too long, a NUL character, or half a surrogate pair.
