@@ -1,4 +1,4 @@
-"""What every test runs under: the CPU, no hub, and a cache of compiled programs of its own that runs share."""
+"""The environment of all tests: the CPU, no hub, and a separate cache of compiled programs that runs share."""
 
 import gc
 import os
@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-# Before jax and huggingface_hub are imported; subprocesses of the tests inherit it.
+# Before the import of jax and huggingface_hub; subprocesses of the tests inherit it.
 for name in [name for name in os.environ if name.startswith("HFJAX_")]:
     del os.environ[name]
 os.environ.pop("GLIBC_TUNABLES", None)  # make's pages of 2 MiB; tests count those of 4 KiB
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parent.parent / ".pytest_cache" / "programs")
-gc.set_threshold(50_000, 20, 100)  # as the commands do: most of what is made in these processes stays
+gc.set_threshold(50_000, 20, 100)  # as in the commands: most new objects stay
 os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported, so too late for the commands that tests run in-process
 
 
 @contextmanager
 def _compilations() -> Iterator[list[str]]:
-    """What jax asks its compiler for in this process, in any thread, while the block runs; cache hits count too."""
+    """The compilations of jax in this process, in all threads, while the block runs, including cache hits."""
     import jax
 
     seen: list[str] = []
@@ -41,8 +41,8 @@ def _compilations() -> Iterator[list[str]]:
         jax.monitoring.unregister_event_duration_listener(listen)
 
 
-# Two workers share the files. These take longest and come first, so that neither is left alone with one at the end.
-# backends/test_registry.py finds in the cache what the studio's server has put there.
+# Two workers share the files. These take longest and come first, so that both workers end at about the same time.
+# backends/test_registry.py finds the programs of the studio's server in the cache.
 _LONGEST = ("studio/", "planning/test_plan.py", "backends/", "embedded/", "chat/", "test_commands.py", "images/")
 _NICENESS = 10
 
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A file's tests are one worker's, and so are all of studio/, which share their servers."""
+    """One worker runs all tests of a file, and all files of studio/, which share their servers."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
@@ -71,15 +71,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What servers and browsers of studio/ need of the processor they get before the other worker's tests."""
+    """Servers and browsers of studio/ have priority over the other worker's tests."""
     if not _name(item).startswith("studio/"):
         os.nice(max(0, _NICENESS - os.nice(0)))
 
 
 @contextmanager
 def quickly_compiled() -> Iterator[None]:
-    """jax's own switch for tests: the same programs, from a compiler that takes a quarter less time and whose code is
-    slower. For the many small models that make a few tokens or one picture each, here and in subprocesses.
+    """jax's own switch for tests: the compiler takes a quarter less time and its code is slower.
+
+    For the many small models that make a few tokens or one picture each, here and in subprocesses.
     """
     import jax
 

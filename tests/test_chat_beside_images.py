@@ -1,7 +1,7 @@
-"""A chat on the device that also draws pictures: nothing of the chat waits for more than the step that is being made.
+"""A chat on a device that also draws pictures: a chat's call waits for at most one denoising step.
 
-No lock is shared. A device works through its queue in order, so a chat's call waits for what is in front of it there:
-one denoising step at most, however many visitors draw. And while that step is made, the engine's thread goes on.
+The two share no lock. A device runs its queue in order, so a chat's call waits for the calls before it: one denoising
+step at most, for any number of visitors that draw. The engine's thread continues during that step.
 """
 
 import threading
@@ -24,7 +24,7 @@ VISITORS = 2
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_quickly(quick_compiler: None) -> None:
-    """Here it is about what is computed, not how fast."""
+    """These tests check what is computed, not how fast."""
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +82,10 @@ def answer(engine: ChatEngine, tokens: int) -> list[int]:
 def test_one_step_at_most_is_in_front_of_a_chats_call(
     engine: ChatEngine, generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Steps that are begun and not done, counted at each of the chat's calls. Visitors whose steps were not made in
-    turns, or queued ahead, would be in front of it together."""
+    """Counts, at each of the chat's calls, the steps that are started and not done.
+
+    Without turns, or with steps queued ahead, the steps of all visitors would be before the call.
+    """
     steps: list[list[Any]] = []
     in_front: list[int] = []
     step = Denoiser.__call__
@@ -106,7 +108,7 @@ def test_one_step_at_most_is_in_front_of_a_chats_call(
     for name in ("prefill", "decode"):
         monkeypatch.setattr(ModelRunner, name, watched(getattr(ModelRunner, name)))
     with drawn(generator):
-        while len(steps) < 60 or in_front.count(1) < 20:  # calls that come while a step is made
+        while len(steps) < 60 or in_front.count(1) < 20:  # calls during a step
             assert len(answer(engine, 100)) == 100
             assert max(in_front) <= 1
 
@@ -114,7 +116,7 @@ def test_one_step_at_most_is_in_front_of_a_chats_call(
 def test_a_whole_answer_is_made_while_a_step_lasts(
     engine: ChatEngine, generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step ends only when the answer is there: an engine that waited for the pictures' turn would never give it."""
+    """The step ends only after the answer: an engine that waited for the pictures would never finish it."""
     begun: list[None] = []
     in_step, may_end = threading.Event(), threading.Event()
     step = Denoiser.__call__

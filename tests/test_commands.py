@@ -1,7 +1,7 @@
-"""The commands as a shell sees them: what goes to stdout, what to stderr, and the exit status.
+"""The commands in a shell: stdout, stderr, and the exit status.
 
-Most run in this process, where the models' libraries are loaded already; what only a process of its own shows (silence,
-pipes, Ctrl-C) has one.
+Most run in this process, where the models' libraries are loaded already; tests of silence, pipes and Ctrl-C start a new
+process.
 """
 
 import json
@@ -38,7 +38,7 @@ COMMAND = [sys.executable, "-m", "hfjax_app"]
 
 @pytest.fixture
 def no_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program less to compile in every `chat`."""
+    """One program less to compile in every `chat`."""
     monkeypatch.setenv("HFJAX_SPECULATION", "never")
 
 
@@ -69,7 +69,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
     def run(*arguments: object) -> tuple[int, str, str]:
         try:
             status = main([str(argument) for argument in arguments])
-        except SystemExit as ended:  # argparse's way
+        except SystemExit as ended:  # from argparse
             status = ended.code
         captured = capsys.readouterr()
         return status, captured.out, captured.err
@@ -131,7 +131,7 @@ def test_help_loads_no_model_library() -> None:
 
 
 def test_a_refusal_imports_nothing_that_computes(tmp_path: Path) -> None:
-    """Which takes seconds; refused is what the command's own arguments say."""
+    """Those imports take seconds, and this refusal depends on the command's arguments only."""
     requests = [["chat", ""], ["sentiment", ""], ["image", "", "--out", str(tmp_path / "x.png")]]
     script = (
         "import sys\nfrom hfjax_app.__main__ import main\n"
@@ -198,7 +198,7 @@ def test_a_seed_decides_the_answer(chat_folder: Path, run: Callable[..., tuple[i
 def test_chat_refuses_numbers_before_a_model_is_loaded(
     option: str, value: str, says: str, refused: Callable[..., str]
 ) -> None:
-    """The model does not exist: were it asked for first, the message would be about that."""
+    """The model does not exist: if it were loaded first, the message would be about that."""
     assert says in refused("chat", "Hello", "--model", "/no/such/model", option, value)
 
 
@@ -217,7 +217,7 @@ def test_chat_refuses_text_before_a_model_is_loaded(text: str, says: str, refuse
     assert says in refused("chat", text, "--model", "/no/such/model")
 
 
-def test_chat_refuses_what_only_the_model_can_judge(
+def test_chat_refuses_values_that_depend_on_the_model(
     chat_folder: Path, refused: Callable[..., str], compilations: Callable
 ) -> None:
     """Before anything is compiled."""
@@ -292,7 +292,7 @@ def test_image_writes_the_picture_and_names_its_seed(
 def test_image_waits_as_long_as_another_size_compiles(
     run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second word on what it waits for, after half a second, was taken for the first step: AttributeError."""
+    """The second waiting message, after half a second, was treated as the first step: AttributeError."""
 
     def generate(*args: Any, **options: Any) -> Iterator[Any]:
         for seconds in (3, 2, 1):
@@ -420,7 +420,7 @@ def endless(slow_model: Path) -> list[str]:
 
 
 def test_ctrl_c_ends_quietly(endless: list[str]) -> None:
-    """Also when the tests themselves were started in the background, where a shell has its children ignore Ctrl-C."""
+    """Also if the tests were started in the background, where a shell makes its children ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(endless, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -433,7 +433,7 @@ def test_ctrl_c_ends_quietly(endless: list[str]) -> None:
     assert (process.returncode, stderr) == (130, b"")
 
 
-def test_a_reader_that_leaves_ends_it_quietly(endless: list[str]) -> None:
+def test_a_closed_pipe_ends_it_quietly(endless: list[str]) -> None:
     """As in `... chat ... | head -c 1`."""
     with subprocess.Popen(endless, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert os.read(process.stdout.fileno(), 1)
@@ -444,7 +444,7 @@ def test_a_reader_that_leaves_ends_it_quietly(endless: list[str]) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
-def test_text_that_the_terminal_cannot_say_is_written_by_its_numbers(encoding: str) -> None:
+def test_characters_that_the_encoding_lacks_are_escaped(encoding: str) -> None:
     code = "from hfjax_app import console; console.write_anything(); print('a \\u2764'); print('and on')"
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
@@ -452,7 +452,7 @@ def test_text_that_the_terminal_cannot_say_is_written_by_its_numbers(encoding: s
 
 
 def test_a_closed_stdout_is_no_failure() -> None:
-    """As with `>&-` in a shell: Python has no sys.stdout then."""
+    """As with `>&-` in a shell: sys.stdout is None then."""
     command = [
         sys.executable,
         "-c",

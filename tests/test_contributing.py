@@ -1,4 +1,4 @@
-"""What contributors meet: the hooks and the guide agree with the Makefile, and GitHub takes the issue forms."""
+"""Files for contributors: the hooks and the guide agree with the Makefile, and GitHub accepts the issue forms."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ def loaded(path: Path) -> Any:
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_the_hooks_are_what_make_lint_runs() -> None:
+def test_the_hooks_run_the_tools_of_make_lint() -> None:
     """From .venv, so that their versions are those that requirements-dev.txt pins."""
     [repository] = loaded(ROOT / ".pre-commit-config.yaml")["repos"]
     hooks = [hook["entry"].replace(" --force-exclude", "") for hook in repository["hooks"]]
@@ -29,7 +29,7 @@ def test_the_hooks_are_what_make_lint_runs() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda path: path.name)
-def test_issue_forms_are_ones_that_github_takes(form: Path) -> None:
+def test_issue_forms_are_valid_for_github(form: Path) -> None:
     fields = loaded(form)
     assert set(fields) == {"name", "description", "labels", "body"}
     questions = [element for element in fields["body"] if element["type"] != "markdown"]

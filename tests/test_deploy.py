@@ -1,4 +1,4 @@
-"""What is in deploy/ can't be run here; its linters can, and its Dockerfiles name only files that exist."""
+"""The files of deploy/ can't be run here; linters check them, and its Dockerfiles name only files that exist."""
 
 import json
 import os
@@ -47,8 +47,8 @@ def test_images_copy_what_exists_and_do_not_run_as_root(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.name)
-def test_the_health_check_asks_the_port_that_is_served(file: Path) -> None:
-    """With another HFJAX_PORT it went on asking 7860, and the container never became healthy."""
+def test_the_health_check_uses_the_port_that_is_served(file: Path) -> None:
+    """With another HFJAX_PORT it still used 7860, and the container never became healthy."""
     text = file.read_text().replace("\\\n", "")
     check = json.loads(re.search(r"^HEALTHCHECK .* CMD (.*)$", text, re.MULTILINE)[1])
     asked = []
@@ -69,7 +69,7 @@ def test_the_health_check_asks_the_port_that_is_served(file: Path) -> None:
 
 
 def run_script(folder: Path, *arguments: str, settings: str | None = None) -> subprocess.CompletedProcess[str]:
-    """tpu-vm.sh with a gcloud that prints what it is asked, and perhaps a studio.env."""
+    """Runs tpu-vm.sh with a gcloud that prints its arguments, and optionally a studio.env."""
     script = folder / "deploy" / "tpu-vm.sh"
     script.parent.mkdir()
     shutil.copy(ROOT / "deploy" / "tpu-vm.sh", script)
@@ -101,7 +101,7 @@ def test_a_slice_of_one_host_is_made(slice_type: str, image: str, tmp_path: Path
 
 @pytest.mark.parametrize("slice_type", ["v5litepod-16", "v5litepod-2", "v6e-256", "v6e-", "v4-8"])
 def test_a_slice_that_one_studio_can_not_serve_is_refused(slice_type: str, tmp_path: Path) -> None:
-    """Those of several hosts were made and paid for, and nothing but their first host was ever used."""
+    """Slices of several hosts were created and paid for, and only their first host was used."""
     result = run_script(tmp_path, "create", "studio", "us-west4-a", slice_type)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith(f"error: type {slice_type}: v5litepod-1, -4, -8 or v6e-1, -4, -8")

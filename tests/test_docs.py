@@ -24,7 +24,7 @@ PAGES = sorted(
 WORDS = {"README.md": 1_000, "docs/architecture.md": 2_000}
 PICTURE = DOCS / "screenshots" / "studio.webp"
 MOST_BYTES = 2_000_000
-# A file or folder in backticks: a path with a folder or an ending, and nothing that a path has not.
+# A file or folder in backticks: a path with a folder or an extension, and only characters of a path.
 NAMED = re.compile(r"`((?:[\w.-]+/)+(?:[\w.-]+)?|[\w-]+\.(?:py|md|js|toml))`")
 
 
@@ -35,7 +35,7 @@ def prose(path: Path) -> str:
 
 
 def links(path: Path) -> list[str]:
-    """Where the page's links and pictures lead; what is in backticks is no link."""
+    """The targets of the page's links and pictures; text in backticks is no link."""
     text = re.sub(r"`[^`\n]*`", "", prose(path))
     return re.findall(r"\]\(([^)\s]+)\)", text)
 
@@ -52,7 +52,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def broken(path: Path) -> list[str]:
-    """The page's links to files or headings that are not there."""
+    """The page's links to missing files or headings."""
     missing = []
     for link in links(path):
         if re.match(r"[a-z]+:", link):
@@ -70,11 +70,11 @@ def test_the_pages_were_found() -> None:
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=str(path.relative_to(ROOT))) for path in PAGES])
-def test_links_lead_to_what_is_there(path: Path) -> None:
+def test_links_lead_to_existing_targets(path: Path) -> None:
     assert broken(path) == []
 
 
-def test_a_link_to_what_is_missing_is_found(tmp_path: Path) -> None:
+def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "# A heading: two\n[a](other.md) [b](#a-heading-two) [c](#nowhere) `[d](e.md)` [f](https://x.org)\n"
@@ -98,7 +98,7 @@ def test_named_files_exist(name: str) -> None:
     ] == []
 
 
-def test_settings_are_what_settings_py_has() -> None:
+def test_the_settings_page_is_up_to_date() -> None:
     assert PATH.read_text() == page(), "`make docs` writes it"
 
 

@@ -1,4 +1,4 @@
-"""What people who use the app, and don't run it, read of its errors."""
+"""Error messages for visitors of the app."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Imports point one way: down the floors of the house; gradio stays in what faces a browser."""
+"""Imports point one way, down the layers; only packages for the browser import gradio."""
 
 import ast
 import os
@@ -14,8 +14,8 @@ import hfjax_app
 
 ROOT = Path(hfjax_app.__file__).parent
 BACKENDS = ("chat", "sentiment", "images")
-# The floors, from the top: a package imports only what stands below it. Modules directly in hfjax_app/ have a name of
-# their own, and LEAVES may be imported from any floor that names them.
+# The layers, from the top: a package imports only lower layers. Modules directly in hfjax_app/ are listed by name, and
+# any layer may import LEAVES.
 LEAVES = {
     "errors": set(),
     "lazy_import": set(),
@@ -35,7 +35,7 @@ ALLOWED = {
     **{backend: {"errors", "limits", "validation", "lazy_import", "runtime", "__version__"} for backend in BACKENDS},
     "runtime": {"errors"},
 }
-# Third parties and the packages that may import them.
+# Third-party libraries, and the packages that may import them.
 CONFINED = {
     "gradio": {"studio", "api", "server"},
     "torch": {"runtime", *BACKENDS},
@@ -80,7 +80,7 @@ def test_imports_point_downwards(path: Path, package: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_backends_know_no_platform(backend: str) -> None:
-    """What serves a CPU's or a TPU's speed reaches them through runtime/transforms.py."""
+    """Code for the speed of a CPU or a TPU is used through runtime/transforms.py."""
     for path in (ROOT / backend).rglob("*.py"):
         for name in imports(path):
             assert not name.startswith(("hfjax_app.runtime.cpu", "hfjax_app.runtime.tpu")), f"{path} imports {name}"

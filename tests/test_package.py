@@ -1,4 +1,4 @@
-"""The package: what its wheel holds, that it works away from the checkout, and that its dependencies hold the pins."""
+"""The package: its wheel's contents, its use outside the checkout, and dependency ranges that contain the pins."""
 
 import os
 import re
@@ -23,7 +23,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 
 
 def pinned(*names: str) -> dict[str, Requirement]:
-    """The own lines of requirements files by distribution, without the files that they include."""
+    """The lines of requirements files by distribution, without included files."""
     lines = [line for name in names for line in (ROOT / name).read_text().splitlines()]
     found = [Requirement(line) for line in lines if line and not line.startswith(("#", "-r"))]
     return {canonicalize_name(requirement.name): requirement for requirement in found}
@@ -50,8 +50,8 @@ def agree(asked: dict[str, Requirement], pins: dict[str, Requirement]) -> None:
 # --- dependencies
 
 
-def test_the_dependencies_are_ranges_that_hold_the_pins() -> None:
-    """`contains` takes a pre-release only where the range names one, as pip does: torchax's has to."""
+def test_the_dependencies_are_ranges_that_contain_the_pins() -> None:
+    """Like pip, `contains` accepts a pre-release only if the range names one: torchax's range must."""
     agree(ranges(PROJECT["dependencies"]), pinned("requirements.txt"))
 
 
@@ -61,7 +61,7 @@ def test_the_ranges_end() -> None:
 
 
 @pytest.mark.parametrize("accelerator", ["tpu", "cuda"])
-def test_an_accelerators_extra_is_what_make_installs_for_it(accelerator: str) -> None:
+def test_an_accelerators_extra_equals_its_requirements_file(accelerator: str) -> None:
     agree(ranges(EXTRAS[accelerator]), pinned(f"requirements-{accelerator}.txt"))
 
 
@@ -69,7 +69,7 @@ def test_the_extra_for_plans_is_the_tpus_compiler_where_it_runs() -> None:
     agree(ranges(EXTRAS["plan"]), {"libtpu": pinned("requirements-dev.txt")["libtpu"]})
 
 
-def test_the_extra_for_developers_is_what_make_test_installs() -> None:
+def test_the_extra_for_developers_equals_their_requirements_file() -> None:
     own, *others = EXTRAS["dev"]
     assert own == "hfjax_app[plan]"
     pins = pinned("requirements-dev.txt", "training/requirements.txt")
@@ -81,7 +81,7 @@ def test_the_extra_for_developers_is_what_make_test_installs() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the checkout with the build backend that is installed, so that no registry is asked."""
+    """Built from the checkout with the installed build backend, without access to a registry."""
     folder = tmp_path_factory.mktemp("wheel")
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--disable-pip-version-check", "--quiet"]
     command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(folder), str(ROOT)]
@@ -138,7 +138,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(installed: Path, *command: str) -> str:
-    """Runs a command of the installed package where there is no checkout, with the libraries of this environment."""
+    """Runs a command of the installed package outside the checkout, with the libraries of this environment."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment["PYTHONPATH"] = str(installed)
     result = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True)
@@ -146,7 +146,7 @@ def run(installed: Path, *command: str) -> str:
     return result.stdout
 
 
-def test_what_runs_is_what_was_installed(installed: Path) -> None:
+def test_the_installed_package_runs(installed: Path) -> None:
     where = run(installed, sys.executable, "-c", "import hfjax_app; print(hfjax_app.__file__)")
     assert Path(where.strip()) == installed / "hfjax_app" / "__init__.py"
 
@@ -173,6 +173,6 @@ def test_the_exit_status_is_the_commands(installed: Path) -> None:
     assert result.stderr.startswith("error: ")
 
 
-def test_the_embedded_models_came_along(installed: Path) -> None:
+def test_the_embedded_models_are_installed(installed: Path) -> None:
     out = run(installed, str(installed / "bin" / "hfjax"), "sentiment", "I loved it.")
     assert '"label": "positive"' in out

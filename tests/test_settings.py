@@ -1,4 +1,4 @@
-"""Settings: which source wins, and what a wrong value is told."""
+"""Settings: which source wins, and the messages for wrong values."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_the_cache_dir_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_empty_cache_dir_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in an environment file with the value left out: it meant the folder where the app was started."""
+    """As in an environment file without the value: it meant the working folder."""
     monkeypatch.setenv("HFJAX_CACHE_DIR", "")
     assert load_settings().cache_dir is None
 
@@ -76,7 +76,7 @@ def test_a_wrong_variable_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_misspelt_variable_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """HFJAX_CHATMODEL instead of HFJAX_CHAT_MODEL would otherwise serve the embedded model without a word."""
+    """HFJAX_CHATMODEL instead of HFJAX_CHAT_MODEL would otherwise serve the embedded model without a message."""
     monkeypatch.setenv("HFJAX_CHATMODEL", "google/gemma-3-1b-it")
     with pytest.raises(RequestRejected, match=r"HFJAX_CHATMODEL.*HFJAX_CHAT_MODEL"):
         load_settings()

@@ -1,4 +1,4 @@
-"""Set-up: pins, the Makefile's early errors, and the Space front matter agree with what is there."""
+"""Set-up: pins, the Makefile's early errors, and the Space's front matter."""
 
 import ast
 import os
@@ -22,17 +22,17 @@ DISTRIBUTIONS = {"PIL": "pillow", "pydantic_settings": "pydantic-settings"}
 
 
 def pins(name: str) -> dict[str, str]:
-    """A requirements file's own lines as {distribution: version}; every one is pinned exactly."""
+    """A requirements file's lines as {distribution: version}; each one is pinned exactly."""
     lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith(("#", "-r"))]
     return dict(line.partition(";")[0].strip().split("==") for line in lines)
 
 
-def test_torch_is_first_so_that_a_cpu_build_at_hand_is_taken() -> None:
+def test_torch_is_first_so_that_an_installed_cpu_build_is_kept() -> None:
     assert (ROOT / "requirements.txt").read_text().startswith("torch==")
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
-def test_what_is_installed_is_what_is_pinned(name: str) -> None:
+def test_installed_versions_are_the_pinned_ones(name: str) -> None:
     for distribution, pinned in pins(name).items():
         assert version(distribution).split("+")[0] == pinned, distribution
 
@@ -45,7 +45,7 @@ def test_the_other_files_include_the_runtime() -> None:
 
 
 def test_every_library_that_the_app_imports_is_pinned() -> None:
-    """Nothing is there only because something else happens to need it."""
+    """No import relies on a dependency of another library."""
     imported = set()
     for path in [*ROOT.glob("hfjax_app/**/*.py"), ROOT / "app.py"]:
         for node in ast.walk(ast.parse(path.read_text())):
@@ -69,11 +69,11 @@ def test_the_space_runs_the_same_gradio_on_a_python_that_is_supported() -> None:
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs make on a copy of the Makefile, where there is no .venv yet."""
+    """Runs make on a copy of the Makefile, in a folder without .venv."""
     for path in [ROOT / "Makefile", *ROOT.glob("requirements*.txt")]:
         if not (folder / path.name).exists():
             shutil.copy(path, folder / path.name)
-    ours = ("MAKE", "MFLAGS", "ACCELERATOR", "TORCH_INDEX")  # as where `make test` was given them
+    ours = ("MAKE", "MFLAGS", "ACCELERATOR", "TORCH_INDEX")  # set if `make test` got them
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return subprocess.run(
         ["make", "--no-print-directory", *arguments], cwd=folder, env=environment, capture_output=True, text=True
@@ -113,7 +113,7 @@ def test_a_missing_python_is_one_line(tmp_path: Path) -> None:
     [("version_info", "is too old: Python 3.11 or newer"), ("ensurepip", "install the package python3-venv")],
 )
 def test_an_old_python_and_a_missing_venv_are_one_line(fails_on: str, says: str, tmp_path: Path) -> None:
-    """A stand-in for a Python that is older, or Debian's without python3-venv: it fails on that check only."""
+    """A fake of an older Python, or of Debian's without python3-venv: it fails at that check only."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\ncase "$*" in *{fails_on}*) exit 1;; *--version) echo Python 3.10.0;; esac\n')
     python.chmod(0o755)
@@ -127,7 +127,7 @@ SERVE = "-m hfjax_app serve"
 
 @dataclass(frozen=True)
 class StandIn:
-    """A folder whose .venv has a Python that only writes down what it is asked for."""
+    """A folder whose .venv has a Python that only records its arguments."""
 
     folder: Path
 
@@ -147,7 +147,7 @@ class StandIn:
         return make(self.folder, "run", *arguments)
 
     def asked(self, *arguments: str) -> list[str]:
-        """What `make run` asks of it, each by its last words; it must succeed and write no error."""
+        """The recorded calls of `make run`, each by its last words; it must succeed without errors."""
         result = self.run(*arguments)
         assert (result.returncode, result.stderr) == (0, "")
         return self.log()
@@ -170,7 +170,7 @@ REQUIREMENTS = "install -r requirements.txt"
 
 
 @needs_make
-def test_a_second_start_skips_what_is_done_until_the_requirements_change(stand_in: StandIn) -> None:
+def test_a_second_start_installs_nothing_until_the_requirements_change(stand_in: StandIn) -> None:
     assert stand_in.asked() == [*FROM_CPU_INDEX, REQUIREMENTS, SERVE]
     assert stand_in.asked() == [SERVE]
     os.utime(stand_in.folder / ".venv" / ".installed", (0, 0))  # as if requirements.txt had changed since
@@ -179,13 +179,13 @@ def test_a_second_start_skips_what_is_done_until_the_requirements_change(stand_i
 
 
 @needs_make
-def test_another_index_for_torch_is_taken_without_a_question(stand_in: StandIn) -> None:
+def test_another_index_for_torch_is_used_without_a_check(stand_in: StandIn) -> None:
     index = "http://127.0.0.1/torch"
     assert stand_in.asked(f"TORCH_INDEX={index}") == [f"install --index-url {index} {TORCH}", REQUIREMENTS, SERVE]
 
 
 @needs_make
-def test_an_index_for_torch_that_fails_is_an_error_where_it_was_asked_for(stand_in: StandIn) -> None:
+def test_a_failing_index_for_torch_is_an_error_if_it_was_given(stand_in: StandIn) -> None:
     stand_in.fails_on("--index-url")
     assert stand_in.run("TORCH_INDEX=http://127.0.0.1/torch").returncode != 0
     assert not (stand_in.folder / ".venv" / ".installed").exists()
@@ -201,7 +201,7 @@ def test_an_empty_index_for_torch_is_the_usual_one(stand_in: StandIn) -> None:
     ("fails_on", "steps", "says"),
     [("urllib", 1, "does not answer"), ("--index-url", 2, "has no build for this machine")],
 )
-def test_without_a_cpu_build_the_usual_index_is_taken_and_one_line_says_so(
+def test_without_a_cpu_build_the_usual_index_is_used_and_one_line_says_so(
     fails_on: str, steps: int, says: str, stand_in: StandIn
 ) -> None:
     stand_in.fails_on(fails_on)
@@ -212,8 +212,8 @@ def test_without_a_cpu_build_the_usual_index_is_taken_and_one_line_says_so(
 
 
 @needs_make
-def test_the_question_to_the_cpu_index_is_real(tmp_path: Path) -> None:
-    """An index that answers, one that takes the connection and says nothing, and one that is not there."""
+def test_the_check_of_the_cpu_index(tmp_path: Path) -> None:
+    """An index that answers, one that accepts the connection without an answer, and one that does not exist."""
 
     class Index(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -241,8 +241,8 @@ def test_the_question_to_the_cpu_index_is_real(tmp_path: Path) -> None:
 
 
 @needs_make
-def test_an_accelerator_is_installed_when_it_is_first_asked_for(stand_in: StandIn) -> None:
-    """And stays for starts that don't name it: which device is used is JAX_PLATFORMS's to say."""
+def test_an_accelerator_is_installed_when_it_is_first_requested(stand_in: StandIn) -> None:
+    """It stays for starts that do not name it: JAX_PLATFORMS chooses the device."""
     tpu, cuda = ("install -r requirements-tpu.txt", "install -r requirements-cuda.txt")
     assert stand_in.asked() == [*FROM_CPU_INDEX, REQUIREMENTS, SERVE]
     assert stand_in.asked("ACCELERATOR=tpu") == [tpu, SERVE]
@@ -255,6 +255,6 @@ def test_an_accelerator_is_installed_when_it_is_first_asked_for(stand_in: StandI
 
 
 @needs_make
-def test_an_accelerator_that_is_not_known_is_one_line_and_installs_nothing(stand_in: StandIn) -> None:
+def test_an_unknown_accelerator_gives_one_line_and_installs_nothing(stand_in: StandIn) -> None:
     assert "ACCELERATOR=gpu: must be tpu or cuda" in first_line(stand_in.run("ACCELERATOR=gpu"))
     assert stand_in.log() == []

@@ -1,4 +1,4 @@
-"""The workflow runs what the README says, on the Pythons that the package names, with actions pinned by commit."""
+"""The workflow runs the README's commands, on the package's Python versions, with actions pinned by commit."""
 
 import re
 import tomllib
@@ -28,7 +28,7 @@ def test_the_workflow_may_only_read() -> None:
     assert yaml.safe_load(WORKFLOW.read_text())["permissions"] == {"contents": "read"}
 
 
-def test_the_workflow_lints_tests_and_runs_what_the_readme_says(jobs: dict[str, Any]) -> None:
+def test_the_workflow_lints_and_runs_the_readmes_commands(jobs: dict[str, Any]) -> None:
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
     assert commands["tests"] == [".ci/run"]
     assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "exec make test"

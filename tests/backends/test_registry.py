@@ -22,7 +22,7 @@ from tests.sentiment.conftest import save as save_classifier
 
 SENTENCES = [
     "I loved it.",
-    "The room was cold, the staff were rude and nobody said sorry for any of it.",
+    "The room was cold, the staff were rude and no one said sorry for any of it.",
     "It opens at nine.",
     "Not bad at all!",
     "word " * 100,
@@ -65,10 +65,10 @@ def backends() -> Iterator[Backends]:
 
 
 def test_a_second_start_compiles_nothing(backends: Backends) -> None:
-    """All three backends, in another process than the first.
+    """All three backends, in a second process.
 
-    Gemma's programs were traced in another order wherever a set of strings had one, and every other start compiled
-    them again. Where no other process has filled the cache, such as the studio's server, `backends` was the first.
+    Gemma's programs were traced in the order of a set of strings, which differs between processes, and every other
+    start compiled them again. If no other process, such as the studio's server, filled the cache, `backends` did.
     """
     compilations, from_cache = backends.compiler.compilations, backends.compiler.from_cache
     if from_cache < compilations:
@@ -92,7 +92,7 @@ def test_all_are_ready_and_every_program_is_in_the_ledger(backends: Backends) ->
 
 
 def test_serving_compiles_nothing(backends: Backends, compilations: Callable) -> None:
-    """A whole conversation, two images and ten sentences run in the programs of the warm-up."""
+    """A whole conversation, two images and ten sentences use the programs of the warm-up."""
 
     async def converse() -> list[str]:
         chat, messages = backends.chat.get(), []
@@ -115,7 +115,7 @@ def test_serving_compiles_nothing(backends: Backends, compilations: Callable) ->
     assert seen == []
 
 
-def test_a_backend_that_is_not_ready_says_what_it_waits_for() -> None:
+def test_a_backend_that_is_not_ready_reports_its_progress() -> None:
     backends = Backends(load_settings())
     with pytest.raises(ModelUnavailable, match=r"chat is warming up \(waiting for its turn\)"):
         backends.chat.get()
@@ -138,7 +138,7 @@ def test_a_backend_that_fails_says_why_and_the_others_come_up(tmp_path: Path) ->
 
 
 def test_a_panic_in_a_library_is_a_failure_like_others(tmp_path: Path) -> None:
-    """Rust's are no Exception. This tokenizer loads, and panics over its first text, when all is compiled."""
+    """A panic in Rust is no Exception. This tokenizer loads, and panics at its first text, after the compilation."""
     folder = save_classifier(tmp_path / "sentiment")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     pieces = [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]
@@ -155,8 +155,8 @@ def test_a_panic_in_a_library_is_a_failure_like_others(tmp_path: Path) -> None:
     backends.stop()
 
 
-def test_what_jax_compiled_besides_is_kept_when_all_are_ready(tmp_path: Path) -> None:
-    """It was sealed at the end of the process, and most servers are killed: each start compiled it again."""
+def test_other_compilations_of_jax_get_checksums_when_all_are_ready(tmp_path: Path) -> None:
+    """They got them at the end of the process, and most servers are killed: each start compiled them again."""
     import jax
 
     prepare()
@@ -175,8 +175,10 @@ def test_what_jax_compiled_besides_is_kept_when_all_are_ready(tmp_path: Path) ->
 
 
 def test_where_nothing_can_be_prepared_every_backend_says_why() -> None:
-    """In a process of its own, whose cache is a bucket: jax can write to some; here it became a folder "gs:". The
-    warm-up's thread died of what can't be prepared, and the page waited for ever."""
+    """In a new process whose cache is a bucket: jax can write to some; here it became a folder "gs:".
+
+    The error ended the warm-up's thread, and the page waited for ever.
+    """
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[2]),
@@ -191,8 +193,8 @@ def test_where_nothing_can_be_prepared_every_backend_says_why() -> None:
     assert device == "none"
 
 
-def test_the_device_is_told_while_hosts_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page and /health ask for it; they had to wait as long as the hosts did."""
+def test_the_device_is_known_while_hosts_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page and /health show it; they had to wait as long as the hosts did."""
     met = threading.Event()
 
     def prepare(folder: Path | None) -> None:
@@ -207,8 +209,8 @@ def test_the_device_is_told_while_hosts_wait_for_each_other(monkeypatch: pytest.
     assert backends.device() == "none"
 
 
-def test_what_has_broken_or_ends_is_not_ready(backends: Backends) -> None:
-    """Last, because afterwards nobody is served: /health and the page go by the state."""
+def test_a_broken_or_stopped_backend_is_not_ready(backends: Backends) -> None:
+    """The last test, because it stops the backends; /health and the page use the state."""
     backends.chat.get().engine.stop()
     assert [backend.state for backend in backends.all] == ["failed", "ready", "ready"]
     with pytest.raises(ModelUnavailable, match="the chat engine is not running"):

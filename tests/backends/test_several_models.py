@@ -62,12 +62,12 @@ def test_a_model_is_added_and_removed_while_another_serves(
 
 
 def test_the_memory_of_a_removed_model_is_free_again(backends: Backends, tmp_path: Path) -> None:
-    """What is warm is frozen, out of sight of Python's collector; a removed model must not stay there."""
+    """Warm objects are frozen, so Python's collector skips them; a removed model must still be freed."""
 
     def held() -> int:
         return sum(array.nbytes for array in jax.live_arrays())
 
-    collect_removed()  # what earlier tests have left
+    collect_removed()  # objects of earlier tests
     before = held()
     second = settled(backends.add("sentiment", str(save(tmp_path / "second"))))
     second.get().classify([TEXT])
@@ -77,7 +77,7 @@ def test_the_memory_of_a_removed_model_is_free_again(backends: Backends, tmp_pat
     assert held() == before
 
 
-def test_a_model_that_fails_leaves_the_others_alone(backends: Backends, tmp_path: Path) -> None:
+def test_a_model_that_fails_does_not_affect_the_others(backends: Backends, tmp_path: Path) -> None:
     missing = settled(backends.add("sentiment", str(tmp_path / "missing"), name="another"))
     assert missing.state == "failed"
     assert str(tmp_path) not in str(missing.error), "visitors see it"
@@ -94,7 +94,7 @@ def test_a_model_that_fails_leaves_the_others_alone(backends: Backends, tmp_path
         (lambda b: b.remove("sentiment", "third"), "'third' is not loaded; there are: first"),
     ],
 )
-def test_what_can_not_be_added_or_removed_is_said(backends: Backends, change: Callable, says: str) -> None:
+def test_wrong_additions_and_removals_are_refused(backends: Backends, change: Callable, says: str) -> None:
     with pytest.raises(RequestRejected, match=says):
         change(backends)
     assert [backend.name for backend in backends.sentiment_models] == ["first"]

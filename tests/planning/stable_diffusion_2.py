@@ -1,4 +1,4 @@
-"""Stable Diffusion 2 at 512x512 as a folder of configs, in the shapes that its model cards publish; no weights."""
+"""Stable Diffusion 2 at 512x512 as a folder of configs, with the shapes of its model cards; no weights."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The budget of all models at the app's start: by name, before anything is loaded, with the plan's advice."""
+"""The check of all models at the app's start: models that do not fit are named before loading, with advice."""
 
 from pathlib import Path
 from typing import Any
@@ -16,21 +16,21 @@ MODELS = {"chat": "chat-llama", "sentiment": "sentiment", "image": "images"}
 OPTIONS: dict[str, Any] = {"slots": 4, "context": 512, "dtype": "bfloat16", "quantize": "none"}
 
 
-def memory_for(need: int) -> int:
-    """What a device must have, so that it can take just this."""
-    return int(need / (1 - MARGIN)) + 1
+def memory_for(size: int) -> int:
+    """The memory of a device that has just enough for `size` bytes."""
+    return int(size / (1 - MARGIN)) + 1
 
 
 def test_models_fit_together_or_the_one_that_does_not_is_named() -> None:
-    """Where 1,000 bytes are missing, one slot less for chat makes room for the model that comes last.
+    """If 1,000 bytes are missing, one slot less for chat makes room for the last model.
 
-    What chat copies while two of its four slots decode must have room too; it was left out.
+    The copies of chat while two of its four slots decode must fit too; they were not counted before.
     """
     chat = planner_of("chat", MODELS["chat"], **OPTIONS).estimate(2)
     assert chat.held == chat.weights + chat.cache * 3 // 2
-    need = chat.held + sum(planner_of(kind, MODELS[kind], **OPTIONS).weights for kind in ("sentiment", "image"))
-    assert refusals(MODELS, devices=2, memory=memory_for(need), **OPTIONS) == {}
-    refused = refusals(MODELS, devices=2, memory=memory_for(need - 1000), **OPTIONS)
+    size = chat.held + sum(planner_of(kind, MODELS[kind], **OPTIONS).weights for kind in ("sentiment", "image"))
+    assert refusals(MODELS, devices=2, memory=memory_for(size), **OPTIONS) == {}
+    refused = refusals(MODELS, devices=2, memory=memory_for(size - 1000), **OPTIONS)
     assert list(refused) == ["image"]
     for words in (
         "image model 'images' does not fit",
@@ -42,20 +42,20 @@ def test_models_fit_together_or_the_one_that_does_not_is_named() -> None:
     assert "\n" not in refused["image"]
 
 
-def test_a_model_that_can_not_be_read_fails_for_itself(tmp_path: Path) -> None:
+def test_a_model_that_can_not_be_read_is_left_out(tmp_path: Path) -> None:
     assert refusals({"image": str(tmp_path)}, devices=1, memory=1, **OPTIONS) == {}
 
 
-def test_what_a_library_raises_over_a_model_is_its_own_failure(tmp_path: Path) -> None:
-    """A tokenizer that cuts texts to -1 tokens raises an OverflowError; no model of the app was loaded for that."""
+def test_an_error_of_a_library_affects_one_model_only(tmp_path: Path) -> None:
+    """A tokenizer that truncates to -1 tokens raises an OverflowError; it kept all models from being loaded."""
     save(tmp_path)
     word_tokenizer(-1).save_pretrained(tmp_path)
     models = {"sentiment": str(tmp_path), "image": "images"}
     assert list(refusals(models, devices=1, memory=1, **OPTIONS)) == ["image"]
 
 
-def test_nothing_is_loaded_of_models_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On an accelerator of 1 MB; CPU devices are not asked."""
+def test_models_that_do_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator of 1 MB; CPU devices are not checked."""
     monkeypatch.setattr("hfjax_app.runtime.mesh.accelerator_memory", lambda: 1_000_000)
     backends = Backends(load_settings()).start()
     assert backends.wait(timeout=120)

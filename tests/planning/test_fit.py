@@ -1,4 +1,4 @@
-"""Whether something fits, and what would: figures small enough to check by hand."""
+"""Whether models fit, and what would fit: figures that can be checked by hand."""
 
 import pytest
 
@@ -36,14 +36,14 @@ def test_topologies_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "v5e:3x3", "v4:2x2", "cpu:0", "cpu:65", "cpu:x", "cpu:\u0663", "v5e:1x1\n"])
-def test_an_unknown_topology_is_refused_with_those_that_are_known(name: str) -> None:
+def test_an_unknown_topology_is_refused_with_the_known_ones(name: str) -> None:
     with pytest.raises(RequestRejected, match=r"v5e:2x4.*cpu:N|1 to 64") as error:
         parse(name)
     assert repr(name) in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_what_fits_needs_no_advice() -> None:
+def test_whether_a_peak_fits() -> None:
     """A token of each of 8 slots takes 64 KiB: 0.5 GiB for 1,024 of them, and 4 GiB for 8,192."""
     token = GIB // 16 // 1024
     assert fits(chip_memory(10 * GIB, token, GIB, 8, 8192).peak, parse("v5e:1x1"))
@@ -53,13 +53,16 @@ def test_what_fits_needs_no_advice() -> None:
 
 
 def on_devices(count: int) -> MemoryEstimate:
-    """10 GiB of weights and 8 slots, each of 1 GiB for 1,024 tokens, on each of so many devices."""
+    """10 GiB of weights and 8 slots, each of 1 GiB for 1,024 tokens, split over `count` devices."""
     return estimate(10 * GIB // count, MIB // count, 8, 1024)
 
 
 def test_advice_is_the_largest_that_fits() -> None:
-    """15.04 GiB are usable: beside 10 of weights and 1 that is no copy, 4.04 are left. A slot of 1,024 tokens takes 1,
-    and a program of half of the slots copies theirs. On 4 chips 10 + 8 + 4 are 5.5."""
+    """15.04 GiB are usable; 10 of weights and 1 of other temporary memory leave 4.04.
+
+    A slot of 1,024 tokens takes 1, and a program of half of the slots copies their caches. On 4 chips 10 + 8 + 4
+    becomes 5.5.
+    """
     whole = chip_memory(10 * GIB, MIB, 5 * GIB, 8, 1024)
     advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices)
     assert (advice.slots, advice.context, advice.topology) == (2, 320, "v5e:2x2")
@@ -67,14 +70,14 @@ def test_advice_is_the_largest_that_fits() -> None:
 
 
 def test_copies_and_other_programs_take_turns() -> None:
-    """A prompt's program takes 3 GiB, copies and what goes with them 5: with fewer slots it is the larger one."""
+    """A prompt's program takes 3 GiB, decoding with its copies 5: with fewer slots the prompt's program is larger."""
     whole = chip_memory(10 * GIB, MIB, 5 * GIB, 8, 1024, others=3 * GIB)
     advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices)
     assert (advice.slots, advice.context) == (2, 256)
 
 
 def test_advice_leaves_room_for_the_other_models() -> None:
-    """2 of the 4.04 GiB are taken by a model that lies on the first chip of every topology."""
+    """Another model, on the first chip of every topology, takes 2 of the 4.04 GiB."""
     whole = chip_memory(10 * GIB, MIB, 5 * GIB, 8, 1024)
     advice = advise(whole, parse("v5e:1x1"), 8, 1024, on_devices, beside=2 * GIB)
     assert (advice.slots, advice.context, advice.topology) == (1, 128, "v5e:2x2")
@@ -84,15 +87,15 @@ def test_advice_leaves_room_for_the_other_models() -> None:
     assert larger(parse("v5e:1x1"), lambda devices: 40 * GIB) is None
 
 
-def test_what_lies_whole_on_one_chip_needs_a_larger_chip() -> None:
-    """An image model of 20 GiB on eight chips of 16: one of 32 takes it, though that is less in all."""
+def test_a_model_on_one_chip_needs_a_larger_chip() -> None:
+    """An image model of 20 GiB does not fit eight chips of 16, and fits one of 32, although that is less in all."""
     assert larger(parse("v5e:2x4"), lambda devices: 20 * GIB) == "v6e:1x1"
     assert larger(parse("v5e:2x4"), lambda devices: 160 * GIB // devices) is None
     here = Topology(name="8 devices", devices=8, chip=Chip(hbm=int(15.75 * GIB), bandwidth=0.0))
     assert larger(here, lambda devices: int(14.9 * GIB)) == "v6e:1x1"
 
 
-def test_weights_that_no_number_of_slots_makes_room_for() -> None:
+def test_weights_that_fit_with_no_number_of_slots() -> None:
     whole = chip_memory(20 * GIB, MIB // 8, GIB, 8, 1024)
     advice = advise(whole, parse("v5e:1x1"), 8, 1024, lambda devices: estimate(20 * GIB // devices, 128, 8, 1024))
     assert (advice.slots, advice.context, advice.topology) == (0, 0, "v5e:2x2")

@@ -1,6 +1,6 @@
-"""The plan command on configs of real models: every program through the TPU's own compiler, no weights, no TPU.
+"""The plan command on configs of real models: every program through the TPU's compiler, without weights or a TPU.
 
-Two layers of each in `make test`; whole models, minutes each, in `make test-tpu`.
+Two layers of each model in `make test`; whole models, minutes each, in `make test-tpu`.
 """
 
 import importlib.util
@@ -38,7 +38,7 @@ def config_of(name: str, layers: int) -> Any:
             head_dim=256,
             vocab_size=262144,
             sliding_window=512,
-            # every sixth layer is full in the model; two layers shall have one of each
+            # every sixth layer of the model has full attention; here one of two
             **({} if layers > 2 else {"layer_types": ["sliding_attention", "full_attention"]}),
         )
     small = name == "llama-3.2-1b"
@@ -55,13 +55,13 @@ def config_of(name: str, layers: int) -> Any:
     )
 
 
-# jax's own knob: the compiler looks less far for what runs faster, and takes a quarter less time.
+# jax's own setting: the compiler optimises less, and takes a quarter less time.
 HASTY = {"JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "-1.0"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What to plan: a model of so many layers, for which chips, how many slots of what context."""
+    """One plan: a model, its number of layers, the chips, the slots and the context."""
 
     name: str
     topology: str
@@ -71,7 +71,7 @@ class Case:
     speculation: str = "auto"
 
     def arguments(self, folder: Path) -> list[str]:
-        """Of the command, with the model in a new folder."""
+        """The command's arguments, with the model in a new folder."""
         config_of(self.name, self.layers).save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)
         size = ["--slots", str(self.slots), "--context", str(self.context), "--speculation", self.speculation]
@@ -79,7 +79,7 @@ class Case:
 
 
 def planned(folder: Path, *cases: Case, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What the command says, a line for each, in one process, where libtpu can be loaded."""
+    """The command's output, a line for each case, from one process in which libtpu can be loaded."""
     commands = [case.arguments(folder / str(number)) for number, case in enumerate(cases)]
     script = f"import sys\nfrom hfjax_app.__main__ import main\nsys.exit(max([main(one) for one in {commands!r}]))"
     command = [sys.executable, "-c", script]
@@ -87,11 +87,11 @@ def planned(folder: Path, *cases: Case, **environment: str) -> subprocess.Comple
 
 
 def copied(leaves: list[list[int | None]], count: int, rows: int, slots: int, context: int) -> int:
-    """Bytes of the rows that a decode program of a bucket copies: none where it works on the whole cache.
+    """Bytes of the positions that a decode program of a bucket copies; 0 if it uses the whole cache.
 
     Args:
-        leaves: bytes of a row of a slot, and how many rows there are at most, None: as the context.
-        count, rows: of the bucket.
+        leaves: bytes of a position of a slot, and the largest number of positions; None: the context.
+        count, rows: slots and positions of the bucket.
         slots, context: of the cache.
     """
     if (count, rows) == (slots, context):
@@ -112,24 +112,24 @@ def check(case: Case, found: dict[str, Any]) -> None:
         if of_slots:
             assert program["in_place"] >= need["cache"], "the cache is copied instead of reused"
         if program["name"].startswith(("chat_prefill", "chat_decode", "chat_speculate", "chat_score")):
-            # What is a constant of the program is no argument of it.
+            # A constant of the program is no argument of it.
             assert program["arguments"] >= need["weights"] + of_slots * need["cache"]
             assert program["constant"] <= 1 << 20
-            # No weights of a layer are copied, transposed or converted before they are used. A draft's logits are
-            # widened when they have met, and of Gemma's vocabulary they are more than a chip's part of such weights.
+            # No weights of a layer are copied, transposed or converted before their use. A draft's logits are converted
+            # after the all-reduce; for Gemma's vocabulary they are larger than a chip's part of such weights.
             logits = (DRAFT_TOKENS + 1) * config.vocab_size * 4 if "speculate" in program["name"] else 0
             layer = config.hidden_size * config.intermediate_size * 2 // found["chips"]
             assert program["moved"] < layer or program["moved"] == logits
-            # The output layer's weights, gathered from all chips, would be temporary memory. Besides, labels go on in
-            # caches of their own.
+            # The output layer's weights, gathered from all chips, would be temporary memory. The programs for labels
+            # have their own caches.
             assert program["temporary"] < largest // 2 + (program["in_place"] if of_slots else largest // 2)
             if bucket := re.fullmatch(r"chat_decode_(\d+)x(\d+)", program["name"]):
                 rows = copied(need["slot"]["rows"], *map(int, bucket.groups()), case.slots, case.context)
                 assert program["temporary"] < rows + GIB // 10
             if case.topology.endswith("1x1"):
                 assert program["temporary"] < need["weights"] // 8
-            # Two a layer, one for the parts of the embedding, one where the logits meet. A round with a draft is a
-            # second forward, and so are the labels that go on from a question.
+            # Two per layer, one for the parts of the embedding, one for the logits. A round with a draft has a second
+            # forward, and so do the labels after a question.
             forwards = 2 if program["name"].startswith(("chat_speculate", "chat_score")) else 1
             assert program["all_reduces"] <= (forwards * (2 * case.layers + 2) if found["chips"] > 1 else 0)
     assert found["decode_floor"]["tokens_per_s_in_all"] == pytest.approx(case.slots / found["decode_floor"]["seconds"])
@@ -138,7 +138,7 @@ def check(case: Case, found: dict[str, Any]) -> None:
 @needs_libtpu
 @pytest.mark.timeout(1800)
 def test_two_layers_compile_for_a_tpu(tmp_path: Path) -> None:
-    """On one chip and on four. Whole models are compiled with drafts too."""
+    """On one chip and on four. Whole models are also compiled with drafts."""
     small = {"layers": 2, "context": 256, "speculation": "never"}
     cases = [
         Case(name="gemma-3-1b", topology="v5e:1x1", slots=1, **small),
@@ -156,7 +156,7 @@ def test_two_layers_compile_for_a_tpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("topology", ["v5e:1x1", "v5e:2x2", "v6e:1x1"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_whole_models_compile_for_a_tpu(name: str, topology: str, tmp_path: Path) -> None:
-    """Llama 3.1 8B has 15 GiB of weights in bfloat16: more than one v5e chip can take beside anything else."""
+    """Llama 3.1 8B has 15 GiB of weights in bfloat16, which leaves no room for a cache on one v5e chip."""
     case = Case(name=name, topology=topology, layers=LAYERS[name], slots=8, context=1024)
     result = planned(tmp_path, case)
     if (name, topology) == ("llama-3.1-8b", "v5e:1x1"):

@@ -1,4 +1,4 @@
-"""All models in one plan: image and sentiment programs from configs alone, sums, and what can't run."""
+"""All models in one plan: image and sentiment programs from configs alone, sums, and models that can't run."""
 
 import importlib.util
 import json
@@ -34,16 +34,16 @@ needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 def plan(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., tuple[int, Any, str]]]:
-    """Runs the command in this process: exit status, what it says as JSON or text, stderr."""
+    """Runs the command in this process: exit status, output as JSON or text, stderr."""
     for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE", "XLA_FLAGS", *_NO_TPU):
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # so that what the command sets is taken back
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # so that the command's changes are undone
 
     def plan(*arguments: object) -> tuple[int, Any, str]:
         status = main(["plan", "--topology", "cpu:1", *map(str, arguments)])
         captured = capsys.readouterr()
         return status, json.loads(captured.out) if "--json" in arguments else captured.out, captured.err
 
-    with quickly_compiled():  # not for on_a_tpu, where it is about what would be served
+    with quickly_compiled():  # not for on_a_tpu, which compiles as for serving
         yield plan
 
 
@@ -91,7 +91,7 @@ def test_a_context_longer_than_the_positions_is_refused(
 
 
 def test_a_config_without_a_tokenizer_is_planned(plan: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
-    """It was refused for want of weights, which no plan reads. transformers makes a tokenizer up for some classes."""
+    """It was refused for missing weights, which no plan reads. transformers makes a tokenizer for some classes."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     LlamaConfig(vocab_size=512, eos_token_id=2, **sizes).save_pretrained(tmp_path / "chat")
     config = {
@@ -112,7 +112,7 @@ def test_a_config_without_a_tokenizer_is_planned(plan: Callable[..., tuple[int, 
 def test_one_cpu_keeps_weights_in_bfloat16_as_the_app_does(
     plan: Callable[..., tuple[int, Any, str]], tmp_path: Path
 ) -> None:
-    """Planned and loaded: the same bytes. All in float32 where that is asked for, as in the app."""
+    """The plan has the same bytes as the loaded model. All weights are float32 on request, as in the app."""
     sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = LlamaForCausalLM._from_config(LlamaConfig(vocab_size=512, **sizes), dtype=torch.bfloat16)
     model.save_pretrained(tmp_path)
@@ -126,10 +126,10 @@ def test_one_cpu_keeps_weights_in_bfloat16_as_the_app_does(
         assert found["chat"]["weights"] == sum(weight.nbytes for weight in engine.runner.weights.values())
 
 
-def test_the_text_says_what_is_arithmetic(
+def test_the_text_says_which_figures_are_arithmetic(
     plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model may also be named in the environment."""
+    """An environment variable may name the model."""
     monkeypatch.setenv("HFJAX_SENTIMENT_MODEL", str(folders["sentiment"]))
     status, text, log = plan()
     assert status == 0
@@ -147,7 +147,7 @@ def test_the_text_says_what_is_arithmetic(
     assert "chat" not in log
 
 
-def test_what_can_not_run_is_named_and_nothing_is_compiled(
+def test_a_model_that_can_not_run_is_named_and_nothing_is_compiled(
     plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], tmp_path: Path
 ) -> None:
     shutil.copytree(folders["sentiment"], tmp_path, dirs_exist_ok=True)
@@ -162,10 +162,10 @@ def test_what_can_not_run_is_named_and_nothing_is_compiled(
     assert log.count("\n") == 1
 
 
-def test_what_a_library_raises_over_a_model_is_the_reason_why_it_can_not_run(
+def test_an_error_of_a_library_is_the_reason_why_a_model_can_not_run(
     plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    """It ended the command with a traceback; nothing was said of the other models."""
+    """It ended the command with a traceback, without a report on the other models."""
     shutil.copytree(folders["sentiment"], tmp_path, dirs_exist_ok=True)
     word_tokenizer(-1).save_pretrained(tmp_path)
     status, found, log = plan("--image-model", folders["image"], "--sentiment-model", tmp_path, "--json")
@@ -176,10 +176,10 @@ def test_what_a_library_raises_over_a_model_is_the_reason_why_it_can_not_run(
     assert log.count("\n") == 1
 
 
-def test_a_component_of_a_pipeline_is_never_code_from_outside(
+def test_a_component_of_a_pipeline_is_never_remote_code(
     plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], tmp_path: Path
 ) -> None:
-    """model_index.json names classes of libraries; only networks of diffusers and transformers are made."""
+    """model_index.json names classes of libraries; only networks of diffusers and transformers are built."""
     shutil.copytree(folders["image"], tmp_path, dirs_exist_ok=True)
     index = json.loads((tmp_path / "model_index.json").read_text())
     (tmp_path / "model_index.json").write_text(json.dumps({**index, "unet": ["subprocess", "Popen"]}))
@@ -189,14 +189,14 @@ def test_a_component_of_a_pipeline_is_never_code_from_outside(
 
 
 @pytest.mark.parametrize(("width", "would_fit"), [(32, "v6e:1x1"), (20_480, "v6e:1x1")])
-def test_what_does_not_fit_exits_1_with_what_would(
+def test_models_that_do_not_fit_exit_1_with_advice(
     width: int,
     would_fit: str,
     plan: Callable[..., tuple[int, Any, str]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The compiler refuses a program though the weights have room, or has 19 GiB of them, which lie on one chip."""
+    """The compiler refuses a program although the weights fit, or there are 19 GiB of weights on one chip."""
     import jax
 
     def refuse(*_: object, **__: object) -> None:
@@ -214,7 +214,7 @@ def test_what_does_not_fit_exits_1_with_what_would(
 
 
 def on_a_tpu(topology: str, *arguments: object, status: int = 0) -> dict[str, Any]:
-    """What the command says in a process of its own, where libtpu can be loaded."""
+    """The command's output from a new process, in which libtpu can be loaded."""
     command = [sys.executable, "-m", "hfjax_app", "plan", "--topology", topology, "--json", *map(str, arguments)]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == status, result.stderr
@@ -237,7 +237,7 @@ def test_stable_diffusion_2_compiles_for_a_tpu(topology: str, folders: dict[str,
     assert found["preflight"]["image"]["dtype"] == "bfloat16"
     assert 2 * UNET_PARAMETERS <= programs["denoise"]["arguments"] < 2.2 * UNET_PARAMETERS
     assert 2 * TEXT_PARAMETERS <= programs["encode_prompt"]["arguments"] < 2.2 * TEXT_PARAMETERS
-    # Activations are moved for their norms (12 MB), but none of the deep layers' kernels.
+    # Activations are moved for their norms (12 MB), but no kernels of the deep layers.
     assert programs["denoise"]["moved"] < 2 * 1280 * 1280 * 3 * 3
     assert programs["denoise"]["in_place"] >= 3 * 4 * 4 * 64 * 64
     assert found["peak_bytes_per_chip"] < 6 * GIB
@@ -246,12 +246,14 @@ def test_stable_diffusion_2_compiles_for_a_tpu(topology: str, folders: dict[str,
 @needs_libtpu
 @pytest.mark.tpu
 @pytest.mark.timeout(3600)
-def test_what_the_compiler_refuses_gets_advice_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of 16 GiB: libtpu's compiler refuses the first program instead of saying how much it needs.
+def test_a_plan_that_the_compiler_refuses_gets_advice_that_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache of 16 GiB: libtpu's compiler refuses the first program and does not report its memory.
 
-    The advice was 15 slots, but a program of 8 of them copies half of the cache.
+    The advice was 15 slots, but a program of 8 slots copies half of the cache.
     """
-    monkeypatch.setenv("JAX_EXEC_TIME_OPTIMIZATION_EFFORT", "-1.0")  # memory is the same, the compiler quicker
+    monkeypatch.setenv("JAX_EXEC_TIME_OPTIMIZATION_EFFORT", "-1.0")  # the same memory, less compile time
     LlamaConfig(
         hidden_size=256,
         intermediate_size=256,

@@ -25,7 +25,7 @@ BOOL = np.tril(np.ones((QUERIES, ROWS), bool), ROWS - QUERIES)[None, None]
 
 
 def expected(mask: torch.Tensor, softcap: float | None = None, sinks: torch.Tensor | None = None) -> np.ndarray:
-    """The textbook's attention, with keys and values repeated for each group."""
+    """Textbook attention, with keys and values repeated for each group."""
     query, key, value = map(torch.from_numpy, (QUERY_, KEY_, VALUE_))
     key, value = (x.repeat_interleave(HEADS // KV_HEADS, dim=1) for x in (key, value))
     scores = query @ key.transpose(2, 3) * 0.3
@@ -41,7 +41,7 @@ def expected(mask: torch.Tensor, softcap: float | None = None, sinks: torch.Tens
 @pytest.mark.parametrize("with_sinks", [False, True])
 @pytest.mark.parametrize("bias", ["bool", "added", "added per head"])
 def test_equals_torch(softcap: float | None, with_sinks: bool, bias: str) -> None:
-    """Groups of three heads, values wider than keys, each way to mask."""
+    """Groups of three heads, values wider than keys, each kind of mask."""
     sinks = arrays(HEADS) if with_sinks else None
     mask = np.where(BOOL, 0, np.finfo(np.float32).min).astype(np.float32)
     if bias == "added per head":
@@ -55,7 +55,7 @@ def test_equals_torch(softcap: float | None, with_sinks: bool, bias: str) -> Non
 
 @pytest.mark.parametrize("slots", [None, 1, 3])
 def test_one_token(slots: int | None) -> None:
-    """The newest query alone, in one slot, or in each of several at once: as among the others."""
+    """The last query only, in one slot or in several at once, gives the same as among the others."""
     query, key = QUERY_[:, :, -1:], KEY_
     want = expected(torch.from_numpy(np.where(BOOL, 0, np.finfo(np.float32).min).astype(np.float32)))[:, -1:]
 
@@ -70,10 +70,10 @@ def test_one_token(slots: int | None) -> None:
 
 @pytest.mark.parametrize(("softcap", "with_sinks"), [(None, False), (2.0, True)])
 @pytest.mark.parametrize(("seen", "read"), [(1, 300), (300, 300), (301, 600), (600, 600)])
-def test_one_token_reads_half_of_the_rows_where_that_is_enough(
+def test_one_token_reads_half_of_the_positions_if_that_is_enough(
     softcap: float | None, with_sinks: bool, seen: int, read: int
 ) -> None:
-    """As over the rows that it sees alone. Those that are not to be read are no numbers."""
+    """The result equals that over the attended positions only. Positions that must not be read are NaN."""
     query, key, value = arrays(1, HEADS, 1, KEY), arrays(1, KV_HEADS, 600, KEY), arrays(1, KV_HEADS, 600, VALUE)
     sinks = arrays(HEADS) if with_sinks else None
     want = grouped_query_attention(
@@ -86,8 +86,8 @@ def test_one_token_reads_half_of_the_rows_where_that_is_enough(
 
 
 @pytest.mark.parametrize(("slots", "choices"), [(1, 1), (3, 0)])
-def test_how_much_to_read_is_chosen_for_one_slot_alone(slots: int, choices: int) -> None:
-    """As the engine calls it: under vmap. Of several, each would compute both halves' answers."""
+def test_half_of_the_positions_is_an_option_for_one_slot_only(slots: int, choices: int) -> None:
+    """Under vmap, as in the engine. Several slots would compute both branches."""
 
     def attend(query: jax.Array, key: jax.Array, value: jax.Array, length: jax.Array) -> jax.Array:
         mask = (jnp.arange(600) < length)[None, None, None]
@@ -107,10 +107,12 @@ def test_how_much_to_read_is_chosen_for_one_slot_alone(slots: int, choices: int)
 
 @pytest.mark.parametrize(("softcap", "with_sinks"), [(None, False), (2.0, True)])
 @pytest.mark.parametrize("first", [0, 250, 595])
-def test_many_rows_in_blocks(softcap: float | None, with_sinks: bool, first: int) -> None:
-    """Queries at `first` and the four positions after it, of 600 rows, where the last block overlaps the one before:
-    as over the rows that they see alone. The others are not numbers from the next block on, and are never read. Keys
-    and values are read where they were cut from, in slot 1 of 3."""
+def test_many_positions_in_blocks(softcap: float | None, with_sinks: bool, first: int) -> None:
+    """Queries at `first` and the four positions after it, of 600 positions; the last block overlaps the one before.
+
+    The result equals that over the attended positions only. Positions from the next block on are NaN and must not be
+    read. Keys and values are read from their source, in slot 1 of 3.
+    """
     rows, end = 600, first + QUERIES
     keys, values = (np.full((3, KV_HEADS, rows + 40, dim), np.nan, np.float32) for dim in (KEY, VALUE))
     for array in (keys, values):
@@ -126,8 +128,8 @@ def test_many_rows_in_blocks(softcap: float | None, with_sinks: bool, first: int
         np.testing.assert_allclose(np.asarray(got), np.asarray(want), atol=1e-5)
 
 
-def test_a_window_that_begins_behind_the_first_block() -> None:
-    """Of 600 rows the last ten: what a query makes of a block in which it sees nothing must not stay."""
+def test_a_window_that_begins_after_the_first_block() -> None:
+    """The last ten of 600 positions: a block without attended positions must not change the result."""
     rows, window = 600, 10
     key, value = arrays(1, KV_HEADS, rows, KEY), arrays(1, KV_HEADS, rows, VALUE)
     mask = np.zeros((1, 1, QUERIES, rows), bool)
@@ -137,8 +139,8 @@ def test_a_window_that_begins_behind_the_first_block() -> None:
     np.testing.assert_allclose(attend(QUERY_, key, value, mask, 0.3), want, atol=1e-5)
 
 
-def test_a_row_that_nobody_sees_is_not_read() -> None:
-    """What is left in rows of another conversation can't reach an answer."""
+def test_a_masked_position_does_not_change_the_result() -> None:
+    """Keys of an earlier conversation can't reach an answer."""
     seen = np.zeros((1, 1, QUERIES, ROWS), bool)
     seen[..., 2] = True
     got = grouped_query_attention(QUERY_, jnp.asarray(KEY_).at[:, :, 3:].set(1e4), VALUE_, seen, 0.3)
@@ -163,7 +165,7 @@ def test_the_mask_of_a_ring() -> None:
 @pytest.mark.parametrize("per_row", [1, 2, 4])
 @pytest.mark.parametrize(("queries", "rows"), [(1, ROWS), (QUERIES, ROWS), (QUERIES, 600)])
 def test_heads_side_by_side(per_row: int, queries: int, rows: int) -> None:
-    """Eight query heads on four of keys and values, of which one, two or four share a row: as each in its own."""
+    """Eight query heads and four key-value heads, one, two or four per row: the same as one head per row."""
     query, key, value = arrays(1, 8, queries, KEY), arrays(1, 4, rows, KEY), arrays(1, 4, rows, VALUE)
     mask = np.tril(np.ones((queries, rows), bool), rows - queries)[None, None]
     side_by_side = [packed(jnp.asarray(array), per_row) for array in (key, value)]
@@ -174,8 +176,8 @@ def test_heads_side_by_side(per_row: int, queries: int, rows: int) -> None:
     np.testing.assert_allclose(got, want, atol=1e-5)
 
 
-def test_heads_share_a_row_where_devices_get_whole_rows() -> None:
-    """128 lanes: two heads of 64, or four of 32, but no part of a row, nor rows that devices would have to share."""
+def test_heads_share_a_row_if_devices_get_whole_rows() -> None:
+    """128 lanes: two heads of 64 or four of 32, but no partial rows, and no rows that devices would have to share."""
     lanes, of_four = HeadPacking(width=128), HeadPacking(width=128, devices=4)
     assert [lanes.heads_per_row(8, channels) for channels in (128, 96, 64, 32)] == [1, 1, 2, 4]
     assert [lanes.heads_per_row(heads, 32) for heads in (1, 3, 6)] == [1, 3, 3]

@@ -1,4 +1,4 @@
-"""What is read off a program's text: steps that only move an array, in programs of XLA's compilers for CPU and TPU."""
+"""Figures from a program's text: steps that only move an array, in programs of XLA's compilers for CPU and TPU."""
 
 from collections.abc import Callable
 
@@ -10,8 +10,8 @@ from hfjax_app.runtime.compiled_text import largest_move
 
 WIDE = jax.ShapeDtypeStruct((256, 512), "float32")  # half a MiB
 
-# As libtpu writes them: a fetch ahead into the core's own memory (S(1)), a copy inside of a fusion that computes, a
-# fusion of several results, and in a loop's body, a conversion and a fusion that does no more than transpose.
+# Text from libtpu: a prefetch into the core's own memory (S(1)), a copy inside a fusion that computes, a fusion with
+# several results, and in a loop's body, a conversion and a fusion that only transposes.
 TPU = """
 HloModule jit_decode, is_scheduled=true
 
@@ -55,14 +55,14 @@ ENTRY %main.5 (Arg_0.5: bf16[64,32]) -> bf16[64,32] {
 
 
 def test_a_tpu_s_program() -> None:
-    """The largest of what remains is the fusion in the loop's body."""
+    """The largest remaining step is the fusion in the loop's body."""
     assert largest_move(TPU) == 2 * 512
     assert largest_move(TPU.replace("T(8,128)(2,1)S(1)", "T(8,128)(2,1)")) == 2 * 64 * 32
     assert largest_move("") == 0
 
 
-def test_what_a_tpu_s_core_kept_is_not_moved_when_it_is_brought_back() -> None:
-    """As at the end of a loop that kept a part of the cache there; the same copy from far to far is a move."""
+def test_a_copy_from_a_tpu_core_s_memory_is_no_move() -> None:
+    """As at the end of a loop that kept a part of the cache there; the same copy within the HBM is a move."""
     far, near = "bf16[64,32]{1,0:T(8,128)(2,1)}", "bf16[64,32]{1,0:T(8,128)(2,1)S(1)}"
 
     def text(source: str) -> str:

@@ -1,4 +1,4 @@
-"""Which weights are split over devices, read off published architectures; no device is needed for that."""
+"""Which weights of published architectures are split over devices; the tests need no devices."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ LLAMA = LlamaConfig(
 
 @pytest.mark.parametrize(("devices", "kv"), [(2, ROWS), (4, ROWS), (8, WHOLE)])
 def test_llama(devices: int, kv: PartitionSpec) -> None:
-    """First projections by outputs, second ones by inputs; four key-value heads can't be shared out among eight."""
+    """First projections by outputs, second ones by inputs; four key-value heads can't be split over eight devices."""
     found = specs(LLAMA, devices)
     layer = "model.layers.0."
     assert found[layer + "self_attn.q_proj.weight"] == found[layer + "self_attn.q_proj.bias"] == ROWS
@@ -43,7 +43,7 @@ def test_llama(devices: int, kv: PartitionSpec) -> None:
     assert found["model.norm.weight"] == found[layer + "input_layernorm.weight"] == WHOLE
 
 
-def test_heads_are_never_cut() -> None:
+def test_heads_are_never_split() -> None:
     """Gemma 3 1B has four query heads and one key-value head: eight devices split its MLP only."""
     config = Gemma3TextConfig(
         hidden_size=64,
@@ -62,12 +62,12 @@ def test_heads_are_never_cut() -> None:
     }
 
 
-def test_an_architecture_without_a_plan_is_replicated_but_for_its_vocabulary() -> None:
+def test_an_architecture_without_a_plan_is_replicated_except_its_vocabulary() -> None:
     found = specs(GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=1000), 4)
     assert {name for name, spec in found.items() if spec != WHOLE} == {"transformer.wte.weight", "lm_head.weight"}
 
 
-def test_what_does_not_divide_is_whole() -> None:
+def test_an_axis_that_devices_do_not_divide_is_replicated() -> None:
     mesh = AbstractMesh((4,), (AXIS,))
     assert split(mesh, (2, 8, 3), 1).spec == COLUMNS
     assert split(mesh, (2, 6, 3), 1).spec == WHOLE

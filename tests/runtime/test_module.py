@@ -1,4 +1,4 @@
-"""Torch modules as JAX functions: equal to torch, every weight an argument, nothing baked into the program."""
+"""Torch modules as JAX functions: equal to torch, every weight an argument, no large constants in the program."""
 
 import re
 from math import prod
@@ -53,7 +53,7 @@ def test_the_function_equals_torch(module: Tied) -> None:
     np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_other_methods_and_pytrees_come_through(module: Tied) -> None:
+def test_other_methods_and_pytrees_are_supported(module: Tied) -> None:
     with torch.no_grad():
         expected = module.encode(torch.from_numpy(IDS))["hidden"].numpy()
     encode = pure_function(module, lambda module, inputs: module.encode(inputs["ids"]))
@@ -83,7 +83,7 @@ def test_tied_weights_stay_tied(module: Tied) -> None:
     np.testing.assert_allclose(function(doubled, JAX_IDS), 4 * function(weights, JAX_IDS), rtol=1e-5)
 
 
-def test_the_module_itself_is_left_alone(module: Tied) -> None:
+def test_the_module_itself_is_unchanged(module: Tied) -> None:
     before = {name: value.clone() for name, value in module.state_dict().items()}
     pure_function(module)(weights_of(module), JAX_IDS)
     for name, value in module.state_dict().items():
@@ -109,20 +109,20 @@ def largest_constant(text: str) -> int:
 
 
 def test_no_constant_over_a_mebibyte_is_in_the_program(module: Tied) -> None:
-    """A captured weight would be compiled into the program: twice the memory, minutes of compiling, no sharding."""
+    """A captured weight would be a constant of the program: twice the memory, minutes of compiling, no sharding."""
     lowered = jax.jit(pure_function(module)).lower(weights_of(module), IDS)
     assert largest_constant(lowered.as_text()) <= MIB
 
 
 def test_a_captured_weight_would_be_found(module: Tied) -> None:
-    """The check above can fail: with the weights in a closure the constant is there."""
+    """The check above can fail: with the weights in a closure the program has the constant."""
     weights, function = weights_of(module), pure_function(module)
     lowered = jax.jit(lambda ids: function(weights, ids)).lower(IDS)
     assert largest_constant(lowered.as_text()) > MIB
 
 
 def test_wide_dtypes_become_what_jax_has() -> None:
-    """MPT's range of int64 is one of int32, without a warning (filterwarnings = error)."""
+    """MPT's int64 range becomes int32, without a warning (filterwarnings = error)."""
 
     def ranges(_: nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.arange(3, dtype=torch.int64, device=x.device) + x, x.to(torch.int64), x.double() * 2
@@ -133,14 +133,14 @@ def test_wide_dtypes_become_what_jax_has() -> None:
 
 
 class Listed(nn.Module):
-    """Its inputs in the order of a set of their names."""
+    """Concatenates its inputs in the order of a set of their names."""
 
     def forward(self, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:
         return [inputs[name] for name in set(inputs)]
 
 
 def test_sets_have_one_order_in_every_process() -> None:
-    """Gemma 3's `set(config.layer_types)` made another program of every other start, and the cache was of no use."""
+    """Gemma 3's `set(config.layer_types)` gave a different program at every other start, so the cache did not help."""
     names = [f"name {number}" for number in range(100, 140)]
     outputs = pure_function(Listed())({}, {name: jnp.int32(name[5:]) for name in reversed(names)})
     assert [int(output) for output in outputs] == list(range(100, 140))

@@ -1,4 +1,4 @@
-"""Our lowerings against torch itself."""
+"""Our lowerings compared with torch."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from hfjax_app.runtime.operators import grouped_mm
 
 @pytest.mark.parametrize("size", [(8, 10), (4, 15), (7, 6), (3, 4)])
 def test_upsample_nearest_equals_torch(size: tuple[int, int]) -> None:
-    """Whole and broken factors, up and down."""
+    """Integer and fractional factors, up and down."""
     image = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
     upsample = torch.nn.Upsample(size=size)
     got = jax.jit(pure_function(upsample))({}, image)
@@ -30,8 +30,8 @@ def test_upsample_nearest_by_a_factor_equals_torch() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.7, 2.3, 0.6])
-def test_upsample_nearest_by_a_broken_factor_equals_torch(factor: float) -> None:
-    """torch divides by the factor; the sizes' ratio shows other pixels."""
+def test_upsample_nearest_by_a_fractional_factor_equals_torch(factor: float) -> None:
+    """torch divides by the factor; the ratio of the sizes would select other pixels."""
     image = np.random.default_rng(0).standard_normal((1, 2, 9, 11)).astype(np.float32)
     upsample = torch.nn.Upsample(scale_factor=factor)
     got = jax.jit(pure_function(upsample))({}, image)
@@ -40,7 +40,7 @@ def test_upsample_nearest_by_a_broken_factor_equals_torch(factor: float) -> None
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_a_transposed_convolution_in_groups_equals_torch(groups: int) -> None:
-    """Upstream gave other numbers for groups of several channels, without a word."""
+    """Upstream gave wrong numbers for groups of several channels, without a warning."""
     torch.manual_seed(0)
     layer = torch.nn.ConvTranspose2d(4, 8, 3, stride=2, padding=1, output_padding=1, groups=groups)
     image = torch.randn(2, 4, 5, 6)
@@ -48,8 +48,8 @@ def test_a_transposed_convolution_in_groups_equals_torch(groups: int) -> None:
     np.testing.assert_allclose(np.asarray(got), layer(image).detach().numpy(), rtol=1e-5, atol=1e-5)
 
 
-def test_type_as_leaves_its_tensor_as_it_is() -> None:
-    """Upstream changed the tensor itself, and failed where the other was a view, as in Gemma 3n."""
+def test_type_as_does_not_change_its_tensor() -> None:
+    """Upstream changed the tensor itself, and failed where the other one was a view, as in Gemma 3n."""
 
     def rounded_and_exact(_: torch.nn.Module, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         exact = x.float() / 3
@@ -63,7 +63,7 @@ def test_type_as_leaves_its_tensor_as_it_is() -> None:
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gelu_equals_torch(approximate: str, dtype: torch.dtype) -> None:
-    """On both sides of zero, and far out, where the exact result is all but zero. Half precision: the last digit."""
+    """On both sides of zero, and far from it, where the exact result is nearly zero. Half precision: the last digit."""
     x = torch.linspace(-12, 12, 97).to(dtype)
     module = torch.nn.GELU(approximate)
     got = jax.jit(pure_function(module))(
@@ -79,7 +79,7 @@ def expert_products(rows: np.ndarray, matrices: np.ndarray, sizes: list[int]) ->
 
 
 def test_grouped_products_equal_one_product_a_group() -> None:
-    """A mixture of experts, its tokens sorted by expert; one expert has none."""
+    """A mixture of experts with tokens sorted by expert; one expert has no tokens."""
     generator = np.random.default_rng(0)
     rows, matrices = (generator.standard_normal(shape).astype(np.float32) for shape in ((7, 6), (4, 6, 5)))
     offsets = np.cumsum([2, 0, 4, 1]).astype(np.int32)
@@ -91,7 +91,7 @@ def test_grouped_products_equal_one_product_a_group() -> None:
 
 
 def test_grouped_products_of_several_sequences_read_each_matrix_once() -> None:
-    """Slots decode under vmap: one ragged product for all of them, not one for each."""
+    """Slots decode under vmap: one ragged product for all slots, not one for each."""
     generator = np.random.default_rng(0)
     rows, matrices = (generator.standard_normal(shape).astype(np.float32) for shape in ((3, 7, 6), (4, 6, 5)))
     sizes = [[2, 0, 4, 1], [7, 0, 0, 0], [1, 2, 2, 2]]
@@ -103,12 +103,12 @@ def test_grouped_products_of_several_sequences_read_each_matrix_once() -> None:
     assert str(jax.make_jaxpr(product)(rows, matrices, offsets)).count("ragged_dot_general[") == 1
 
 
-HALF = {torch.float32: 2e-6, torch.bfloat16: 2**-7}  # of the result: half precision differs in its last digit
+HALF = {torch.float32: 2e-6, torch.bfloat16: 2**-7}  # relative to the result: half precision differs in its last digit
 
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_group_norm_equals_torch(dtype: torch.dtype) -> None:
-    """Far from zero too, where a mean in half precision would be off by more than what is left after it."""
+    """Far from zero too, where the error of a half-precision mean would exceed the centred values."""
     generator = torch.Generator().manual_seed(0)
     image = (50 + torch.randn(2, 8, 5, 3, generator=generator)).to(dtype)
     check_norm(torch.nn.GroupNorm(4, 8).to(dtype), image, generator)
@@ -157,8 +157,8 @@ def test_attention_equals_torch(options: dict[str, Any], dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("added", [False, True], ids=["bool", "added"])
-def test_a_query_that_may_look_nowhere_looks_everywhere(added: bool) -> None:
-    """Padding, in some models: NaN in its row would be in everyone's from the next layer on."""
+def test_a_query_with_all_keys_masked_attends_to_all(added: bool) -> None:
+    """Padding in some models: NaN in its row would spread to all rows in the next layer."""
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 2, 3, 4, generator=generator) for _ in range(3))
     mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
@@ -176,7 +176,7 @@ def test_a_query_that_may_look_nowhere_looks_everywhere(added: bool) -> None:
 
 @pytest.mark.parametrize("dtype", HALF)
 def test_attention_of_many_scores_equals_torch(dtype: torch.dtype) -> None:
-    """Enough of them that a CPU takes the heads one by one."""
+    """So many that a CPU computes head by head."""
     generator = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 4, 400, 8, generator=generator).to(dtype) for _ in range(3))
     attention = pure_function(
@@ -190,7 +190,7 @@ def test_attention_of_many_scores_equals_torch(dtype: torch.dtype) -> None:
 
 
 def test_attention_of_many_scores_with_shared_keys_equals_torch() -> None:
-    """One head of keys for all, by broadcasting."""
+    """One key head for all query heads, by broadcasting."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2, 4, 400, 8, generator=generator)
     key, value = (torch.randn(1, 1, 400, 8, generator=generator) for _ in range(2))

@@ -1,4 +1,4 @@
-"""Vectors in one array: the same numbers to the last bit from fewer arguments, and plans like loads."""
+"""1-D weights in one array: fewer arguments, the same numbers to the last bit, and the same shapes in plans."""
 
 import jax
 import numpy as np
@@ -11,12 +11,12 @@ from hfjax_app.runtime.packed_arguments import PackedArguments
 from hfjax_app.runtime.programs import Programs
 
 
-def test_a_network_computes_the_same_from_joined_vectors() -> None:
+def test_a_network_computes_the_same_from_packed_arguments() -> None:
     torch.manual_seed(0)
     network = torch.nn.Sequential(
         torch.nn.Conv2d(3, 16, 3, padding=1),
         torch.nn.GroupNorm(4, 16),
-        torch.nn.BatchNorm2d(16),  # its count of batches is an integer without axes
+        torch.nn.BatchNorm2d(16),  # its number of batches is an integer scalar
         torch.nn.SiLU(),
         torch.nn.Conv2d(16, 8, 1, bias=False),
         torch.nn.Flatten(),
@@ -42,12 +42,12 @@ def test_a_network_computes_the_same_from_joined_vectors() -> None:
     assert all(planned[name].shape == array.shape for name, array in fewer.items())
 
 
-def test_without_vectors_nothing_changes() -> None:
+def test_without_1_d_weights_nothing_changes() -> None:
     weights = {"matrix": np.zeros((2, 3), np.float32)}
     arguments = PackedArguments(weights, packs=True)
     assert arguments.weights == arguments.unpack(weights) == weights
 
 
-def test_nothing_is_packed_where_it_is_not_wanted() -> None:
+def test_nothing_is_packed_if_packs_is_false() -> None:
     weights = {"vector": np.zeros(3, np.float32)}
     assert PackedArguments(weights, packs=False).weights == weights

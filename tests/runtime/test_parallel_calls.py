@@ -1,4 +1,4 @@
-"""Calls side by side: two at once on one CPU device, and one after another inside of such a call."""
+"""Parallel calls: two at once on one CPU device, and sequential calls inside a parallel one."""
 
 import sys
 import threading
@@ -14,13 +14,13 @@ def calls() -> Calls:
 
 
 def test_two_are_made_at_once(calls: Calls) -> None:
-    both = threading.Barrier(2)  # a call that had to wait for the other would stay here
+    both = threading.Barrier(2)  # a call that ran before the other one would block here
     assert calls.at_once == 2
     assert calls.together(lambda item: (both.wait(10), item * 2)[1], [1, 2]) == [2, 4]
     assert [list(group) for group in calls.groups(range(5))] == [[0, 1], [2, 3], [4]]
 
 
-def test_inside_of_one_of_two_calls_others_come_one_after_another(calls: Calls) -> None:
+def test_calls_inside_a_parallel_call_are_sequential(calls: Calls) -> None:
     threads: dict[int, set[str]] = {}
 
     def inner(item: int) -> int:
@@ -34,14 +34,14 @@ def test_inside_of_one_of_two_calls_others_come_one_after_another(calls: Calls) 
     assert [len(names) for names in threads.values()] == [1, 1]
 
 
-def test_inside_of_a_single_call_two_are_made_at_once(calls: Calls) -> None:
+def test_calls_inside_a_single_call_are_parallel(calls: Calls) -> None:
     both = threading.Barrier(2)
     assert calls.together(lambda item: calls.together(lambda part: (both.wait(10), part)[1], item), [[5, 6]]) == [
         [5, 6]
     ]
 
 
-def test_an_error_comes_when_both_have_ended(calls: Calls) -> None:
+def test_an_error_is_raised_when_both_have_ended(calls: Calls) -> None:
     ended = []
 
     def call(item: int) -> None:
@@ -55,8 +55,8 @@ def test_an_error_comes_when_both_have_ended(calls: Calls) -> None:
     assert calls.together(lambda item: both.wait(10) >= 0, [1, 2]) == [True, True]
 
 
-def test_each_is_begun_in_order_by_whoever_has_ended_one(calls: Calls) -> None:
-    """The first call takes as long as all the others together: the other thread makes those."""
+def test_each_is_started_in_order_by_a_free_thread(calls: Calls) -> None:
+    """The first call takes as long as all the others together: the other thread runs those."""
     begun, threads = [], {}
     others_ended = threading.Event()
 
@@ -74,8 +74,8 @@ def test_each_is_begun_in_order_by_whoever_has_ended_one(calls: Calls) -> None:
     assert len({threads[item] for item in range(1, 5)}) == 1
 
 
-def test_whoever_finds_none_left_ends(calls: Calls) -> None:
-    """Threads change places all the time: at a list's end both ask for its last item."""
+def test_a_thread_without_a_next_item_ends(calls: Calls) -> None:
+    """Threads switch very often: at the end of a list both request its last item."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -85,7 +85,7 @@ def test_whoever_finds_none_left_ends(calls: Calls) -> None:
         sys.setswitchinterval(interval)
 
 
-def test_of_each_no_more_are_begun_after_an_error(calls: Calls) -> None:
+def test_no_more_calls_are_started_after_an_error(calls: Calls) -> None:
     both = threading.Barrier(2)
     begun = []
 
@@ -99,19 +99,19 @@ def test_of_each_no_more_are_begun_after_an_error(calls: Calls) -> None:
     assert sorted(begun) == [0, 1]
 
 
-def test_each_waits_for_nobody_elses_calls(calls: Calls) -> None:
-    """While the one helper makes somebody else's call, the caller makes all of his own."""
-    helping, release = threading.Event(), threading.Event()
+def test_each_does_not_wait_for_calls_of_another_caller(calls: Calls) -> None:
+    """While the only pool thread runs a call of another caller, this caller runs all its calls itself."""
+    pool_is_busy, release = threading.Event(), threading.Event()
 
     def held(item: int) -> None:
         if threading.current_thread().name.startswith("test-call"):
-            helping.set()
+            pool_is_busy.set()
         assert release.wait(10)
 
     other = threading.Thread(target=calls.each, args=(held, [1, 2]))
     other.start()
     try:
-        assert helping.wait(10)
+        assert pool_is_busy.wait(10)
         assert calls.each(lambda item: item + 1, [1, 2, 3]) == [2, 3, 4]
     finally:
         release.set()

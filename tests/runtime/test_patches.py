@@ -1,4 +1,4 @@
-"""Each change of a library from outside is for the version that is installed, and is still needed."""
+"""Each change of a library from outside is for the installed version, and is still needed."""
 
 import asyncio
 import importlib.metadata
@@ -48,7 +48,7 @@ each_patch = pytest.mark.parametrize("patch", PATCHES, ids=lambda patch: patch.n
 
 @each_patch
 def test_its_version_is_the_one_that_is_installed(patch: Patch) -> None:
-    """A new version may need the change no longer, or in another place: look at it, then write the new version down."""
+    """A new version may not need the change, or need it elsewhere: review the patch, then update its version."""
     assert importlib.metadata.version(patch.library) == patch.version
     assert f"{patch.library}=={patch.version}\n" in (ROOT.parent / "requirements.txt").read_text()
     assert (ROOT / patch.file).is_file()
@@ -64,7 +64,7 @@ def test_every_patch_has_a_name_and_a_check_of_its_own() -> None:
 
 
 def check(name: str) -> Callable[[Check], Check]:
-    """The check of the patch of this name: fails where the library does by itself what is wanted."""
+    """The check of the patch of this name: it fails if the library no longer needs the patch."""
 
     def add(function: Check) -> Check:
         CHECKS[name] = function
@@ -133,7 +133,7 @@ def _entries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def upstream(monkeypatch: pytest.MonkeyPatch, function: Callable[..., torch.Tensor]) -> Callable[..., jax.Array]:
-    """The function of tensors as one of arrays, by torchax as it is."""
+    """A function of tensors as a function of arrays, by unpatched torchax."""
     monkeypatch.setattr(torchax, "_env", Environment())
 
     def run(*arrays: jax.Array) -> jax.Array:
@@ -167,7 +167,7 @@ def _gelu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def half_precision_off_by(
     monkeypatch: pytest.MonkeyPatch, norm: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, ...]
 ) -> float:
-    """How far from torch's, at the most; numbers of up to 4 in bfloat16 are 0.016 apart."""
+    """The largest difference from torch; numbers up to 4 in bfloat16 are 0.016 apart."""
     x = (50 + torch.randn(shape, generator=torch.Generator().manual_seed(0))).to(torch.bfloat16)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Explicitly requested dtype")
@@ -216,7 +216,7 @@ def _type_as(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def as_it_is(module: ModuleType) -> ModuleType:
-    """A module as it was before this process changed it."""
+    """A new import of a module, without the changes of this process."""
     spec = importlib.util.spec_from_file_location(f"{module.__name__}_as_it_is", module.__file__)
     copy = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copy)
@@ -224,7 +224,7 @@ def as_it_is(module: ModuleType) -> ModuleType:
 
 
 async def page_of(*names: str) -> gr.Blocks:
-    """A page with endpoints, each a kind of its own. Asynchronous: outside of a loop Gradio leaves one open."""
+    """A page with endpoints, each a separate kind. Asynchronous, because outside a loop Gradio leaves a loop open."""
 
     async def answer() -> str:
         return ""
@@ -275,7 +275,7 @@ def _uploads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     page = asyncio.run(mounted())
     token = LocalContext.blocks.set(page)
     try:
-        processing_utils._check_allowed("/etc/passwd", True)  # is no upload, and may be taken
+        processing_utils._check_allowed("/etc/passwd", True)  # it is no upload, and is allowed
         page.has_launched = True
         with pytest.raises(processing_utils.InvalidPathError):
             processing_utils._check_allowed("/etc/passwd", True)
@@ -324,7 +324,7 @@ def _scripts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def asset(*words: str, pattern: str) -> bool:
-    """Whether one of the page's files has all of these words."""
+    """Whether one of the page's files contains all of these words."""
     folder = Path(gr.__file__).parent / "templates" / "frontend" / "assets"
     return any(all(word in path.read_text() for word in words) for path in folder.glob(pattern))
 

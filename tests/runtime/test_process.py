@@ -1,4 +1,4 @@
-"""What must be set before jax starts, tested by effect, each in a process of its own."""
+"""Process-wide settings before jax starts, tested by their effects in new processes."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ import json, logging, sys
 from pathlib import Path
 from hfjax_app.runtime.process import prepare
 prepare(Path(sys.argv[1]))
-prepare()  # what every backend calls again: the folder stays
+prepare()  # as every backend does: the folder stays
 import jax.numpy as jnp, numpy as np
 from hfjax_app.runtime.programs import Programs
 x = np.linspace(0, 1, 64 * 64, dtype=np.float32).reshape(64, 64)
@@ -77,7 +77,7 @@ def flip_a_byte(content: bytes) -> bytes:
     return content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :]
 
 
-# Programs by what is done to their entries.
+# Programs by the damage to their entries.
 SPOILED: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda content: b"",
     "truncated": lambda content: content[: len(content) // 2],
@@ -88,7 +88,7 @@ SPOILED: dict[str, Callable[[bytes], bytes]] = {
 
 
 def run_python(script: str, *arguments: object, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run a script with this Python and the app importable; its output, checked for success."""
+    """Run a script with this Python and the app importable; returns its output after a check for success."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     environment.pop("JAX_COMPILATION_CACHE_DIR")
     command = [*prefix, sys.executable, "-c", script, *map(str, arguments)]
@@ -98,8 +98,10 @@ def run_python(script: str, *arguments: object, prefix: tuple[str, ...] = ()) ->
 
 
 def run_program(folder: Path, prefix: tuple[str, ...] = ()) -> tuple[bool, str]:
-    """Compile and run PROGRAM, once for each kind of damage, with a cache folder; whether the cache had all of them or
-    none, and everything on stderr."""
+    """Compile and run PROGRAM with a cache folder, once for each kind of damage.
+
+    Returns whether the cache had all programs or none, and the contents of stderr.
+    """
     result = run_python(PROGRAM, folder, *SPOILED, prefix=prefix)
     report = json.loads(result.stdout)
     assert report["sums"] == [pytest.approx(101264.66, rel=1e-4)] * len(SPOILED)
@@ -108,23 +110,23 @@ def run_program(folder: Path, prefix: tuple[str, ...] = ()) -> tuple[bool, str]:
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu") or process.has_tpu(), reason="needs libtpu and no TPU")
-def test_a_libtpu_without_a_tpu_says_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As after `make test`, which installs it for plans: jax alone tries it and prints its errors."""
+def test_a_libtpu_without_a_tpu_prints_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As after `make test`, which installs it for plans: jax by itself tries it and prints its errors."""
     monkeypatch.delenv("JAX_PLATFORMS")
     _, stderr = run_program(tmp_path)
     assert stderr == ""
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is tuned only on Linux")
-def test_the_same_program_faults_far_fewer_pages_with_the_allocator_settings() -> None:
+def test_the_allocator_settings_reduce_page_faults() -> None:
     default = int(run_python(PAGE_FAULTS, "default").stdout)
     tuned = int(run_python(PAGE_FAULTS, "tuned").stdout)
     assert default > 1_000, "the program has no large temporaries, so this test measures nothing"
     assert tuned < default / 10
 
 
-def test_objects_that_stay_are_not_walked_again_and_again() -> None:
-    """Seldom while they are made, and never again when all is warm; new ones are looked at as often as usual."""
+def test_objects_that_stay_are_not_collected_repeatedly() -> None:
+    """Seldom during the start, and never when all is warm; new objects are collected as often as by default."""
     seldom, often, walked, as_usual = run_python(COLLECTIONS).stdout.split()
     assert int(seldom) <= 12, "500,000 objects, of 50,000 a time"
     assert int(often) >= 20, "20,000 objects, of 700 a time"
@@ -143,7 +145,7 @@ def warm_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(warm_folder: Path, tmp_path: Path) -> Path:
-    """A copy of a filled cache, for a test to spoil."""
+    """A copy of a filled cache, which a test may damage."""
     return Path(shutil.copytree(warm_folder, tmp_path / "cache"))
 
 
@@ -160,7 +162,7 @@ def test_a_second_process_finds_its_programs_in_the_cache(warm_folder: Path) -> 
 def test_only_caches_of_gpu_kernels_make_the_folder_part_of_a_key(
     platforms: str, tpu: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a TPU they did too, and a cache that came from a bucket to another folder was compiled again."""
+    """On a TPU they did too, so the programs of a cache from a bucket were compiled again in another folder."""
     monkeypatch.setenv("JAX_PLATFORMS", platforms)
     monkeypatch.setattr(process, "has_tpu", lambda: tpu)
     assert process._has_gpu_kernels() == kept
@@ -170,18 +172,18 @@ def test_programs_are_found_in_a_copy_of_the_cache(folder: Path) -> None:
     assert run_program(folder) == (True, "")
 
 
-def test_damaged_entries_are_compiled_again_once_and_in_silence(folder: Path) -> None:
-    """jax alone warns about a damaged entry at every start and never replaces it, so every start stayed slow."""
+def test_damaged_entries_are_compiled_again_once_without_a_warning(folder: Path) -> None:
+    """jax by itself warns about a damaged entry at every start and never replaces it, so every start was slow."""
     for name, spoil in SPOILED.items():
         [entry] = (file for file in folder.iterdir() if f"_{name}-" in file.name and file.suffix != ".sha256")
         entry.write_bytes(spoil(entry.read_bytes()))
-    for seal in folder.glob("*_not_sealed-*.sha256"):  # as a process leaves it that was killed while it wrote
+    for seal in folder.glob("*_not_sealed-*.sha256"):  # as after a process that was killed while it wrote
         seal.unlink()
     assert run_program(folder) == (False, "")
     assert run_program(folder) == (True, "")
 
 
-def test_a_folder_that_can_not_be_made_costs_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_can_not_be_made_gives_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("in the way")
     cached, stderr = run_program(file / "cache")
@@ -190,9 +192,9 @@ def test_a_folder_that_can_not_be_made_costs_one_line(tmp_path: Path) -> None:
     assert str(file) in stderr
 
 
-def test_a_read_only_folder_is_read_and_costs_one_line(folder: Path) -> None:
+def test_a_read_only_folder_is_read_and_gives_one_line(folder: Path) -> None:
     prefix: tuple[str, ...] = ()
-    if os.geteuid() == 0:  # root writes everywhere unless it gives that up
+    if os.geteuid() == 0:  # root can write everywhere unless it drops that capability
         if shutil.which("setpriv") is None:
             pytest.skip("setpriv (util-linux) is needed to give up root's right to write everywhere")
         prefix = ("setpriv", "--bounding-set=-dac_override")
@@ -207,7 +209,7 @@ def test_a_read_only_folder_is_read_and_costs_one_line(folder: Path) -> None:
 
 
 def folder_in_use(calls: str, **variables: object) -> subprocess.CompletedProcess[str]:
-    """What is printed of the folder that jax has after these calls, under these variables."""
+    """The cache folder that jax has after these calls, with these variables."""
     script = f"from hfjax_app.runtime.process import prepare\n{calls}\n"
     script += "import jax\nprint(jax.config.jax_compilation_cache_dir)"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -221,8 +223,8 @@ def test_without_any_setting_it_is_the_user_s_cache_folder(tmp_path: Path) -> No
     assert used.parent == tmp_path / "hfjax_app"
 
 
-def test_what_other_programs_keep_in_jax_s_folder_stays(tmp_path: Path) -> None:
-    """Every start removed their entries, which nobody seals, and stopped at a folder named like an entry."""
+def test_entries_of_other_programs_in_jax_s_folder_stay(tmp_path: Path) -> None:
+    """Every start removed their entries, which have no checksums, and failed at a folder with the name of an entry."""
     theirs = tmp_path / f"jit_train-{'0' * 64}-cache"
     theirs.write_text("compiled")
     (tmp_path / "my-cache").mkdir()
@@ -231,15 +233,15 @@ def test_what_other_programs_keep_in_jax_s_folder_stays(tmp_path: Path) -> None:
     assert theirs.exists()
 
 
-def test_a_folder_that_is_named_is_taken_as_it_is(tmp_path: Path) -> None:
-    """Also if it is jax's; then the calls that follow stay there."""
+def test_a_given_folder_is_used_unchanged(tmp_path: Path) -> None:
+    """Also if it is jax's; later calls keep it."""
     calls = f"from pathlib import Path\nprepare(Path({str(tmp_path)!r}))\nprepare()"
     used = folder_in_use(calls, JAX_COMPILATION_CACHE_DIR=tmp_path)
     assert used.stdout.strip() == str(tmp_path), used.stderr
 
 
-def test_what_was_compiled_before_does_not_keep_the_folder(tmp_path: Path) -> None:
-    """jax looks for its folder once, at the first compilation; programs went on into the other's, and got no seals."""
+def test_an_earlier_compilation_does_not_fix_the_folder(tmp_path: Path) -> None:
+    """jax reads its folder once, at the first compilation; later programs went there too, and got no checksums."""
     calls = "import jax\njax.config.update('jax_persistent_cache_min_compile_time_secs', 0.0)\n"
     calls += "jax.jit(lambda x: x + 1)(1.0)\nprepare()\njax.jit(lambda x: x + 2)(1.0)"
     used = folder_in_use(calls, JAX_COMPILATION_CACHE_DIR=tmp_path)
@@ -249,8 +251,8 @@ def test_what_was_compiled_before_does_not_keep_the_folder(tmp_path: Path) -> No
     assert len(list((tmp_path / "hfjax_app").glob("*-cache.sha256"))) == 1
 
 
-def test_only_entries_are_removed_and_what_can_not_be_stays(tmp_path: Path) -> None:
-    """A user's own files have such names too, and a folder of one ended the start with a traceback."""
+def test_only_entries_are_removed_and_others_stay(tmp_path: Path) -> None:
+    """A user's files can have similar names, and a folder with an entry's name ended the start with a traceback."""
     unsealed = tmp_path / f"jit_f-{'0' * 64}-cache"
     unsealed.write_text("half of it")
     folder = tmp_path / f"jit_g-{'0' * 64}-cache"

@@ -16,7 +16,7 @@ import pytest
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import Program, ProgramReport, Programs
 
-# 40 GB on a chip of 16; only libtpu's compiler says so before anything runs.
+# 40 GB on a chip of 16 GB; only libtpu's compiler reports that before anything runs.
 TOO_LARGE = """
 import jax
 from hfjax_app.planning.topology import devices, parse, prepare_process
@@ -35,16 +35,16 @@ for planned in (True, False):
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-def test_a_report_comes_with_each_program_as_soon_as_it_is_ready() -> None:
+def test_each_program_is_reported_as_soon_as_it_is_ready() -> None:
     prepare()
-    heard: list[ProgramReport] = []
-    programs = Programs(heard.append)
+    reports: list[ProgramReport] = []
+    programs = Programs(reports.append)
     programs.compile("first", lambda x: x + 1, X)
-    assert [report.name for report in heard] == ["first"]
+    assert [report.name for report in reports] == ["first"]
     programs.compile("second", lambda x: x * 2, X)
-    assert [report.name for report in heard] == ["first", "second"]
-    assert programs.reports == heard
-    assert all(report.seconds > 0 for report in heard)
+    assert [report.name for report in reports] == ["first", "second"]
+    assert programs.reports == reports
+    assert all(report.seconds > 0 for report in reports)
 
 
 def test_calling_a_program_compiles_nothing(compilations: Callable) -> None:
@@ -66,7 +66,7 @@ def test_shapes_are_enough_to_compile() -> None:
 
 @pytest.mark.parametrize("wrong", [X[:2], X.astype(np.int32), X[0]], ids=["shape", "dtype", "rank"])
 def test_another_shape_or_dtype_is_an_error(wrong: np.ndarray, compilations: Callable) -> None:
-    """Never a silent recompilation while somebody waits."""
+    """Never a silent recompilation during a request."""
     prepare()
     program = Programs().compile("strict", lambda x: x - 1, X)
     with compilations() as seen, pytest.raises(TypeError, match=r"differ|compiled"):
@@ -96,7 +96,7 @@ def test_programs_compiled_together_are_all_ready_at_the_end_and_reported_in_ord
     programs = Programs()
     with programs.together():
         made = [programs.compile(f"plus_{n}", lambda x, n=n: x + n, X) for n in range(4)]
-        np.testing.assert_array_equal(made[2](X), X + 2)  # one that is wanted at once is waited for
+        np.testing.assert_array_equal(made[2](X), X + 2)  # a call waits until its program is compiled
     assert [report.name for report in programs.reports] == [f"plus_{n}" for n in range(4)]
     for n, program in enumerate(made):
         np.testing.assert_array_equal(program(X), X + n)
@@ -104,7 +104,7 @@ def test_programs_compiled_together_are_all_ready_at_the_end_and_reported_in_ord
     assert programs.reports[-1].name == "alone"
 
 
-def test_of_programs_compiled_together_one_that_fails_is_told_at_the_end() -> None:
+def test_a_failure_among_programs_compiled_together_is_raised_at_the_end() -> None:
     prepare()
     programs = Programs()
     unknown = jax.ffi.ffi_call("no_such_target", jax.ShapeDtypeStruct(X.shape, X.dtype))
@@ -133,8 +133,8 @@ def test_the_name_is_in_the_cache() -> None:
     assert list(folder.glob("*a_name_to_find*-cache"))
 
 
-def test_what_is_compiled_is_sealed_at_once() -> None:
-    """A server is killed more often than it ends, and the next start removes what has no seal."""
+def test_a_compiled_program_gets_its_checksum_at_once() -> None:
+    """A server is killed more often than it ends, and the next start removes entries without a checksum."""
     prepare()
     folder = Path(jax.config.jax_compilation_cache_dir)
     for left in folder.glob("*a_name_to_seal*"):
@@ -147,8 +147,8 @@ def test_what_is_compiled_is_sealed_at_once() -> None:
 
 
 @pytest.mark.parametrize("devices", [1, 2])
-def test_several_devices_are_given_one_program_after_the_other(devices: int) -> None:
-    """Two threads that give two devices two programs in different orders wait for each other for ever."""
+def test_several_devices_get_programs_in_one_order(devices: int) -> None:
+    """Two threads that dispatch two programs to two devices in different orders wait for each other for ever."""
     mesh = jax.sharding.AbstractMesh((devices,), ("x",))
     inside = threading.Event()
 
@@ -169,8 +169,8 @@ def test_several_devices_are_given_one_program_after_the_other(devices: int) -> 
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")
-def test_a_program_that_the_compiler_refuses_is_one_line_of_words() -> None:
-    """Outside of plans it was a traceback that no visitor of the studio could do anything with."""
+def test_a_program_that_the_compiler_refuses_is_a_one_line_error() -> None:
+    """Outside of plans it was a traceback, which is of no use to a visitor of the studio."""
     command = [sys.executable, "-c", TOO_LARGE]
     result = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""Loading and tracing take turns; the turn is given away where only the compiler is waited for."""
+"""One thread loads and traces at a time; it releases the lock while it waits for the compiler."""
 
 import threading
 
@@ -11,7 +11,7 @@ from hfjax_app.runtime.programs import ProgramReport, Programs
 
 
 def test_one_model_is_traced_while_another_is_compiled() -> None:
-    """The first one's program is not reported, and so not ready, before the second one's has been traced."""
+    """The first model's program is not reported, and so not ready, before the second model's program is traced."""
     prepare()
     traced, in_time, order = threading.Event(), [], []
 
@@ -45,7 +45,7 @@ def test_one_model_is_traced_while_another_is_compiled() -> None:
     assert sorted(order[2:]) == ["first is compiled", "second is compiled"]
 
 
-def test_who_has_the_turn_may_ask_for_it_again_and_nobody_else_gets_it_meanwhile() -> None:
+def test_the_holder_may_acquire_the_lock_again_and_other_threads_wait() -> None:
     got = threading.Event()
 
     def other() -> None:
@@ -61,5 +61,5 @@ def test_who_has_the_turn_may_ask_for_it_again_and_nobody_else_gets_it_meanwhile
         with tracing_lock.release():
             assert got.wait(60)
     thread.join(60)
-    with tracing_lock.release():  # nobody's turn is given away by who has none
+    with tracing_lock.release():  # does nothing: this thread does not hold the lock
         pass

@@ -1,6 +1,6 @@
-"""The hub and its cache: what can't be had costs one line that names the model and says what would help.
+"""The hub and its cache: each failure is one line with the model's name and a remedy.
 
-The hub is played by a server on this machine, asked by a process of its own, because HF_ENDPOINT is read at import.
+A local server simulates the hub. A new process sends the requests, because HF_ENDPOINT is read at import.
 """
 
 import errno
@@ -22,17 +22,17 @@ from hfjax_app.runtime.checkpoints.hub import explain, fetch, weight_files
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers as the hub does for what can't be had, with the headers that are read; metadata; files."""
+    """Answers like the hub: errors with the headers that the client reads, metadata, and files."""
 
     ANSWERS = {  # noqa: RUF012
-        "/somebody/missing": (401, "RepoNotFound", "Repository not found"),
-        "/somebody/gone": (404, "RepoNotFound", "Repository not found"),
-        "/somebody/gated": (401, "GatedRepo", "Access to this model is restricted"),
-        "/somebody/forbidden": (403, "GatedRepo", "Your request is awaiting a review"),
-        "/somebody/public": (404, "RevisionNotFound", "Revision Not Found"),
+        "/owner/missing": (401, "RepoNotFound", "Repository not found"),
+        "/owner/gone": (404, "RepoNotFound", "Repository not found"),
+        "/owner/gated": (401, "GatedRepo", "Access to this model is restricted"),
+        "/owner/forbidden": (403, "GatedRepo", "Your request is awaiting a review"),
+        "/owner/public": (404, "RevisionNotFound", "Revision Not Found"),
     }
 
-    METADATA = {"/somebody/licensed": "manual", "/somebody/open": False}  # noqa: RUF012
+    METADATA = {"/owner/licensed": "manual", "/owner/open": False}  # noqa: RUF012
 
     PIPELINE = (
         "model_index.json",
@@ -58,8 +58,8 @@ class Hub(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
             return
-        if path.startswith("/somebody/pipeline/"):
-            self.send_pipeline(path.removeprefix("/somebody/pipeline/"))
+        if path.startswith("/owner/pipeline/"):
+            self.send_pipeline(path.removeprefix("/owner/pipeline/"))
             return
         status, code, message = next(
             (a for start, a in self.ANSWERS.items() if path.startswith(start)), (404, None, "")
@@ -74,8 +74,8 @@ class Hub(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def send_pipeline(self, path: str) -> None:
-        """A repository whose files all hold "{}"."""
-        answers: dict[str, Any] = {"revision": {"id": "somebody/pipeline", "sha": "a" * 40}, "resolve": {}}
+        """A repository whose files all contain "{}"."""
+        answers: dict[str, Any] = {"revision": {"id": "owner/pipeline", "sha": "a" * 40}, "resolve": {}}
         answers["tree"] = [{"type": "file", "path": file, "size": 2, "oid": "b" * 40} for file in self.PIPELINE]
         body = json.dumps(answers[path.partition("/")[0]]).encode()
         self.send_response(200)
@@ -124,10 +124,10 @@ print(json.dumps(messages))
 
 
 def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, Any]:
-    """What somebody is told who wants these models from a hub at `endpoint`, with an empty cache and no token.
+    """The messages for requests of these models from a hub at `endpoint`, with an empty cache and no token.
 
-    "gated?NAME" asks whether the model of this name is gated; "parts?NAME" lists what three networks download;
-    "load?NAME" tells with which options its tokenizer is loaded.
+    "gated?NAME": whether the model is gated; "parts?NAME": the files that three networks download; "load?NAME": the
+    options of the tokenizer's loading.
     """
     environment = {
         **os.environ,
@@ -151,26 +151,26 @@ def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, A
     return messages
 
 
-def test_what_the_hub_refuses(hub: str, tmp_path: Path) -> None:
-    names = ("somebody/missing", "somebody/gone", "somebody/gated", "somebody/forbidden", "not a model id")
+def test_models_that_the_hub_refuses(hub: str, tmp_path: Path) -> None:
+    names = ("owner/missing", "owner/gone", "owner/gated", "owner/forbidden", "not a model id")
     messages = ask(hub, tmp_path, *names)
-    for name in ("somebody/missing", "somebody/gone"):
+    for name in ("owner/missing", "owner/gone"):
         assert "does not exist on the hub" in messages[name]
         assert "HF_TOKEN" in messages[name]
-    for name in ("somebody/gated", "somebody/forbidden"):
+    for name in ("owner/gated", "owner/forbidden"):
         assert f"is gated: accept its licence on https://huggingface.co/{name}" in messages[name]
         assert "HF_TOKEN" in messages[name]
     assert "there is no such folder" in messages["not a model id"]
 
 
 def test_whether_a_model_is_gated(hub: str, tmp_path: Path) -> None:
-    names = [f"gated?somebody/{name}" for name in ("licensed", "open", "gated", "missing")]
+    names = [f"gated?owner/{name}" for name in ("licensed", "open", "gated", "missing")]
     assert list(ask(hub, tmp_path, *names, f"gated?{tmp_path}").values()) == [True, False, True, None, False]
 
 
-def test_of_a_pipeline_only_the_weights_that_are_read_are_downloaded(hub: str, tmp_path: Path) -> None:
-    """Not the same weights in other formats, not other networks; float16 where there is nothing else."""
-    [files] = ask(hub, tmp_path, "parts?somebody/pipeline").values()
+def test_only_the_weights_of_a_pipeline_that_are_read_are_downloaded(hub: str, tmp_path: Path) -> None:
+    """Not the same weights in other formats, not other networks; float16 if there is nothing else."""
+    [files] = ask(hub, tmp_path, "parts?owner/pipeline").values()
     assert files == [
         "model_index.json",
         "text_encoder/model-00001-of-00002.safetensors",
@@ -182,36 +182,36 @@ def test_of_a_pipeline_only_the_weights_that_are_read_are_downloaded(hub: str, t
 
 
 def test_no_network(tmp_path: Path) -> None:
-    """Port 9 (discard) refuses the connection, as a machine without a network does at once."""
-    messages = ask("http://127.0.0.1:9", tmp_path, "somebody/missing", "gated?somebody/licensed")
-    assert "the hub can't be reached" in messages["somebody/missing"]
-    assert messages["gated?somebody/licensed"] is None
+    """Port 9 (discard) refuses the connection at once, as on a machine without a network."""
+    messages = ask("http://127.0.0.1:9", tmp_path, "owner/missing", "gated?owner/licensed")
+    assert "the hub can't be reached" in messages["owner/missing"]
+    assert messages["gated?owner/licensed"] is None
 
 
 def cached(home: Path, *files: str) -> str:
-    """A snapshot in the hub's cache, as a download leaves it: the id, and a folder for each commit."""
-    repository = home / "hub" / "models--somebody--cached"
+    """A snapshot in the hub's cache, as after a download: the id, and a folder for each commit."""
+    repository = home / "hub" / "models--owner--cached"
     snapshot = repository / "snapshots" / ("a" * 40)
     snapshot.mkdir(parents=True)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("a" * 40)
     for file in files:
         (snapshot / file).write_text("{}")
-    return "somebody/cached"
+    return "owner/cached"
 
 
 def test_offline_the_cache_is_enough(tmp_path: Path) -> None:
-    """HF_HUB_OFFLINE is respected: the endpoint would answer, and is not asked."""
+    """HF_HUB_OFFLINE is respected: the endpoint would answer, and gets no request."""
     name = cached(tmp_path, "config.json", "model.safetensors")
     assert ask("http://127.0.0.1:9", tmp_path, name, f"{name}@{'a' * 40}", HF_HUB_OFFLINE="1") == {}
-    missing = ask("http://127.0.0.1:9", tmp_path, "somebody/else", f"{name}@v2", HF_HUB_OFFLINE="1")
+    missing = ask("http://127.0.0.1:9", tmp_path, "owner/else", f"{name}@v2", HF_HUB_OFFLINE="1")
     for message in missing.values():
         assert "HF_HUB_OFFLINE forbids to download it" in message
     assert len(missing) == 2
 
 
 def test_without_a_network_the_cache_is_enough(tmp_path: Path) -> None:
-    """The hub is asked once: were it asked for each of a tokenizer's files, each would wait for its retries."""
+    """The hub gets one request: a request for each file of a tokenizer would wait for its retries each time."""
     name = cached(tmp_path, "config.json", "tokenizer.json")
     options = {"trust_remote_code": False, "local_files_only": True}
     assert ask("http://127.0.0.1:9", tmp_path, name, f"load?{name}") == {f"load?{name}": options}
@@ -226,7 +226,7 @@ def test_weight_files_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_weight_files_of_diffusers(tmp_path: Path) -> None:
-    """Rounded weights only where there are no others, as one file or several."""
+    """float16 weights only if there are no others, in one file or several."""
     half, whole = "diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.safetensors"
     for names in ([half], [half, whole]):
         (tmp_path / names[-1]).touch()
@@ -240,7 +240,7 @@ def test_weight_files_of_diffusers(tmp_path: Path) -> None:
     assert [path.name for path in weight_files(tmp_path, "m")] == [shard]
 
 
-def test_a_download_that_was_cut_short(tmp_path: Path) -> None:
+def test_an_incomplete_download(tmp_path: Path) -> None:
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}))
     (tmp_path / "model-1.safetensors").touch()
@@ -251,7 +251,7 @@ def test_a_download_that_was_cut_short(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": "../secret"}}'])
-def test_an_index_that_is_none(tmp_path: Path, content: str) -> None:
+def test_an_invalid_index(tmp_path: Path, content: str) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(content)
     with pytest.raises(
         ModelUnavailable, match=r"model 'm': model\.safetensors\.index\.json (is no index|names '\.\./)"
@@ -260,17 +260,17 @@ def test_an_index_that_is_none(tmp_path: Path, content: str) -> None:
 
 
 def test_a_full_disk_says_where_and_what_to_do() -> None:
-    """The hub's client wraps what the operating system said."""
+    """The hub's client wraps the operating system's error."""
     error = RuntimeError("download failed")
     error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
-    assert "the disk is full; downloads go to" in explain("somebody/large", error)
-    assert "HF_HOME" in explain("somebody/large", error)
+    assert "the disk is full; downloads go to" in explain("owner/large", error)
+    assert "HF_HOME" in explain("owner/large", error)
 
 
-def test_a_revision_that_is_not_there(hub: str, tmp_path: Path) -> None:
-    message = ask(hub, tmp_path, "somebody/public@v9")["somebody/public@v9"]
+def test_a_missing_revision(hub: str, tmp_path: Path) -> None:
+    message = ask(hub, tmp_path, "owner/public@v9")["owner/public@v9"]
     assert "the hub has no such revision" in message
 
 
-def test_a_folder_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_is_used_unchanged(tmp_path: Path) -> None:
     assert fetch(tmp_path) == tmp_path

@@ -1,4 +1,4 @@
-"""int8 weights: how close they are, what is left alone, and that the float weights never exist as a whole."""
+"""int8 weights: their error, the weights that are not quantised, and no whole float weights in memory."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def int8_of(model: torch.nn.Module) -> Transforms:
 
 
 def test_a_weight_is_within_half_a_step_of_its_row() -> None:
-    """Each output channel has its own scale, so a small row isn't drowned by a large one; nothing is clipped."""
+    """Each output channel has its own scale, so a small row keeps its precision beside a large one; no clipping."""
     torch.manual_seed(0)
     weight = torch.randn(5000, 300) * torch.logspace(-3, 3, 5000)[:, None]
     weight[7] = 0
@@ -47,7 +47,7 @@ def test_bfloat16_weights_are_quantised_in_float32() -> None:
 @pytest.mark.parametrize("shape", [(1, 300), (3, 300), (2, 5, 300)])
 @pytest.mark.parametrize("rows", [1, 64, 9001])
 def test_the_dot_equals_the_dequantised_one(shape: tuple[int, ...], rows: int) -> None:
-    """Also where the rows are no multiple of a block, and under vmap, as decoding calls it."""
+    """Also if the rows are no multiple of a block, and under vmap, as in decoding."""
     rng = np.random.default_rng(0)
     values = rng.integers(-127, 128, (rows, 300), dtype=np.int8)
     scale = rng.random(rows, dtype=np.float32)
@@ -58,7 +58,7 @@ def test_the_dot_equals_the_dequantised_one(shape: tuple[int, ...], rows: int) -
 
 
 def test_a_sum_that_int32_can_not_hold_is_right() -> None:
-    """140,000 products of 127 and 127 are more than 2^31."""
+    """The sum of 140,000 products of 127 and 127 exceeds 2^31."""
     values = np.full((2, 140_000), 127, np.int8)
     values[1] = -127
     got = jax.jit(int8_dot)(np.ones((1, 140_000), np.float32), values, np.full(2, 0.5, np.float32))
@@ -67,7 +67,7 @@ def test_a_sum_that_int32_can_not_hold_is_right() -> None:
 
 @pytest.mark.parametrize("rows", [1, 5, 200])
 def test_integer_products_are_as_exact_as_float32(rows: int) -> None:
-    """What a CPU does that multiplies matrices of int8, whether this one is such a CPU or not; also under vmap."""
+    """The form for a CPU with an int8 matrix unit, tested on any CPU; also under vmap."""
     rng = np.random.default_rng(1)
     values = rng.integers(-127, 128, (64, 300), dtype=np.int8)
     x = rng.standard_normal((4, rows, 300), dtype=np.float32) * np.float32([1e-20, 1, 0, 1e20])[:, None, None]
@@ -79,7 +79,7 @@ def test_integer_products_are_as_exact_as_float32(rows: int) -> None:
 
 @pytest.mark.parametrize("batch", [1, 4])
 def test_the_float_weights_are_never_in_memory(batch: int) -> None:
-    """32 MiB as float32; the compiler's own figure of temporary memory is a block."""
+    """32 MiB as float32; the compiler's figure of temporary memory is one block."""
     x = jax.ShapeDtypeStruct((batch, 1, 1024), jnp.float32)
     values = jax.ShapeDtypeStruct((8192, 1024), jnp.int8)
     scale = jax.ShapeDtypeStruct((8192,), jnp.float32)
@@ -89,7 +89,7 @@ def test_the_float_weights_are_never_in_memory(batch: int) -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_checkpoint_in_int8(tied: bool, tmp_path: Path) -> None:
-    """Linear layers, the output layer too, though it be tied to the embedding, which stays as it is beside it."""
+    """Linear layers are int8, also an output layer that is tied to the embedding; the embedding is unchanged."""
     LlamaForCausalLM(LlamaConfig(tie_word_embeddings=tied, **SMALL)).save_pretrained(tmp_path)
     model = empty_model(AutoModelForCausalLM, tmp_path, torch.float32)
     weights, plain = read(model, tmp_path, transforms=int8_of(model)), read(model, tmp_path)
@@ -108,7 +108,7 @@ def test_a_checkpoint_in_int8(tied: bool, tmp_path: Path) -> None:
 
 
 def test_logits_of_a_tied_model_are_torch_s_with_the_rounded_weights(tmp_path: Path) -> None:
-    """The output layer's are rounded, the embedding's are not, though the checkpoint has them once."""
+    """The output layer's weights are rounded and the embedding's are not, although the checkpoint has one tensor."""
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **SMALL)).save_pretrained(tmp_path)
     rounded = LlamaForCausalLM.from_pretrained(tmp_path)
@@ -126,8 +126,8 @@ def test_logits_of_a_tied_model_are_torch_s_with_the_rounded_weights(tmp_path: P
     np.testing.assert_allclose(function(weights, jnp.asarray(ids.numpy())), rounded(ids).logits.detach(), atol=1e-5)
 
 
-def test_a_parameter_that_an_embedding_takes_later_is_left_alone() -> None:
-    """Its one name is the linear layer's."""
+def test_a_parameter_that_a_later_embedding_shares_is_not_quantised() -> None:
+    """Its only name is that of the linear layer."""
 
     class OutputFirst(torch.nn.Module):
         def __init__(self) -> None:
@@ -140,7 +140,7 @@ def test_a_parameter_that_an_embedding_takes_later_is_left_alone() -> None:
 
 
 def test_few_slots_never_have_the_converted_weights_in_memory() -> None:
-    """Four slots of a decode step: XLA used to convert them ahead of the loop, at three times the cost."""
+    """Four slots of a decode step: XLA used to convert the weights before the loop, at three times the cost."""
     x = np.random.default_rng(0).standard_normal((4, 1, 512)).astype(np.float32)
     weight = np.random.default_rng(1).integers(-127, 128, (1024, 512)).astype(np.int8)
     scale = np.full(1024, 0.5, np.float32)

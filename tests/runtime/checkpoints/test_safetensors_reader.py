@@ -1,4 +1,4 @@
-"""Checkpoints become arrays without the whole being in memory; what can't be loaded costs one line."""
+"""Checkpoints become arrays without the whole checkpoint in memory; each failure is one line."""
 
 import json
 import os
@@ -37,7 +37,7 @@ from tests.chat.model.test_architectures import make_model
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, *, quantize: str = "none") -> Weights:
-    """As a checkpoint's weights are held where nothing is done to them but, if asked for, quantised."""
+    """A checkpoint's weights without transforms, except quantisation if requested."""
     model = empty_model(AutoModelForCausalLM, folder, dtype)
     return read(model, folder, transforms=transforms_of(model, quantize))
 
@@ -58,7 +58,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy of a sound checkpoint, for a test to spoil."""
+    """A copy of a valid checkpoint, which a test may damage."""
     return Path(shutil.copytree(checkpoint, tmp_path / "model"))
 
 
@@ -77,14 +77,14 @@ CONFIGS = {
     "llama": LlamaConfig(num_key_value_heads=2, tie_word_embeddings=True, **SMALL),
     # Buffers outside the checkpoint: the embedding's scale and two sets of rotary frequencies.
     "gemma3": Gemma3TextConfig(num_key_value_heads=1, head_dim=16, **SMALL),
-    # The checkpoint has each expert by itself, the model one array of all.
+    # The checkpoint has a tensor for each expert, the model one array of all.
     "mixtral": MixtralConfig(num_key_value_heads=2, num_local_experts=12, **SMALL),
 }
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("shard", ["1GB", "16KB"])
-def test_what_is_read_is_what_from_pretrained_holds(name: str, shard: str, tmp_path: Path) -> None:
+def test_weights_equal_those_of_from_pretrained(name: str, shard: str, tmp_path: Path) -> None:
     """Sharded or not: parameters, buffers, tied weights once; experts are merged in order, also across files."""
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(CONFIGS[name]).save_pretrained(tmp_path, max_shard_size=shard)
@@ -98,7 +98,7 @@ def test_what_is_read_is_what_from_pretrained_holds(name: str, shard: str, tmp_p
 
 
 def test_the_dtype_is_that_of_parameters(folder: Path) -> None:
-    """Rotary frequencies in bfloat16 would put distant tokens in the wrong place."""
+    """Rotary frequencies in bfloat16 would give distant tokens wrong positions."""
     weights = load(folder, torch.bfloat16)
     dtypes = {name: value.dtype for name, value in weights.items()}
     others = {name for name, dtype in dtypes.items() if dtype != jnp.bfloat16}
@@ -109,8 +109,8 @@ def test_the_dtype_is_that_of_parameters(folder: Path) -> None:
 
 @pytest.mark.parametrize("architecture", ["deepseek_v3", "dots1", "ernie4_5_moe", "glm4_moe", "gpt_oss"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_what_the_architecture_keeps_in_float32(architecture: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    """The bias by which DeepSeek-V3 and others choose experts was rounded on accelerators, and chose other ones."""
+def test_tensors_that_the_architecture_keeps_in_float32(architecture: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    """The bias that chooses experts in DeepSeek-V3 and others was rounded on accelerators, and chose other experts."""
     made = make_model(architecture)
     for name, tensor in made.state_dict().items():
         if "e_score_correction_bias" in name:
@@ -132,7 +132,7 @@ def test_what_the_architecture_keeps_in_float32(architecture: str, dtype: torch.
 
 @pytest.mark.parametrize("architecture", ["gptj", "codegen"])
 def test_buffers_are_not_computed_in_the_dtype_of_parameters(architecture: str, tmp_path: Path) -> None:
-    """GPT-J's rotary frequencies were rounded to bfloat16 first: sines were 0.16 off at position 500, 0.84 at 2,000."""
+    """GPT-J's rotary frequencies were rounded to bfloat16: sines were 0.16 off at position 500, 0.84 at 2,000."""
     make_model(architecture).save_pretrained(tmp_path)
     weights = load(tmp_path, torch.bfloat16)
     for name, value in weights_of(AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)).items():
@@ -146,8 +146,8 @@ def test_a_layer_that_is_kept_in_float32_is_not_quantised(folder: Path, monkeypa
     assert weights["model.layers.0.mlp.up_proj.weight"].dtype == jnp.int8
 
 
-def test_arrays_do_not_live_in_the_file(folder: Path) -> None:
-    """On CPU an array can share memory with a mapped file; a model updated in place would change under the server."""
+def test_arrays_do_not_share_memory_with_the_file(folder: Path) -> None:
+    """On a CPU they could; an update of the model's files in place would then change a running server's weights."""
     weights = load(folder)
     before = np.array(weights["lm_head.weight"])
     with (folder / "model.safetensors").open("r+b") as file:
@@ -155,7 +155,7 @@ def test_arrays_do_not_live_in_the_file(folder: Path) -> None:
     np.testing.assert_array_equal(weights["lm_head.weight"], before)
 
 
-def test_a_tensor_goes_where_its_placement_says(folder: Path) -> None:
+def test_each_tensor_has_the_sharding_of_its_placement(folder: Path) -> None:
     asked = {}
     device = jax.devices()[0]
 
@@ -192,9 +192,9 @@ print(status("VmHWM") - before - sum(weight.nbytes for weight in weights.values(
 
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="peak memory is read from Linux's /proc")
 def test_the_host_holds_little_more_than_one_file(tmp_path: Path) -> None:
-    """Beyond the arrays themselves, which on CPU are host memory too: at most 1.3 times the largest of several files.
+    """Besides the arrays, which are host memory on a CPU: at most 1.3 times the largest of several files.
 
-    The files are float32 and the arrays bfloat16, so that each tensor exists twice for a moment.
+    The files are float32 and the arrays bfloat16, so each tensor exists twice for a short time.
     """
     config = LlamaConfig(
         vocab_size=256, hidden_size=768, intermediate_size=3072, num_hidden_layers=6, num_attention_heads=4
@@ -210,7 +210,7 @@ def test_the_host_holds_little_more_than_one_file(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_some_weights(folder: Path) -> None:
-    """transformers would make random ones up and only warn."""
+    """transformers would use random weights and only warn."""
     weights = load_file(folder / "model.safetensors")
     del weights["model.norm.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
@@ -218,7 +218,7 @@ def test_a_checkpoint_without_some_weights(folder: Path) -> None:
 
 
 def test_two_different_weights_that_the_config_ties(folder: Path) -> None:
-    """Fine-tuning may untie an output layer and keep the config. It was taken for the embedding too, without a word."""
+    """Fine-tuning may untie an output layer and keep the config; its weights replaced the embedding silently."""
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
     message = refusal(folder)
@@ -260,7 +260,7 @@ def test_a_folder_without_weights(folder: Path) -> None:
 
 
 def test_bin_weights_are_refused_unopened(folder: Path) -> None:
-    """Pickles can run code when they are read; this one would leave a file behind."""
+    """Pickles can run code when they are read; this one would write a file."""
     (folder / "model.safetensors").unlink()
     proof = folder / "proof"
 
@@ -282,7 +282,7 @@ def test_a_missing_or_broken_config(folder: Path, content: str | None) -> None:
 
 
 def wants_code(folder: Path) -> Path:
-    """Makes a checkpoint ask for code of its own, also its tokenizer; the file that would prove that it ran."""
+    """Makes a checkpoint and its tokenizer require their own code; returns the file that this code would write."""
     proof = folder / "proof"
     code = f"from transformers import LlamaConfig\nclass Trap(LlamaConfig):\n    pass\nopen({str(proof)!r}, 'w')\n"
     (folder / "trap.py").write_text(code)
@@ -295,7 +295,7 @@ def wants_code(folder: Path) -> Path:
 
 
 def test_code_in_a_checkpoint_is_never_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """transformers asks whether to, and whoever sits at the terminal can't know that this app never does."""
+    """transformers asks at the terminal whether to run it; this app never does."""
     proof = wants_code(folder)
     monkeypatch.setattr("builtins.input", lambda prompt: "y")
     assert "needs code of its own, and code that comes with a checkpoint is never run" in refusal(folder)
@@ -304,7 +304,7 @@ def test_code_in_a_checkpoint_is_never_run(folder: Path, monkeypatch: pytest.Mon
     assert not proof.exists()
 
 
-def test_a_tokenizer_that_fails_is_not_weights_that_are_missing(folder: Path) -> None:
+def test_a_failing_tokenizer_is_not_reported_as_missing_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "tokenizer.json").write_text("no JSON")
     with pytest.raises(ModelUnavailable, match="can't be loaded") as error:
@@ -312,16 +312,16 @@ def test_a_tokenizer_that_fails_is_not_weights_that_are_missing(folder: Path) ->
     assert "weights" not in str(error.value)
 
 
-def test_no_tokenizer_is_made_up(tmp_path: Path) -> None:
-    """For many classes transformers takes an empty vocabulary where there is none, and every word is unknown."""
+def test_a_missing_tokenizer_is_refused(tmp_path: Path) -> None:
+    """For many classes transformers uses an empty vocabulary instead, and every word is unknown."""
     DistilBertConfig().save_pretrained(tmp_path)
     with pytest.raises(ModelUnavailable, match=r"has no tokenizer \(tokenizer.json\)"):
         load_tokenizer(AutoTokenizer.from_pretrained, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["DistilBertTokenizer", "GemmaTokenizer", "Qwen2Tokenizer", "RobertaTokenizer"])
-def test_a_vocabulary_that_was_lost_is_not_made_up(kind: str, tmp_path: Path) -> None:
-    """What is left says the class, and transformers makes one of five words."""
+def test_a_missing_vocabulary_is_refused(kind: str, tmp_path: Path) -> None:
+    """The remaining file names the class, and transformers makes a vocabulary of five words."""
     DistilBertConfig().save_pretrained(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
     with pytest.raises(ModelUnavailable, match="has no vocabulary for its tokenizer"):
@@ -334,8 +334,8 @@ def test_weights_without_their_index(folder: Path) -> None:
     assert "is a file: name the folder that it is in" in refusal(folder / "model-00001-of-00001.safetensors")
 
 
-def test_a_config_that_is_wrong_is_not_weights_that_are_missing(folder: Path) -> None:
-    """And what is wrong is said, which transformers does in a second line."""
+def test_a_wrong_config_is_not_reported_as_missing_weights(folder: Path) -> None:
+    """The message contains the reason, which transformers gives in a second line."""
     (folder / "model.safetensors").unlink()
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": "512"}))
@@ -343,7 +343,7 @@ def test_a_config_that_is_wrong_is_not_weights_that_are_missing(folder: Path) ->
     assert "weights" not in refusal(folder)
 
 
-def test_a_command_asks_nobody_whether_to_run_code(folder: Path) -> None:
+def test_a_command_never_asks_whether_to_run_code(folder: Path) -> None:
     proof = wants_code(folder)
     commands = [["chat", "--model", str(folder), "hello"], ["plan", "--chat-model", str(folder), "--topology", "cpu:1"]]
     script = f"from hfjax_app.__main__ import main\nprint([main(command) for command in {commands!r}])"
@@ -356,6 +356,6 @@ def test_a_command_asks_nobody_whether_to_run_code(folder: Path) -> None:
     assert not proof.exists()
 
 
-def test_a_path_that_is_not_there() -> None:
+def test_a_missing_path() -> None:
     message = refusal(Path("/no/such/folder"))
     assert "there is no such folder" in message

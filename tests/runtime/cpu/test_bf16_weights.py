@@ -1,4 +1,4 @@
-"""bfloat16 weights under float32 arithmetic: which ones, that a tied one is there once, and what the layers compute."""
+"""bfloat16 weights with float32 arithmetic: which weights, tied ones once, and the results of the layers."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def checkpoint(folder: Path, *, tied: bool = True) -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_linear_layers_and_the_embedding_stay_as_the_files_have_them(tied: bool, tmp_path: Path) -> None:
+def test_linear_layers_and_the_embedding_keep_the_dtype_of_the_files(tied: bool, tmp_path: Path) -> None:
     checkpoint(tmp_path, tied=tied)
     model = empty_model(AutoModelForCausalLM, tmp_path, torch.float32)
     names = may_stay_bfloat16(model)
@@ -45,8 +45,10 @@ def test_linear_layers_and_the_embedding_stay_as_the_files_have_them(tied: bool,
 
 
 def test_logits_are_those_of_torch_in_float32(tmp_path: Path) -> None:
-    """Gemma's embedding is a class of its own, which multiplies by a number in the dtype of its weights: rounded to
-    bfloat16, that one is another."""
+    """Gemma's embedding has its own class, which multiplies by a number in the dtype of its weights.
+
+    Rounded to bfloat16, that number would be a different one.
+    """
     checkpoint(tmp_path)
     model = empty_model(AutoModelForCausalLM, tmp_path, torch.float32)
     transforms = Transforms(Bf16Weights(model))
@@ -58,8 +60,8 @@ def test_logits_are_those_of_torch_in_float32(tmp_path: Path) -> None:
     np.testing.assert_allclose(function(weights, jnp.asarray(ids.numpy())), want, atol=1e-5)
 
 
-def test_a_loop_looks_rows_up_where_they_are() -> None:
-    """The whole embedding, widened ahead of the loop, was as much memory as had been saved."""
+def test_a_loop_looks_rows_up_in_place() -> None:
+    """XLA converted the whole embedding before the loop, which used all the memory that had been saved."""
     layer = torch.nn.Embedding(4096, 64, device="meta")
     Bf16Weights(layer).adapt(layer)
     lookup = pure_function(layer)
@@ -72,7 +74,7 @@ def test_a_loop_looks_rows_up_where_they_are() -> None:
     assert compiled.memory_analysis().temp_size_in_bytes < 64 * 1024
 
 
-def test_only_linear_layers_and_embeddings_and_what_nothing_else_has() -> None:
+def test_only_unshared_weights_of_linear_layers_and_embeddings() -> None:
     class Own(torch.nn.Linear):
         pass
 

@@ -1,4 +1,4 @@
-"""Kernels of convolutions in XLA's order: the results of torch, and nothing rearranged inside the program."""
+"""Convolution kernels in XLA's order: the results of torch, and no transposition inside the program."""
 
 import re
 
@@ -15,8 +15,8 @@ from hfjax_app.runtime.module import pure_function
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_no_kernel_is_rearranged_in_a_program(in_order: bool) -> None:
-    """Without the right order, each kernel is transposed at every call."""
+def test_no_kernel_is_transposed_in_a_program(in_order: bool) -> None:
+    """In torch's order each kernel is transposed at every call."""
     torch.manual_seed(0)
     network = torch.nn.Sequential(
         torch.nn.Conv2d(3, 24, 3, padding=1), torch.nn.SiLU(), torch.nn.Conv2d(24, 40, 3, stride=2, bias=False)

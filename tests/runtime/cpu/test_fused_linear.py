@@ -1,4 +1,4 @@
-"""Linear layers that read the same input: which ones they are, and that they are one product with the same results."""
+"""Linear layers that read the same input: which layers, and one product with the same results."""
 
 import re
 
@@ -27,7 +27,7 @@ class Attention(torch.nn.Module):
 
 
 class Block(torch.nn.Module):
-    """Layers that belong together, and some that look alike and don't."""
+    """Layers that read the same input, and similar ones that do not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,14 +52,14 @@ def observe(model: torch.nn.Module) -> list[tuple[str, ...]]:
     return groups
 
 
-def test_layers_of_one_parent_that_read_one_tensor_belong_together() -> None:
-    """Not one whose weight is an embedding's too, nor one that is called twice; and nothing is left behind."""
+def test_layers_of_one_parent_that_read_one_tensor_are_a_group() -> None:
+    """Not a layer that shares its weight with an embedding, nor one that is called twice; no hooks remain."""
     model = Block()
     assert observe(model) == GROUPS
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_layer_that_gets_its_input_by_name_stays_alone() -> None:
+def test_a_layer_with_a_keyword_input_is_in_no_group() -> None:
     model = Block()
     model.gate.forward = lambda input: torch.nn.functional.linear(input, model.gate.weight)
     with observed(model) as groups:
@@ -68,7 +68,7 @@ def test_a_layer_that_gets_its_input_by_name_stays_alone() -> None:
     assert groups == []
 
 
-def test_they_are_one_product_and_give_the_same() -> None:
+def test_a_group_is_one_product_with_the_same_results() -> None:
     torch.manual_seed(0)
     model, x = Block(), np.random.default_rng(0).standard_normal((3, WIDTH), dtype=np.float32)
     want = model(torch.from_numpy(x)).detach().numpy()
@@ -89,7 +89,7 @@ def test_they_are_one_product_and_give_the_same() -> None:
     assert len(re.findall(r"calls=(%\S+), .*reduce", text[text.index("ENTRY") :])) == 6
 
 
-def test_shapes_are_merged_as_weights_are() -> None:
+def test_planned_shapes_equal_fused_weights() -> None:
     model, bare = Block(), Block().to("meta")
     bare.tied.weight = bare.table.weight
     fused = Transforms(FusedLinear())

@@ -1,4 +1,4 @@
-"""Linear layers against torch, alone and over several sequences, of several dtypes, and what XLA makes of them."""
+"""Linear layers compared with torch, for one and several sequences and several dtypes, and their compiled programs."""
 
 import re
 
@@ -30,8 +30,10 @@ def test_equals_torch(shape: tuple[int, ...], bias: np.ndarray | None) -> None:
 
 @pytest.mark.parametrize("rows", [2, 3])
 def test_sequences_share_one_product_in_which_the_weight_comes_first(rows: int) -> None:
-    """Several tokens of four slots: their rows are multiplied together. With the weight as the second operand, XLA
-    rearranges it at every step, which took twice the time."""
+    """Several tokens of four slots are multiplied together.
+
+    With the weight as the second operand XLA rearranges it at every step, which took twice the time.
+    """
     x = RANDOM.standard_normal((4, 1, rows, 32)).astype(np.float32)
     compiled = jax.jit(lambda x, w: jax.vmap(linear, (0, None))(x, w)).lower(x, WEIGHT).compile()
     np.testing.assert_allclose(compiled(x, WEIGHT), x @ WEIGHT.T, atol=1e-5)
@@ -61,10 +63,10 @@ def test_gradients_equal_torch(rows: int) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 200])
 @pytest.mark.parametrize(("outputs", "inputs"), [(48, 32), (50, 32), (48, 5000)])
-def test_narrow_weights_are_multiplied_as_what_they_are_in_float32(
+def test_bfloat16_and_int8_weights_give_the_results_of_float32(
     dtype: str, rows: int, outputs: int, inputs: int
 ) -> None:
-    """One row, two, several and many, short ones and such as XLA doesn't read in place; outputs in several parts."""
+    """One, two, several and many rows, short and so long that XLA does not read in place; outputs in several parts."""
     weight = jnp.asarray(RANDOM.standard_normal((outputs, inputs)) * 20, dtype)
     x = RANDOM.standard_normal((rows, inputs)).astype(np.float32)
     got = jax.jit(product)(x, weight)
@@ -75,8 +77,8 @@ def test_narrow_weights_are_multiplied_as_what_they_are_in_float32(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 @pytest.mark.parametrize("rows", [1, 2, 8])
-def test_a_loop_over_steps_reads_the_weights_where_they_are(dtype: str, rows: int) -> None:
-    """XLA converted narrow ones ahead of the loop, and rearranged those whose product was added to something."""
+def test_a_loop_over_steps_reads_the_weights_in_place(dtype: str, rows: int) -> None:
+    """XLA converted bfloat16 and int8 weights before the loop, and rearranged weights whose product had an addend."""
     size = 512
     weight, bias = jax.ShapeDtypeStruct((size, size), dtype), jax.ShapeDtypeStruct((size,), jnp.float32)
 
@@ -88,9 +90,11 @@ def test_a_loop_over_steps_reads_the_weights_where_they_are(dtype: str, rows: in
     assert compiled.memory_analysis().temp_size_in_bytes < size * size / 2
 
 
-def test_what_a_row_is_made_of_is_computed_once_and_not_for_each_output() -> None:
-    """The loop over a product's outputs takes the row and the weights and nothing else; XLA had put the normalisation
-    before a layer into it, at the cost of what reading in place had gained."""
+def test_a_row_is_computed_once_and_not_for_each_output() -> None:
+    """The loop over a product's outputs reads the row and the weights only.
+
+    XLA had moved the normalisation before a layer into it, which cost as much as reading in place had gained.
+    """
     x, weight = jax.ShapeDtypeStruct((1, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), jnp.float32)
     compiled = jax.jit(lambda x, scale, weight: linear(jax.nn.silu(x) * scale, weight)).lower(x, x, weight).compile()
     [loop] = [part for part in compiled.as_text().split("\n\n") if "f32[512,512]" in part and " reduce(" in part]
@@ -101,7 +105,7 @@ def test_what_a_row_is_made_of_is_computed_once_and_not_for_each_output() -> Non
     ("dtype", "rows"), [("float32", 1), ("float32", 4), ("bfloat16", 1), ("bfloat16", 8), ("int8", 8)]
 )
 def test_a_few_rows_are_multiplied_in_one_loop_over_the_weights(dtype: str, rows: int) -> None:
-    """XLA's library took the time of eight rows for two, or a loop for each row read the weights as many times."""
+    """XLA's library took the time of eight rows for two, and a loop for each row read the weights for each row."""
     x, weight = jax.ShapeDtypeStruct((rows, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), dtype)
     text = jax.jit(linear).lower(x, weight).compile().as_text()
     entry = text[text.index("ENTRY") :]
@@ -114,11 +118,11 @@ def test_a_few_rows_are_multiplied_in_one_loop_over_the_weights(dtype: str, rows
     assert " dot(" not in body
 
 
-def test_a_number_that_is_none_stays_none() -> None:
-    """The engine finds broken weights and states by it."""
+def test_nan_stays_nan() -> None:
+    """The engine detects broken weights and states by it."""
     x = np.ones((1, 32), np.float32)
     x[0, 3] = np.nan
-    program = Programs().compile("linear", linear, x, WEIGHT)  # with what the app lets the compiler do
+    program = Programs().compile("linear", linear, x, WEIGHT)  # with the app's compiler options
     assert np.isnan(program(x, WEIGHT)).all()
     weight = WEIGHT.copy()
     weight[5, 0], weight[6, 0] = np.nan, np.inf
@@ -128,8 +132,8 @@ def test_a_number_that_is_none_stays_none() -> None:
 
 
 @pytest.mark.parametrize("rows", [1, 3])
-def test_weights_that_are_wider_than_what_they_multiply_are_not_rounded(rows: int) -> None:
-    """Accelerators compute in bfloat16; what an architecture keeps in float32 stays so in its product."""
+def test_float32_weights_are_not_rounded_for_bfloat16_inputs(rows: int) -> None:
+    """Accelerators compute in bfloat16; weights that an architecture keeps in float32 are multiplied in float32."""
     x = jnp.asarray(RANDOM.standard_normal((rows, 32)), jnp.bfloat16)
     got = jax.jit(linear)(x, WEIGHT)
     assert got.dtype == jnp.float32

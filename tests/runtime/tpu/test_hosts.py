@@ -1,4 +1,4 @@
-"""How many hosts a TPU slice has, as its variables or a metadata server on loopback say."""
+"""The number of hosts of a TPU slice, from its variables or from a metadata server on loopback."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from hfjax_app.runtime.tpu.hosts import hosts_of_slice
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """Answers as a TPU VM's server does; the server's `workers` is what it knows, None: no such attribute."""
+    """Answers like a TPU VM's server; the server's `workers` is the attribute's value, None: no such attribute."""
 
     def do_GET(self) -> None:
         self.server.asked += 1
@@ -60,7 +60,7 @@ def test_metadata(metadata: HTTPServer, workers: str | None, hosts: int) -> None
         ({"TPU_SKIP_MDS_QUERY": "1"}, 1),
     ],
 )
-def test_variables_come_first_and_ask_nobody(metadata: HTTPServer, variables: dict[str, str], hosts: int) -> None:
+def test_variables_come_first_and_need_no_request(metadata: HTTPServer, variables: dict[str, str], hosts: int) -> None:
     metadata.workers = "a,b,c,d,e"
     assert hosts_of_slice({"GCE_METADATA_IP": f"127.0.0.1:{metadata.server_port}", **variables}) == hosts
     assert metadata.asked == 0
@@ -71,7 +71,7 @@ def test_without_a_metadata_server_there_is_one_host() -> None:
 
 
 def test_two_threads_join_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The warm-up prepares, and so does the page that asks for the device; joining twice is an error of jax's."""
+    """The warm-up calls `prepare`, and so does a page that shows the device; joining twice is an error in jax."""
     joined, both = [], Barrier(2)
 
     def initialize() -> None:
