@@ -130,19 +130,19 @@ def growth(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, A
     del many
     gc.collect()
     long = engine_of(model, "8,448 tokens of context", slots=1, context=8448)
-    [said] = prompts_of(1, 8192 + 64, seed=7)
-    long.run([said[:PROMPT]], 4)
+    [conversation] = prompts_of(1, 8192 + 64, seed=7)
+    long.run([conversation[:PROMPT]], 4)
     for length in (256, 1024, 2000, 4096, 8192):
-        long.run([said[:length]], 1)
+        long.run([conversation[:length]], 1)
         alone = statistics.median(long.run(prompts_of(1, PROMPT, seed=seed), 1).first_s for seed in (11, 12, 13))
-        long.run([said[:length]], 1)
-        run = long.run([said[: length + PROMPT]], 33)
+        long.run([conversation[:length]], 1)
+        run = long.run([conversation[: length + PROMPT]], 33)
         result["conversation"][length] = {
             "tokens_per_s": 32 / (run.seconds - run.first_s),
             "first_token_of_a_follow_up_s": run.first_s,
             "first_token_of_its_tokens_alone_s": alone,
         }
-        print(f"{length} tokens said: {json.dumps(result['conversation'][length])}", flush=True)
+        print(f"{length} tokens of conversation: {json.dumps(result['conversation'][length])}", flush=True)
     long.engine.stop()
     return result
 

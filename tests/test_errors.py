@@ -6,7 +6,7 @@ from hfjax_app.errors import without_folders
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("message", "shown"),
     [
         ("model '/home/ada/models/tiny' has no weights", "model 'tiny' has no weights"),
         ("downloads go to /root/.cache/huggingface/hub: make room there", "downloads go to hub: make room there"),
@@ -22,5 +22,5 @@ from hfjax_app.errors import without_folders
         ),
     ],
 )
-def test_no_message_names_a_folder(said: str, shown: str) -> None:
-    assert without_folders(said) == shown
+def test_no_message_names_a_folder(message: str, shown: str) -> None:
+    assert without_folders(message) == shown

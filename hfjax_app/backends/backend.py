@@ -125,9 +125,9 @@ class Backend(Generic[T]):
                 served = self._loader.load(self.model, self._reported)
             # Also for bugs: the other models must still load. A panic in Rust is a BaseException.
             except BaseException as error:
-                said = in_words(error)
-                _log.warning("%s model %s can't be used: %s", self.kind, self.model, said)
-                self.refuse(said)
+                reason = in_words(error)
+                _log.warning("%s model %s can't be used: %s", self.kind, self.model, reason)
+                self.refuse(reason)
                 return
             if self._state == "failed":  # stopped meanwhile
                 self._loader.stop(served)

@@ -24,7 +24,7 @@ def why_untraceable(error: Exception) -> str:
     frames = [(Path(frame.filename).name, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     places = [f"{name}, line {line}" for name, line in frames if name.startswith(_ARCHITECTURES)]
     place = f" ({places[-1]})" if places else ""
-    said = first_line(error)
-    if isinstance(error, DATA_DEPENDENT) or any(words in said for words in _ON_META):
+    message = first_line(error)
+    if isinstance(error, DATA_DEPENDENT) or any(words in message for words in _ON_META):
         return f"its code depends on the values of tensors{place}"
-    return f"{said}{place}"
+    return f"{message}{place}"

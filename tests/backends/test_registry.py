@@ -104,13 +104,13 @@ def test_serving_compiles_nothing(backends: Backends, compilations: Callable) ->
         return [message["content"] for message in messages]
 
     with compilations() as seen:
-        said = asyncio.run(converse())
+        replies = asyncio.run(converse())
         scores = [backends.sentiment.get().classify([sentence])[0] for sentence in SENTENCES[:5]]
         scores += backends.sentiment.get().classify(SENTENCES[5:])
         for seed, steps, guidance in ((1, 4, 7.5), (2, 7, 1.0)):
             made = list(backends.images.get().generate("a red circle", steps=steps, guidance_scale=guidance, seed=seed))
             assert made[-1].image is not None
-    assert all(said)
+    assert all(replies)
     assert len(scores) == 10
     assert seen == []
 

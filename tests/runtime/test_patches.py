@@ -87,8 +87,8 @@ def _sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     plain, ordered = set(), set()
     for seed in "1234":
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT.parent)}
-        said = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
-        first, second = said.splitlines()
+        output = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
+        first, second = output.splitlines()
         plain.add(first), ordered.add(second)
     assert len(plain) > 1
     assert len(ordered) == 1
