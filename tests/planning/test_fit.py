@@ -11,7 +11,7 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def estimate(weights: int, per_token: int, slots: int, context: int) -> MemoryEstimate:
-    slot = SlotMemory(states=0, rows=((per_token, None),))
+    slot = SlotMemory(states=0, positions=((per_token, None),))
     return MemoryEstimate(
         weights=weights, cache=slot.cache(slots, context), copied=slot.copied(slots, context), read=0, slot=slot
     )
