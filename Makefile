@@ -29,10 +29,10 @@ ANSWERS := $(PY) -c "import os, sys, threading, urllib.request; t = threading.Ti
 
 help:
 	@echo "make run          the studio on http://127.0.0.1:7860;  make run ACCELERATOR=tpu (or cuda) installs jax for it"
-	@echo "make test         ruff and the tests: everything, but not every one of a kind"
+	@echo "make test         ruff, mypy and the tests: everything, but not every one of a kind"
 	@echo "make test-all     the slow ones too: all architectures and held-out prompts, two minutes of clients that come and go"
 	@echo "make test-tpu     whole models through the TPU's compiler; no TPU is needed"
-	@echo "make lint         ruff only;  make format mends what it can"
+	@echo "make lint         ruff and mypy only;  make format mends what it can"
 	@echo "make bench        the chat engine against others;  make bench-peers builds llama.cpp for it"
 	@echo "make train        make the embedded models again"
 	@echo "make docs         write docs/settings.md from hfjax_app/settings.py"
@@ -56,6 +56,7 @@ test-tpu: $(VENV)/.installed-dev
 lint: $(VENV)/.installed-dev
 	@$(RUFF) check
 	@$(RUFF) format --check
+	@$(PY) -m mypy hfjax_app
 
 format: $(VENV)/.installed-dev
 	@$(RUFF) check --fix
@@ -144,5 +145,5 @@ build_failed = { command -v cc >/dev/null \
   || echo "error: no C compiler here, if a package above had to be built: install the package build-essential" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache out test-results
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache out test-results
 	find . -name __pycache__ -prune -exec rm -rf {} +
