@@ -99,6 +99,7 @@ def chat(arguments: argparse.Namespace) -> None:
         dtype=settings.dtype,
         quantize=settings.quantize,
         speculation=settings.speculation,
+        bundled=True,
     )
     assistant = ChatAssistant(engine)
     messages = [{"role": "user", "content": arguments.text}]
@@ -136,7 +137,7 @@ def sentiment(arguments: argparse.Namespace) -> None:
     from hfjax_app.sentiment import SentimentClassifier
 
     prepare(settings.cache_dir)
-    classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model), explains=False)
+    classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model), explains=False, bundled=True)
     for text, scores in zip(texts, classifier.classify(texts), strict=True):
         line = {"text": text, "label": max(scores, key=scores.__getitem__), "scores": scores}
         print(json.dumps(line, ensure_ascii=False), flush=True)
@@ -156,7 +157,7 @@ def image(arguments: argparse.Namespace) -> None:
     from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
-    generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype)
+    generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype, bundled=True)
     names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
     options = asdict(generator.recommended) | _given(arguments, *names)
     with closing(generator.generate(arguments.prompt, **options)) as steps:

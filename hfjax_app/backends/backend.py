@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, without_folders
 from hfjax_app.runtime import tracing_lock
-from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.programs import LoadedProgramFailed, ProgramReport
 
 _log = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ class Backend(Generic[T]):
                 return
             self._state, started = "loading", time.monotonic()
             try:
-                served = self._loader.load(self.model, self._reported)
+                served = self._load()
             # Also for bugs: the other models must still load. A panic in Rust is a BaseException.
             except BaseException as error:
                 reason = in_words(error)
@@ -134,6 +134,15 @@ class Backend(Generic[T]):
                 return
             self.seconds = time.monotonic() - started
             self._served, self._state = served, "ready"
+
+    def _load(self) -> T:
+        """Load the model; a second time, without its bundle, if a program from the bundle fails."""
+        try:
+            return self._loader.load(self.model, self._reported)
+        except LoadedProgramFailed as error:
+            _log.warning("%s model %s is compiled anew: %s", self.kind, self.model, error)
+            self.reports.clear()
+            return self._loader.load(self.model, self._reported)
 
     def refuse(self, reason: str) -> None:
         """Set the state to "failed", with a reason that visitors may read: it names no folder of this machine."""

@@ -31,6 +31,7 @@ class ChatLoader:
             dtype=self._settings.dtype,
             quantize=self._settings.quantize,
             speculation=self._settings.speculation,
+            bundled=True,
         )
         try:
             zero_shot = ZeroShot(engine)
@@ -54,7 +55,7 @@ class SentimentLoader:
     def load(self, model: str, on_report: OnReport) -> "SentimentClassifier":
         from hfjax_app.sentiment.classifier import SentimentClassifier
 
-        return SentimentClassifier.from_pretrained(resolve(model), on_report=on_report)
+        return SentimentClassifier.from_pretrained(resolve(model), on_report=on_report, bundled=True)
 
     def failure(self, served: "SentimentClassifier") -> str | None:
         return None
@@ -74,7 +75,7 @@ class ImageLoader:
 
         settings = self._settings
         return ImageGenerator.from_pretrained(
-            resolve(model), sizes=settings.sizes, dtype=settings.dtype, on_report=on_report
+            resolve(model), sizes=settings.sizes, dtype=settings.dtype, on_report=on_report, bundled=True
         )
 
     def failure(self, served: "ImageGenerator") -> str | None:

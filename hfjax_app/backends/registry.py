@@ -13,6 +13,7 @@ from hfjax_app.backends.backend import Backend, in_words
 from hfjax_app.backends.loaders import ChatLoader, ImageLoader, SentimentLoader
 from hfjax_app.backends.models import Models
 from hfjax_app.errors import RequestRejected
+from hfjax_app.runtime.checkpoints.bundles import prune_bundles
 from hfjax_app.runtime.process import collect_removed, freeze_objects, keep_compiled, prepare
 from hfjax_app.runtime.programs import CompilerCount
 from hfjax_app.settings import Settings
@@ -157,6 +158,7 @@ class Backends:
         for thread in threads:
             thread.join()
         keep_compiled()
+        prune_bundles()
         freeze_objects()
 
     def _warm_up_later(self, backend: Backend[Any]) -> None:

@@ -39,9 +39,12 @@ from hfjax_app.images.request import (
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
+from hfjax_app.runtime.bundle import Bundle
+from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.fair_lock import FairLock
+from hfjax_app.runtime.mesh import PAIR
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
 
@@ -67,6 +70,7 @@ class ImageGenerator:
         dtype: of the networks' weights: "float32", "bfloat16", "float16" or "auto": float32 on CPU, bfloat16 on TPU and
             GPU. Latents and the schedulers' arithmetic are float32.
         on_report: called with each program's report during warm-up.
+        bundle: programs that another process compiled; None: none are kept.
 
     Raises:
         ModelUnavailable: the pipeline can't run in compiled programs; says why.
@@ -90,6 +94,7 @@ class ImageGenerator:
         sizes: Sequence[tuple[int, int]] = (),
         dtype: str = "auto",
         on_report: Callable[[ProgramReport], None] = lambda report: None,
+        bundle: Bundle | None = None,
     ):
         self.recommended = advice or Recommended()
         self.name, self.revision = name, revision
@@ -99,6 +104,7 @@ class ImageGenerator:
             alone=self.recommended.guidance_scale <= 1,
             dtype=mappings.t2j_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
             checkpoint=checkpoint,
+            bundle=bundle,
         )
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = FairLock()
@@ -123,6 +129,7 @@ class ImageGenerator:
         sizes: Sequence[tuple[int, int]] = (),
         dtype: str = "auto",
         on_report: Callable[[ProgramReport], None] = lambda report: None,
+        bundled: bool = False,
     ) -> "ImageGenerator":
         """Load a checkpoint from a folder or by hub id, compile its programs and run each once.
 
@@ -130,16 +137,19 @@ class ImageGenerator:
             ModelUnavailable: in one line: which model, why not, and what would help.
         """
         prepare()
-        pipeline = read_empty(source)
+        pipeline, advice = read_empty(source), recommended(source)
+        settings = {"dtype": dtype, "alone": advice.guidance_scale <= 1}
+        bundle = bundle_of("images", source, settings, jax.local_devices()[:PAIR]) if bundled else None
         return cls(
             pipeline,
             checkpoint=fetch_weights(source, pipeline),
-            advice=recommended(source),
+            advice=advice,
             name=Path(source).name if Path(source).is_dir() else os.fspath(source),
             revision=revision_of(source),
             sizes=sizes,
             dtype=dtype,
             on_report=on_report,
+            bundle=bundle,
         )
 
     @property

@@ -27,6 +27,7 @@ from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.limits import IMAGE_MAX_SIDE, IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.mesh import pair_mesh, replicated
 from hfjax_app.runtime.module import pure_function
@@ -50,6 +51,7 @@ class DiffusionPrograms:
         dtype: of the networks' weights and computation; latents, guidance, noise and the schedulers' sums are float32.
             As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
         checkpoint: the weight files, see `checkpoint.fetch_weights`; None: the weights are in the pipeline.
+        bundle: programs that another process compiled, where `programs` is None; None: none are kept.
 
     Raises:
         ModelUnavailable: the pipeline's scheduler can't run in a compiled program, or its files can't be read.
@@ -75,9 +77,10 @@ class DiffusionPrograms:
         programs: Programs | None = None,
         dtype: Any = jnp.float32,
         checkpoint: Checkpoint | None = None,
+        bundle: Bundle | None = None,
     ):
         self.samplers = Samplers(pipeline.scheduler)
-        self._programs = Programs(on_report, pair_mesh()) if programs is None else programs
+        self._programs = Programs(on_report, pair_mesh(), bundle=bundle) if programs is None else programs
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
         self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
         denoiser = denoiser_name(pipeline)

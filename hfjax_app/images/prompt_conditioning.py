@@ -238,8 +238,11 @@ class CompiledForward:
             return [result.float() if result.is_floating_point() else result for result in results]
 
         name = self._name if not self._compiled else f"{self._name}_{len(self._compiled) + 1}"
-        program = self._programs.compile(name, pure_function(self._module, forward), self._weights, arrays)
-        return program, specs
+        function = pure_function(self._module, forward)
+        program = self._programs.compile(name, function, self._weights, arrays, static=str((structure, rest)))
+        if not specs:  # the program was loaded, and nothing was traced
+            jax.eval_shape(function, self._weights, arrays)
+        return program, specs[:1]
 
 
 def shapes_of(arrays: Any) -> Any:

@@ -113,6 +113,11 @@ class Bundle:
         with contextlib.suppress(Unusable, OSError):  # not there, or not ours
             self._file(name).unlink()
 
+    def clear(self) -> None:
+        """Remove all programs: one of them failed when it was first run, so the others are not to be trusted."""
+        for name in self.names():
+            self.drop(name)
+
     def names(self) -> list[str]:
         """Of the programs that are here, usable or not, in order."""
         return sorted(path.stem for path in self.folder.glob(f"[!.]*{_PROGRAM}"))

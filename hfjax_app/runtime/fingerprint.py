@@ -101,7 +101,7 @@ class Fingerprint:
         return other.get("facts") != self.parts["facts"], sum(1 for _ in _differences(other, self.parts))
 
 
-def signature_of(args: Any, donate: Sequence[int] = (), shardings: Any = None) -> str:
+def signature_of(args: Any, donate: Sequence[int] = (), shardings: Any = None, *, static: str = "") -> str:
     """A digest of how a program is called: what its arguments are, and where they and the results are.
 
     It does not see what a function takes from outside of its arguments: that belongs into the program's name or the
@@ -111,6 +111,7 @@ def signature_of(args: Any, donate: Sequence[int] = (), shardings: Any = None) -
         args: example arguments, as `Programs.compile` takes them: arrays, numbers or jax.ShapeDtypeStruct, in a pytree.
         donate: positions of the donated arguments.
         shardings: of the results, a pytree or a prefix of one; None: not chosen.
+        static: what else tells this call's program from another's.
 
     Returns:
         64 hexadecimal digits; the same in every process.
@@ -128,6 +129,7 @@ def signature_of(args: Any, donate: Sequence[int] = (), shardings: Any = None) -
         "donate": sorted(donate),
         "results": [_sharding(place) for place in places],
         "results_tree": str(place_tree),
+        "static": static,
     }
     return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 

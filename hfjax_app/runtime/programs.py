@@ -19,9 +19,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import HfjaxError, ModelUnavailable, first_line
 from hfjax_app.runtime import compile_cache, compiled_text, tracing_lock
+from hfjax_app.runtime.bundle import Bundle
+from hfjax_app.runtime.fingerprint import signature_of
 from hfjax_app.runtime.mesh import replicated
+from hfjax_app.runtime.serialized_program import watch_origin
 
 # Advice for the operator of a server; a plan gives numbers instead.
 _SMALLER = "fewer slots, a shorter context, smaller pictures or int8 weights need less memory"
@@ -92,6 +95,10 @@ class CompilerCount:
             self._events.append(event)
 
 
+class LoadedProgramFailed(HfjaxError):
+    """A program from a bundle failed at its first run. The bundle is dropped: loading the model again compiles it."""
+
+
 class ProgramTooLarge(ModelUnavailable):
     """The compiler refuses a program, because its devices have too little memory."""
 
@@ -106,15 +113,33 @@ class Program:
 
     _dispatching = threading.Lock()  # one order of dispatch for all devices of the process
 
-    def __init__(self, compiled: Future[jax.stages.Compiled], mesh: jax.sharding.Mesh | None):
+    def __init__(
+        self,
+        compiled: Future[jax.stages.Compiled],
+        mesh: jax.sharding.Mesh | None,
+        on_failure: Callable[[], None] | None = None,
+    ):
         self._compiled = compiled
+        self._on_failure = on_failure  # of a program that another process made and that has not run here yet
         on_one_device = mesh is None or mesh.size == 1
         self._order: AbstractContextManager[Any] = nullcontext() if on_one_device else self._dispatching
 
     def __call__(self, *args: Any) -> Any:
         program = self._compiled.result()
         with self._order:
-            return program(*args)
+            return program(*args) if self._on_failure is None else self._first_run(program, args, self._on_failure)
+
+    def _first_run(self, program: jax.stages.Compiled, args: tuple[Any, ...], on_failure: Callable[[], None]) -> Any:
+        """Some programs load and fail when they run: found out now, in the warm-up, and not by a request."""
+        try:
+            result = jax.block_until_ready(program(*args))
+        except jax.errors.JaxRuntimeError as error:
+            on_failure()
+            raise LoadedProgramFailed(
+                f"a program from the bundle can't run and was removed, start again: {first_line(error)}"
+            ) from error
+        self._on_failure = None
+        return result
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._compiled.result(), name)
@@ -149,6 +174,7 @@ class Programs:
         on_report: called with each ProgramReport as soon as its program is ready.
         mesh: the devices that run the programs together; None: jax's default device.
         planned: whether programs are compiled only and never run; the devices need not exist here.
+        bundle: programs that other processes compiled for the same model and settings; None: there are none.
     """
 
     def __init__(
@@ -157,8 +183,9 @@ class Programs:
         mesh: jax.sharding.Mesh | None = None,
         *,
         planned: bool = False,
+        bundle: Bundle | None = None,
     ):
-        self.mesh, self.planned = mesh, planned
+        self.mesh, self.planned, self.bundle = mesh, planned, bundle
         self.reports: list[ProgramReport] = []
         self._on_report = on_report
         self._together: list[Future[jax.stages.Compiled]] | None = None
@@ -193,8 +220,9 @@ class Programs:
         *args: Any,
         donate: tuple[int, ...] = (),
         shardings: Any = None,
+        static: str = "",
     ) -> Program:
-        """Compile `function` for the shapes and dtypes of `args`.
+        """Compile `function` for the shapes and dtypes of `args`, or take the program from the bundle.
 
         Args:
             name: the program's name in the ledger, the cache and profiles.
@@ -203,6 +231,8 @@ class Programs:
             donate: positions of the arguments whose buffers the result may reuse.
             shardings: of the results, a pytree or a prefix of one; used only with a mesh. A donated array must keep its
                 sharding: with another one the compiler copies it instead of reusing it.
+            static: what the function takes from outside of its arguments, if neither the name nor the model's files and
+                settings say it.
 
         Returns:
             The program. It refuses arguments of other shapes with a TypeError.
@@ -211,32 +241,40 @@ class Programs:
             ProgramTooLarge: the compiler's message in one line.
         """
         started = time.perf_counter()
-
-        def program(*args: Any) -> Any:
-            return function(*args)
-
-        program.__name__ = name
         options: dict[str, Any] = {"donate_argnums": donate}
         if self.mesh is not None:
             args = jax.tree.map(partial(_placed, self.mesh), args)
             options["out_shardings"] = shardings
+        places = options.get("out_shardings")
+        signature = "" if self.bundle is None else signature_of(args, donate, places, static=static)
+        if self.bundle is not None and (loaded := self.bundle.load(name, signature)) is not None:
+            self._report(name, loaded, seconds=time.perf_counter() - started, cached=True)
+            done: Future[jax.stages.Compiled] = Future()
+            done.set_result(loaded)
+            return Program(done, self.mesh, self.bundle.clear)
+
+        def program(*args: Any) -> Any:
+            return function(*args)
+
+        # jax's cache must not have it under this name: what comes out of that cache can't be kept in a bundle.
+        program.__name__ = name if self.bundle is None else f"{name}_{self.bundle.fingerprint.digest[:8]}"
         with warnings.catch_warnings():
             # torch code asks for int64 where jax has int32; positions and ids fit
             warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
             lowered = jax.jit(program, **options).lower(*args)
         traced = time.perf_counter() - started
         if self._together is not None:
-            compiled = _compiler.submit(self._finish, name, lowered, traced)
+            compiled = _compiler.submit(self._finish, name, lowered, traced, signature)
             self._together.append(compiled)
         else:
             compiled = Future()
-            compiled.set_result(self._finish(name, lowered, traced))
+            compiled.set_result(self._finish(name, lowered, traced, signature))
         return Program(compiled, self.mesh)
 
-    def _finish(self, name: str, lowered: jax.stages.Lowered, traced: float) -> jax.stages.Compiled:
-        """Compile a program that was traced in `traced` seconds, and report it."""
+    def _finish(self, name: str, lowered: jax.stages.Lowered, traced: float, signature: str) -> jax.stages.Compiled:
+        """Compile a program that was traced in `traced` seconds, report it, and save it in the bundle."""
         started = time.perf_counter()
-        with _cache_hits() as hits:
+        with _cache_hits() as hits, watch_origin() as origin:
             try:
                 compiled = lowered.compile(compiler_options=self._compiler_options)  # type: ignore[arg-type]
             except jax.errors.JaxRuntimeError as error:
@@ -247,13 +285,22 @@ class Programs:
                 raise ProgramTooLarge(f"the compiler refuses {name}: {line}{advice}") from error
         if (folder := jax.config.jax_compilation_cache_dir) and not hits:  # type: ignore[attr-defined]
             compile_cache.seal(Path(folder))
+        seconds = traced + time.perf_counter() - started
+        self._report(name, compiled, seconds=seconds, cached=bool(hits), saved=sum(hits))
+        if self.bundle is not None:
+            self.bundle.save(name, signature, compiled, origin)
+        return compiled
+
+    def _report(
+        self, name: str, compiled: jax.stages.Compiled, *, seconds: float, cached: bool, saved: float = 0.0
+    ) -> None:
         memory = compiled.memory_analysis()
         text = (compiled.as_text() or "") if self.planned else ""
         report = ProgramReport(
             name=name,
-            seconds=traced + time.perf_counter() - started,
-            cached=bool(hits),
-            saved=sum(hits),
+            seconds=seconds,
+            cached=cached,
+            saved=saved,
             arguments=getattr(memory, "argument_size_in_bytes", 0),
             temporary=getattr(memory, "temp_size_in_bytes", 0),
             in_place=getattr(memory, "alias_size_in_bytes", 0),
@@ -263,7 +310,6 @@ class Programs:
         )
         self.reports.append(report)
         self._on_report(report)
-        return compiled
 
     @property
     def _compiler_options(self) -> dict[str, int] | None:

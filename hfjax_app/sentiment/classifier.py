@@ -16,6 +16,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
+from hfjax_app.runtime.bundle import Bundle
+from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import load
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
@@ -47,6 +49,7 @@ class SentimentClassifier:
         weights: the model's weights; None: those in `model`.
         explains: whether to compile the programs of `explain` too.
         on_report: called with each program's report during warm-up.
+        bundle: programs that another process compiled; None: none are kept.
 
     Raises:
         ModelUnavailable: the tokenizer can't pad or is a slow one, or the model is a regression model.
@@ -60,6 +63,7 @@ class SentimentClassifier:
         weights: Weights | None = None,
         explains: bool = True,
         on_report: Callable[[ProgramReport], None] = lambda report: None,
+        bundle: Bundle | None = None,
     ):
         self.labels, self.multi_label = checked_labels(model)
         self._encoder = Encoder(tokenizer, model)
@@ -70,7 +74,7 @@ class SentimentClassifier:
             model,
             self._encoder,
             self._weights,
-            Programs(on_report),
+            Programs(on_report, bundle=bundle),
             self._semaphore,
             self._calls,
             on_cpu=jax.default_backend() == "cpu",
@@ -88,6 +92,7 @@ class SentimentClassifier:
         *,
         explains: bool = True,
         on_report: Callable[[ProgramReport], None] = lambda report: None,
+        bundled: bool = False,
     ) -> "SentimentClassifier":
         """Load a checkpoint from a folder or by hub id, compile its programs and run one.
 
@@ -97,7 +102,8 @@ class SentimentClassifier:
         prepare()
         model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
         tokenizer = load(AutoTokenizer.from_pretrained, source)
-        return cls(model, tokenizer, weights=read(model, source), explains=explains, on_report=on_report)
+        bundle = bundle_of("sentiment", source, {"explains": explains}, jax.local_devices()[:1]) if bundled else None
+        return cls(model, tokenizer, weights=read(model, source), explains=explains, on_report=on_report, bundle=bundle)
 
     @property
     def token_limit(self) -> int:

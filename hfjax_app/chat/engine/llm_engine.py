@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from jax.sharding import Mesh
@@ -24,6 +25,8 @@ from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.runtime.bundle import Bundle
+from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.hub import load
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
@@ -102,6 +105,7 @@ class ChatEngine:
             speculation=speculation != "never",
             lanes=lanes,
         )
+        self._bundle: Bundle | None = None
         self._loop = EngineLoop(self.runner, self.end_tokens, always_drafts=speculation == "always")
 
     @classmethod
@@ -113,6 +117,7 @@ class ChatEngine:
         context: int = 512,
         dtype: str = "auto",
         quantize: str = "none",
+        bundled: bool = False,
         **options: Any,
     ) -> "ChatEngine":
         """Load a model and its tokenizer from a folder or a hub id: safetensors only, no remote code.
@@ -123,6 +128,8 @@ class ChatEngine:
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
                 CPU device keeps weights in bfloat16 that are bfloat16 in the files.
             quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
+
+            bundled: whether programs are taken from, and kept in, a bundle beside jax's compile cache.
 
         Raises:
             ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory is
@@ -147,6 +154,9 @@ class ChatEngine:
         )
         engine.tokenizer = load(AutoTokenizer.from_pretrained, source)
         runner.load(read(model, source, transforms=runner.transforms, placement=runner.placement))
+        if bundled:
+            settings = {"slots": slots, "context": context, "dtype": dtype, "quantize": quantize, **options}
+            engine._bundle = bundle_of("chat", source, settings, jax.local_devices())
         return engine
 
     def start(
@@ -163,7 +173,7 @@ class ChatEngine:
         """
         if self._loop.started:
             raise EngineStopped("this engine was started before; make a new one")
-        self.runner.compile(Programs(on_report, self.runner.mesh), *others)
+        self.runner.compile(Programs(on_report, self.runner.mesh, bundle=self._bundle), *others)
         self._loop.start()
         return self
 

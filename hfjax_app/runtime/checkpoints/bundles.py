@@ -1,0 +1,57 @@
+"""Which bundle belongs to a checkpoint that is served with some settings: by its configs and tokenizers."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from hfjax_app.runtime.bundle import Bundle, prune
+from hfjax_app.runtime.checkpoints.hub import fetch
+from hfjax_app.runtime.fingerprint import Fingerprint
+
+_CONFIGS = (".json", ".jinja", ".txt", ".model")  # what `fetch` brings before any weights
+_MOST_AGE_S = 60 * 24 * 3600
+_MOST_BYTES = 8 << 30
+
+
+def bundle_of(
+    kind: str, source: str | os.PathLike[str], settings: Mapping[str, Any], devices: Sequence[Any] | None = None
+) -> Bundle | None:
+    """The bundle of a checkpoint.
+
+    Programs take from outside of their arguments what configs, tokenizers and schedulers say, so each of these files
+    counts; weights are arguments, and don't.
+
+    Args:
+        kind: "chat", "sentiment" or "images".
+        source: a folder or a hub id.
+        settings: what else the programs depend on, as JSON data.
+        devices: that they are compiled for; None: all of this process.
+
+    Returns:
+        The bundle; None where compiled programs are not kept.
+    """
+    if (root := _root()) is None:
+        return None
+    facts = {"kind": kind, "settings": dict(settings), "files": _digests(fetch(source, weights=False))}
+    return Bundle(root, Fingerprint.of(facts, devices))
+
+
+def prune_bundles() -> None:
+    """Remove bundles that were not used for two months, and the least recently used beyond 8 GiB."""
+    if (root := _root()) is not None:
+        prune(root, max_age_s=_MOST_AGE_S, max_bytes=_MOST_BYTES)
+
+
+def _root() -> Path | None:
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    return Path(folder) / "bundles" if folder else None
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """sha256 of each file, by its path."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in _CONFIGS)
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
