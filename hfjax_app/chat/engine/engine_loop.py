@@ -10,17 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 
+from hfjax_app.chat.engine.dispatched_call import DispatchedCall
 from hfjax_app.chat.engine.draft_policy import DraftPolicy, DraftTracker
 from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Request, Scheduler
 from hfjax_app.chat.engine.stats import EngineStats
 from hfjax_app.chat.engine.steps_per_call import StepsPerCall
 from hfjax_app.chat.engine.token_stream import Progress
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING, DecodeOutput, DraftCounts
+from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DraftCounts
 from hfjax_app.chat.model.model_runner import ModelRunner
-from hfjax_app.chat.sampling.logprobs import TokenLogprobs, token_logprobs
+from hfjax_app.chat.sampling.logprobs import TokenLogprobs
 from hfjax_app.errors import EngineStopped, RequestRejected, kind_and_line
 from hfjax_app.limits import CHAT_QUEUE
 
@@ -38,16 +38,6 @@ class Handle:
     top_logprobs: int | None
     length_reason: str
     draft_tracker: DraftTracker | None = None  # made when the request is first alone
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Call:
-    """A device call whose tokens have not been read yet, and the column of each request in its output."""
-
-    output: DecodeOutput
-    columns: dict[Request, int]
-    step: DecodeStep | None  # None: a prefill
-    dispatched_at: float
 
 
 class EngineLoop:
@@ -70,7 +60,7 @@ class EngineLoop:
         )
         self.alive = False
         self._changed = threading.Condition()  # guards scheduler and alive; not held while the device computes
-        self._calls: deque[_Call] = deque()  # dispatched, in the device's order; used by the thread only
+        self._calls: deque[DispatchedCall] = deque()  # dispatched, in the device's order; used by the thread only
         self._steps_per_call: defaultdict[_Kind, StepsPerCall] = defaultdict(lambda: StepsPerCall(runner.decode_chunk))
         self._draft_policy, self._always_drafts = DraftPolicy(), always_drafts
         self._read_at = 0.0  # time at which the latest call was read: it had ended by then
@@ -281,11 +271,11 @@ class EngineLoop:
     def _dispatched(self, output: DecodeOutput, columns: dict[Request, int], step: DecodeStep | None = None) -> None:
         output.tokens.copy_to_host_async()  # starts as soon as they are made
         now = time.perf_counter()
-        self._calls.append(_Call(output=output, columns=columns, step=step, dispatched_at=now))
+        self._calls.append(DispatchedCall(output=output, columns=columns, step=step, dispatched_at=now))
 
-    def _collect(self, call: _Call) -> None:
+    def _collect(self, call: DispatchedCall) -> None:
         """Wait for a call and hand out its tokens."""
-        answers, drafts = _read(call)
+        answers, drafts = call.read()
         self._failures = 0
         began, self._read_at = max(call.dispatched_at, self._read_at), time.perf_counter()
         if call.step is not None:
@@ -370,20 +360,3 @@ def _deliver(request: Request, progress: Progress) -> None:
         request.handle.deliver(progress)
     except Exception:
         request.cancelled = True
-
-
-_Answer = tuple[Request, tuple[int, ...], tuple[TokenLogprobs, ...]]
-
-
-def _read(call: _Call) -> tuple[list[_Answer], DraftCounts | None]:
-    """Wait for a call's output: each request's tokens, with log-probabilities if it asked for them; and the drafts."""
-    wanted = any(request.handle.top_logprobs is not None for request in call.columns)
-    output = call.output
-    tokens, logprobs, drafts = jax.device_get((output.tokens, output.logprobs if wanted else None, output.drafts))
-    answers = []
-    for request, column in call.columns.items():
-        made = tokens[:, column] != NOTHING
-        ids, top = tuple(tokens[made, column].tolist()), request.handle.top_logprobs
-        chosen = jax.tree.map(lambda leaf, at=(made, column): leaf[at], logprobs)
-        answers.append((request, ids, () if top is None else token_logprobs(chosen, top)))
-    return answers, None if drafts is None else DraftCounts(*map(int, drafts))

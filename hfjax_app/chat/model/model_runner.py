@@ -1,4 +1,4 @@
-"""A causal language model as compiled programs over slots: prefill_chunk, decode_chunk and speculate, each in buckets.
+"""A causal language model as compiled programs over slots: prefill, decode and speculate, each in buckets.
 
 Handles token ids and device arrays only. Does not schedule (scheduler.py) and does not handle text (`chat/text/`).
 """
@@ -9,34 +9,22 @@ from itertools import islice
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from jax.sharding import Mesh
 from transformers import PreTrainedModel
 
-from hfjax_app.chat.model import decode_loop, speculative_loop
-from hfjax_app.chat.model.buckets import (
-    Written,
-    length_buckets,
-    prefill_buckets,
-    put,
-    put_states,
-    slot_buckets,
-    smallest_covering,
-    states_of,
-    take,
-)
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DecodeState, advance, is_finite
+from hfjax_app.chat.model.buckets import length_buckets, prefill_buckets, slot_buckets, smallest_covering
+from hfjax_app.chat.model.decode_state import DecodeOutput, DecodeState
 from hfjax_app.chat.model.decoder import Decoder
-from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_shape, prefix_of, rollback
+from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_shape, rollback
+from hfjax_app.chat.model.slot_functions import SlotFunctions
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.sampling.penalties import occurrences
-from hfjax_app.chat.sampling.sampler import packed, sampler_state, unpacked
+from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
-from hfjax_app.runtime.mesh import TensorParallel, replicated, split
+from hfjax_app.runtime.mesh import TensorParallel, replicated
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.runtime.transforms import chat_transforms, head_packing
@@ -119,6 +107,16 @@ class ModelRunner:
         # A ring can roll back fewer tokens than a prefill chunk has, a state none. Only one slot's program drafts.
         possible = speculation and 1 in self.slot_buckets and not self.decoder.is_recurrent
         self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: never drafts
+        self.functions = SlotFunctions(
+            decoder=self.decoder,
+            slots=slots,
+            context=context,
+            vocabulary=self.vocabulary,
+            end_tokens=end_tokens,
+            steps=decode_chunk,
+            draft=self.draft,
+            mesh=mesh,
+        )
 
     def load(self, weights: Weights) -> None:
         """Hold these weights from now on; they must be read with this runner's `transforms` and `placement`."""
@@ -167,43 +165,30 @@ class ModelRunner:
 
         for length in self._length_buckets:
             for size in self.prefill_chunks:
-                function = partial(self._prefill_chunk, length)
+                function = partial(self.functions.prefill_chunk, length)
                 request = (np.int32(0), np.zeros(size, np.int32), np.int32(0), np.int32(1), np.int32(0), one)
                 self._prefill[size, length] = compiled(f"chat_prefill_{size}x{length}", function, *request)
         for length in self._length_buckets:
             for count in self.slot_buckets:
-                function = partial(self._decode_chunk, length)
+                function = partial(self.functions.decode_chunk, length)
                 which = (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0))
                 self._decode[count, length] = compiled(f"chat_decode_{count}x{length}", function, *which)
         for length in self._length_buckets if self.draft else ():
-            function = partial(self._speculate_chunk, length)
+            function = partial(self.functions.speculate_chunk, length)
             limits = (np.int32(0), np.int32(0), np.int32(0))
             self._speculate[length] = compiled(f"chat_speculate_{length}", function, *limits)
         places = (np.int32(0),) * 4
         for length in self._length_buckets if self.slots > 1 else ():
-            self._copy[length] = programs.compile(
-                f"chat_copy_{length}", partial(self._copy_slot, length), *held, *places, donate=(0, 1), shardings=kept
-            )
+            copy, name = partial(self.functions.copy_slot, length), f"chat_copy_{length}"
+            self._copy[length] = programs.compile(name, copy, *held, *places, donate=(0, 1), shardings=kept)
         self._clear = programs.compile(
-            "chat_clear", self._clear_slot, cache, np.int32(0), donate=(0,), shardings=kept[0]
+            "chat_clear", self.functions.clear_slot, cache, np.int32(0), donate=(0,), shardings=kept[0]
         )
 
     @property
     def cache_shape(self) -> CacheShape:
         """Shapes, dtypes and shardings of the cache."""
         return cache_shape(self.decoder.specs, self.slots, self.mesh)
-
-    def _gathered(self, logits: jax.Array) -> jax.Array:
-        """Logits on every device, gathered once: sampling reads them many times.
-
-        The first constraint makes each device compute its part of the vocabulary. Without it, the partitioner may
-        gather the output layer's weights instead, at every step.
-        """
-        if self.mesh is None:
-            return logits
-        parts = jax.lax.with_sharding_constraint(logits, split(self.mesh, logits.shape, logits.ndim - 1))
-        gathered: jax.Array = jax.lax.with_sharding_constraint(parts, self._replicated)
-        return gathered
 
     def _free_slots(self) -> DecodeState:
         """The state of slots that are all free, as numpy arrays."""
@@ -331,120 +316,3 @@ class ModelRunner:
     def width(self, slots: int) -> int:
         """The number of slots of the program that decodes so many."""
         return smallest_covering(self.slot_buckets, slots)
-
-    def _is_end(self, token: jax.Array) -> jax.Array:
-        if not self.end_tokens:
-            return jnp.zeros_like(token, bool)
-        return jnp.any(token[..., None] == jnp.array(self.end_tokens, jnp.int32), axis=-1)
-
-    def _prefill_chunk(
-        self,
-        length: int,
-        weights: Weights,
-        cache: KVCache,
-        state: DecodeState,
-        slot: jax.Array,
-        tokens: jax.Array,
-        position: jax.Array,
-        valid: jax.Array,
-        max_tokens: jax.Array,
-        sampler: jax.Array,
-    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
-        logits, new = self.decoder.forward(
-            weights, tokens, states_of(cache, slot), position, valid, place=(slot, length)
-        )
-        logits, cache = self._gathered(logits), put_states(cache, new, slot)
-        index = jnp.arange(tokens.shape[0])
-        at = jnp.where(index < valid, position + index, self.context)
-        history = state.history.at[slot, at].set(tokens, mode="drop")
-        end = (position + valid)[None]
-        slot_state = DecodeState(
-            token=tokens[valid - 1][None],
-            position=end - 1,
-            left=max_tokens[None],
-            history=history[slot][None],
-            answer_from=end,
-            sampler=sampler[None],
-        )
-        asked = unpacked(slot_state.sampler).only(slot_state.left > 0)
-        seen = occurrences(asked.penalties.used[0], slot_state.history, end, end, self.vocabulary)
-        slot_state, _, output = advance(slot_state, logits[None], asked, seen, self._is_end)
-        # Reported before the last chunk too: a request cancelled now must not leave NaN in the slot.
-        output = output._replace(tokens=jnp.where(is_finite(logits[None]), output.tokens, NOT_A_NUMBER))
-        state = state._replace(history=history)
-        state = jax.tree.map(lambda leaf, new: leaf.at[slot[None]].set(new), state, slot_state)
-        return cache, state, jax.tree.map(lambda leaf: leaf[None], output)
-
-    def _decode_chunk(
-        self,
-        length: int,
-        weights: Weights,
-        cache: KVCache,
-        state: DecodeState,
-        slots: jax.Array,
-        active: jax.Array,
-        steps: jax.Array,
-    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
-        count = slots.shape[0]
-        all_slots = count == self.slots  # then `slots` are all of them, in order
-        in_place = all_slots and length == self.context
-        kv = cache if in_place else take(cache, length, slots)
-        slot_states = state if all_slots else jax.tree.map(lambda leaf: leaf[slots], state)
-        left = slot_states.left
-        slot_states = slot_states._replace(left=jnp.where(active, left, 0))
-        written = Written(slot_states.position, self.decode_chunk, self.context)
-
-        def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
-            logits, kv = jax.vmap(partial(self.decoder.forward, weights))(tokens, kv, position, valid)
-            return self._gathered(logits), kv
-
-        sizes = {"most": self.decode_chunk, "vocabulary": self.vocabulary}
-        kv, slot_states, output = decode_loop.decode(forward, self._is_end, kv, slot_states, steps, **sizes)
-        # An inactive slot may have tokens left to make, after a call that drafts.
-        slot_states = slot_states._replace(left=jnp.where(active, slot_states.left, left))
-        state = slot_states if all_slots else state.updated(slots, slot_states)
-        return kv if in_place else put(cache, kv, slots, written), state, output
-
-    def _speculate_chunk(
-        self,
-        length: int,
-        weights: Weights,
-        cache: KVCache,
-        state: DecodeState,
-        slot: jax.Array,
-        rounds: jax.Array,
-        tokens: jax.Array,
-    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
-        in_place = self.slots == 1 and length == self.context
-        kv = jax.tree.map(lambda leaf: leaf[0], cache if in_place else take(cache, length, slot[None]))
-
-        def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
-            keep = jnp.arange(tokens.shape[0])
-            logits, kv = self.decoder.forward(weights, tokens, kv, position, valid, keep)
-            return self._gathered(logits), kv
-
-        slot_state = state if self.slots == 1 else jax.tree.map(lambda leaf: leaf[slot[None]], state)
-        written = Written(slot_state.position, self.decode_chunk, self.context)
-        sizes = {"most": self.decode_chunk, "draft": self.draft, "vocabulary": self.vocabulary}
-        kv, slot_state, output = speculative_loop.decode(forward, self._is_end, kv, slot_state, rounds, tokens, **sizes)
-        kv = jax.tree.map(lambda leaf: leaf[None], kv)
-        state = slot_state if self.slots == 1 else state.updated(slot[None], slot_state)
-        return kv if in_place else put(cache, kv, slot[None], written), state, output
-
-    def _copy_slot(
-        self,
-        length: int,
-        cache: KVCache,
-        state: DecodeState,
-        source: jax.Array,
-        target: jax.Array,
-        tokens: jax.Array,
-        written: jax.Array,
-    ) -> tuple[KVCache, DecodeState]:
-        history = state.history.at[target].set(state.history[source])
-        part = prefix_of(self.decoder.specs, take(cache, length, source[None]), tokens, written)
-        return put(cache, part, target[None]), state._replace(history=history)
-
-    def _clear_slot(self, cache: KVCache, slot: jax.Array) -> KVCache:
-        cleared: KVCache = jax.tree.map(lambda leaf: leaf.at[slot].set(0), cache)
-        return cleared

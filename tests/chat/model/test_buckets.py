@@ -162,7 +162,7 @@ def test_a_bucket_allocates_only_its_own_part_of_the_cache(model_of: Callable[[s
     runner.reset()
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
     which = (np.array([3, 7], np.int32), np.ones(2, bool), np.int32(4))
-    decode = jax.jit(partial(runner._decode_chunk, 256), donate_argnums=(1, 2))
+    decode = jax.jit(partial(runner.functions.decode_chunk, 256), donate_argnums=(1, 2))
     memory = decode.lower(runner.weights, runner._cache, runner._state, *which).compile().memory_analysis()
     assert memory.alias_size_in_bytes >= whole
     assert memory.temp_size_in_bytes < whole / 10

@@ -1,0 +1,215 @@
+"""What the programs over slots compute, as pure functions: write a piece of a prompt, decode, speculate, copy, clear.
+
+Does not compile and holds no arrays: `model_runner.py` does.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from hfjax_app.chat.model import decode_loop, speculative_loop
+from hfjax_app.chat.model.buckets import Written, put, put_states, states_of, take
+from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DecodeState, advance, is_finite
+from hfjax_app.chat.model.decoder import Decoder
+from hfjax_app.chat.model.kv_cache import KVCache, prefix_of
+from hfjax_app.chat.sampling.penalties import occurrences
+from hfjax_app.chat.sampling.sampler import unpacked
+from hfjax_app.runtime.mesh import replicated, split
+from hfjax_app.runtime.module import Weights
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SlotFunctions:
+    """The functions of one model, one number of slots and one context. Another value of any field is another program.
+
+    Args:
+        decoder: the model.
+        slots: of the cache.
+        context: tokens a slot holds.
+        vocabulary: how many token ids there are.
+        end_tokens: ids that end an answer.
+        steps: tokens a call makes for each slot, at most.
+        draft: tokens that a speculative round drafts.
+        mesh: the devices that share the weights; None: the default device.
+    """
+
+    decoder: Decoder
+    slots: int
+    context: int
+    vocabulary: int
+    end_tokens: tuple[int, ...]
+    steps: int
+    draft: int
+    mesh: Mesh | None
+
+    def _is_end(self, token: jax.Array) -> jax.Array:
+        if not self.end_tokens:
+            return jnp.zeros_like(token, bool)
+        return jnp.any(token[..., None] == jnp.array(self.end_tokens, jnp.int32), axis=-1)
+
+    def prefill_chunk(
+        self,
+        length: int,
+        weights: Weights,
+        cache: KVCache,
+        state: DecodeState,
+        slot: jax.Array,
+        tokens: jax.Array,
+        position: jax.Array,
+        valid: jax.Array,
+        max_tokens: jax.Array,
+        sampler: jax.Array,
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
+        """Write a chunk of a prompt into a slot; with the last chunk, make the answer's first token.
+
+        Args:
+            length: of the cache that the chunk reads.
+            weights: of the decoder.
+            cache, state: of all slots.
+            slot, position, valid, max_tokens: int32 scalars, as `ModelRunner.prefill` takes them.
+            tokens: int32 [chunk].
+            sampler: uint32 [words].
+
+        Returns:
+            The cache, the states, and one step of one column.
+        """
+        logits, new = self.decoder.forward(
+            weights, tokens, states_of(cache, slot), position, valid, place=(slot, length)
+        )
+        logits, cache = self._gathered(logits), put_states(cache, new, slot)
+        index = jnp.arange(tokens.shape[0])
+        at = jnp.where(index < valid, position + index, self.context)
+        history = state.history.at[slot, at].set(tokens, mode="drop")
+        end = (position + valid)[None]
+        slot_state = DecodeState(
+            token=tokens[valid - 1][None],
+            position=end - 1,
+            left=max_tokens[None],
+            history=history[slot][None],
+            answer_from=end,
+            sampler=sampler[None],
+        )
+        asked = unpacked(slot_state.sampler).only(slot_state.left > 0)
+        seen = occurrences(asked.penalties.used[0], slot_state.history, end, end, self.vocabulary)
+        slot_state, _, output = advance(slot_state, logits[None], asked, seen, self._is_end)
+        # Reported before the last chunk too: a request cancelled now must not leave NaN in the slot.
+        output = output._replace(tokens=jnp.where(is_finite(logits[None]), output.tokens, NOT_A_NUMBER))
+        state = state._replace(history=history)
+        state = jax.tree.map(lambda leaf, new: leaf.at[slot[None]].set(new), state, slot_state)
+        return cache, state, jax.tree.map(lambda leaf: leaf[None], output)
+
+    def decode_chunk(
+        self,
+        length: int,
+        weights: Weights,
+        cache: KVCache,
+        state: DecodeState,
+        slots: jax.Array,
+        active: jax.Array,
+        steps: jax.Array,
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
+        """Make up to `steps` tokens in each of some slots.
+
+        Args:
+            length: of the cache that the steps read.
+            weights: of the decoder.
+            cache, state: of all slots.
+            slots: int32 [n], all different.
+            active: bool [n]; the other slots only fill the program's width.
+            steps: int32 scalar.
+
+        Returns:
+            The cache, the states, and `self.steps` steps of n columns.
+        """
+        count = slots.shape[0]
+        all_slots = count == self.slots  # then `slots` are all of them, in order
+        in_place = all_slots and length == self.context
+        kv = cache if in_place else take(cache, length, slots)
+        slot_states = state if all_slots else jax.tree.map(lambda leaf: leaf[slots], state)
+        left = slot_states.left
+        slot_states = slot_states._replace(left=jnp.where(active, left, 0))
+        written = Written(slot_states.position, self.steps, self.context)
+
+        def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
+            logits, kv = jax.vmap(partial(self.decoder.forward, weights))(tokens, kv, position, valid)
+            return self._gathered(logits), kv
+
+        sizes = {"most": self.steps, "vocabulary": self.vocabulary}
+        kv, slot_states, output = decode_loop.decode(forward, self._is_end, kv, slot_states, steps, **sizes)
+        # An inactive slot may have tokens left to make, after a call that drafts.
+        slot_states = slot_states._replace(left=jnp.where(active, slot_states.left, left))
+        state = slot_states if all_slots else state.updated(slots, slot_states)
+        return kv if in_place else put(cache, kv, slots, written), state, output
+
+    def speculate_chunk(
+        self,
+        length: int,
+        weights: Weights,
+        cache: KVCache,
+        state: DecodeState,
+        slot: jax.Array,
+        rounds: jax.Array,
+        tokens: jax.Array,
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
+        """Make up to `tokens` tokens in one slot by at most `rounds` forwards that verify drafts.
+
+        Args:
+            length: of the cache that the rounds read.
+            weights: of the decoder.
+            cache, state: of all slots.
+            slot, rounds, tokens: int32 scalars.
+
+        Returns:
+            The cache, the states, and `self.steps` steps of one column.
+        """
+        in_place = self.slots == 1 and length == self.context
+        kv = jax.tree.map(lambda leaf: leaf[0], cache if in_place else take(cache, length, slot[None]))
+
+        def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
+            keep = jnp.arange(tokens.shape[0])
+            logits, kv = self.decoder.forward(weights, tokens, kv, position, valid, keep)
+            return self._gathered(logits), kv
+
+        slot_state = state if self.slots == 1 else jax.tree.map(lambda leaf: leaf[slot[None]], state)
+        written = Written(slot_state.position, self.steps, self.context)
+        sizes = {"most": self.steps, "draft": self.draft, "vocabulary": self.vocabulary}
+        kv, slot_state, output = speculative_loop.decode(forward, self._is_end, kv, slot_state, rounds, tokens, **sizes)
+        kv = jax.tree.map(lambda leaf: leaf[None], kv)
+        state = slot_state if self.slots == 1 else state.updated(slot[None], slot_state)
+        return kv if in_place else put(cache, kv, slot[None], written), state, output
+
+    def copy_slot(
+        self,
+        length: int,
+        cache: KVCache,
+        state: DecodeState,
+        source: jax.Array,
+        target: jax.Array,
+        tokens: jax.Array,
+        written: jax.Array,
+    ) -> tuple[KVCache, DecodeState]:
+        """Copy the first `tokens` positions of one slot to another (int32 scalars), of which those below `written` may
+        have been written."""
+        history = state.history.at[target].set(state.history[source])
+        part = prefix_of(self.decoder.specs, take(cache, length, source[None]), tokens, written)
+        return put(cache, part, target[None]), state._replace(history=history)
+
+    def clear_slot(self, cache: KVCache, slot: jax.Array) -> KVCache:
+        """Set a slot (int32 scalar) to zero."""
+        cleared: KVCache = jax.tree.map(lambda leaf: leaf.at[slot].set(0), cache)
+        return cleared
+
+    def _gathered(self, logits: jax.Array) -> jax.Array:
+        """Logits on every device, gathered once: sampling reads them many times.
+
+        The first constraint makes each device compute its part of the vocabulary. Without it, the partitioner may
+        gather the output layer's weights instead, at every step.
+        """
+        if self.mesh is None:
+            return logits
+        parts = jax.lax.with_sharding_constraint(logits, split(self.mesh, logits.shape, logits.ndim - 1))
+        gathered: jax.Array = jax.lax.with_sharding_constraint(parts, replicated(self.mesh))
+        return gathered
