@@ -105,7 +105,7 @@ def unpacked(packed: torch.Tensor, per_row: int) -> torch.Tensor:
     return heads
 
 
-def first_rows(cache: torch.Tensor, slot: torch.Tensor, positions: int) -> torch.Tensor:
+def first_positions(cache: torch.Tensor, slot: torch.Tensor, positions: int) -> torch.Tensor:
     """The first positions of a slot as keys or values of one sequence, [1, kv_heads, positions, dim].
 
     The attribute `origin` of the result refers to `cache` and `slot`: this attention may read them instead.

@@ -274,7 +274,7 @@ class _Attention(StaticLayer):
         if self.place is None:
             part = leaf[None]
         else:
-            part = attention.first_rows(leaf, self.place.slot, min(self.place.length, leaf.shape[2]))
+            part = attention.first_positions(leaf, self.place.slot, min(self.place.length, leaf.shape[2]))
         return part if name == "indexer" else attention.unpacked(part, self.heads_per_row)
 
     def _put(self, name: str, new: torch.Tensor) -> torch.Tensor:
