@@ -153,27 +153,30 @@ def image(arguments: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from hfjax_app.embedded import resolve
-    from hfjax_app.images import ImageGenerator
+    from hfjax_app.images import ImageGenerator, Waiting
     from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
     generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype, bundled=True)
     names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
     options = asdict(generator.recommended) | _given(arguments, *names)
-    with closing(generator.generate(arguments.prompt, **options)) as steps:
-        step = next(steps)
-        if hasattr(step, "reason"):
+    with closing(generator.generate(arguments.prompt, **options)) as moments:
+        step = next(moments)
+        if isinstance(step, Waiting):
             print(f"note: {step.reason}", file=sys.stderr)
-        while hasattr(step, "reason"):  # repeated every half second; printed once
-            step = next(steps)
+        while isinstance(step, Waiting):  # repeated every half second; printed once
+            step = next(moments)
         with tqdm(total=step.steps, initial=step.step, unit="step", disable=False) as bar:
-            for step in steps:
+            for moment in moments:
+                assert not isinstance(moment, Waiting), "a request waits before its first step only"
+                step = moment
                 bar.update(step.step - bar.n)
     if step.notice is not None:
         print(f"note: {step.notice}", file=sys.stderr)
     [picture] = step.pictures
+    assert picture.image is not None, "the last step has pixels"
     if out.suffix.lower() == ".png":
-        out.write_bytes(picture.png)  # with its generation parameters inside
+        out.write_bytes(picture.png or b"")  # with its generation parameters inside
     else:
         picture.image.save(out)
     print(f"{out} (seed {picture.seed})")

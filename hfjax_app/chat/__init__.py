@@ -1,6 +1,14 @@
 """The chat backend: a decoding engine for any causal language model, and conversations on top of it."""
 
+from typing import TYPE_CHECKING
+
 from hfjax_app.lazy_import import on_demand
+
+if TYPE_CHECKING:  # for type checkers, which can't follow `__getattr__`
+    from hfjax_app.chat.assistant import ChatAssistant, Reply
+    from hfjax_app.chat.engine.llm_engine import ChatEngine
+    from hfjax_app.chat.sampling.params import SamplingParams
+    from hfjax_app.chat.zero_shot import ZeroShot
 
 __all__ = ["ChatAssistant", "ChatEngine", "Reply", "SamplingParams", "ZeroShot"]
 
