@@ -5,6 +5,7 @@ silent recompilation. Tracing holds Python's lock and compiling does not, so one
 traced. Does not cover what the programs compute.
 """
 
+import secrets
 import threading
 import time
 import warnings
@@ -256,8 +257,8 @@ class Programs:
         def program(*args: Any) -> Any:
             return function(*args)
 
-        # jax's cache must not have it under this name: what comes out of that cache can't be kept in a bundle.
-        program.__name__ = name if self.bundle is None else f"{name}_{self.bundle.fingerprint.digest[:8]}"
+        # A name that jax's cache can't know: a program out of that cache can't be kept in a bundle.
+        program.__name__ = name if self.bundle is None else f"{name}_{secrets.token_hex(4)}"
         with warnings.catch_warnings():
             # torch code asks for int64 where jax has int32; positions and ids fit
             warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)

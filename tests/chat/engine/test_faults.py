@@ -10,7 +10,7 @@ import pytest
 from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine import engine_loop as loop_module
+from hfjax_app.chat.engine.dispatched_call import DispatchedCall
 from hfjax_app.chat.engine.token_stream import Progress, TokenStream
 from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING
 from hfjax_app.chat.model.model_runner import ModelRunner
@@ -110,7 +110,7 @@ def test_a_lost_cache_is_not_reused_by_idle_conversations(engine: ChatEngine, mo
 
 def test_an_error_that_comes_with_the_tokens(engine: ChatEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls are asynchronous: a device's error is seen only when the tokens are read."""
-    monkeypatch.setattr(loop_module, "_read", Injected(call=2, lose_cache=False).into(loop_module._read))
+    monkeypatch.setattr(DispatchedCall, "read", Injected(call=2, lose_cache=False).into(DispatchedCall.read))
     assert fails(engine.stream(prompt_of(12), GREEDY))
 
 
