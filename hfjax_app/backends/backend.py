@@ -141,8 +141,8 @@ class Backend(Generic[T]):
             return self._loader.load(self.model, self._reported)
         except LoadedProgramFailed as error:
             _log.warning("%s model %s is compiled anew: %s", self.kind, self.model, error)
-            self.reports.clear()
-            return self._loader.load(self.model, self._reported)
+        self.reports.clear()  # here, where the error no longer holds the first model in memory
+        return self._loader.load(self.model, self._reported)
 
     def refuse(self, reason: str) -> None:
         """Set the state to "failed", with a reason that visitors may read: it names no folder of this machine."""

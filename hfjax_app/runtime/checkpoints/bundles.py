@@ -52,6 +52,7 @@ def _root() -> Path | None:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """sha256 of each file, by its path."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in _CONFIGS)
+    """sha256 of each file of the checkpoint and of a pipeline's parts, by its path."""
+    paths = sorted([*folder.glob("*"), *folder.glob("*/*")])
+    files = (path for path in paths if path.is_file() and path.suffix in _CONFIGS)
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -1,0 +1,52 @@
+"""One model's state: what happens when a program from its bundle fails in the warm-up."""
+
+import logging
+
+import pytest
+
+from hfjax_app.backends import Backend
+from hfjax_app.backends.backend import OnReport
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.programs import LoadedProgramFailed, ProgramReport
+
+
+class Loader:
+    """Loads a word. Its first loads report a program of a bundle, and fail when that one is run."""
+
+    def __init__(self, failures: int):
+        self.failures = failures
+
+    def load(self, model: str, on_report: OnReport) -> str:
+        broken, self.failures = self.failures > 0, self.failures - 1
+        on_report(ProgramReport(name="step", seconds=1.0, cached=broken))
+        if broken:
+            raise LoadedProgramFailed("a program from the bundle can't run")
+        return model
+
+    def failure(self, served: str) -> str | None:
+        return None
+
+    def stop(self, served: str) -> None:
+        """Nothing runs."""
+
+
+def warmed(failures: int) -> Backend[str]:
+    backend = Backend(kind="chat", name="word", model="word", loader=Loader(failures))
+    backend.warm_up()
+    return backend
+
+
+def test_a_model_whose_bundle_fails_is_compiled_anew(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        backend = warmed(failures=1)
+    assert (backend.state, backend.get()) == ("ready", "word")
+    assert [report.cached for report in backend.reports] == [False], "the ledger has what serves"
+    assert backend.compilations == 1
+    assert caplog.messages == ["chat model word is compiled anew: a program from the bundle can't run"]
+
+
+def test_a_model_that_fails_twice_is_refused() -> None:
+    backend = warmed(failures=2)
+    assert backend.state == "failed"
+    with pytest.raises(ModelUnavailable, match="chat is not available: a program from the bundle can't run"):
+        backend.get()
