@@ -174,10 +174,12 @@ def image(arguments: argparse.Namespace) -> None:
     if step.notice is not None:
         print(f"note: {step.notice}", file=sys.stderr)
     [picture] = step.pictures
-    assert picture.image is not None, "the last step has pixels"
     if out.suffix.lower() == ".png":
-        out.write_bytes(picture.png or b"")  # with its generation parameters inside
+        png = picture.png  # with its generation parameters inside
+        assert png is not None, "the last step has pixels"
+        out.write_bytes(png)
     else:
+        assert picture.image is not None, "the last step has pixels"
         picture.image.save(out)
     print(f"{out} (seed {picture.seed})")
 

@@ -118,7 +118,7 @@ class Backend(Generic[T]):
         """
         with tracing_lock.hold():
             on_start()
-            if self._state == "failed":  # refused or removed while it waited
+            if self._state != "waiting":  # refused or removed meanwhile, or warmed up by another thread
                 return
             self._state, started = "loading", time.monotonic()
             try:

@@ -14,9 +14,10 @@ class Loader:
     """Loads a word. Its first loads report a program of a bundle, and fail when that one is run."""
 
     def __init__(self, failures: int):
-        self.failures = failures
+        self.failures, self.loads = failures, 0
 
     def load(self, model: str, on_report: OnReport) -> str:
+        self.loads += 1
         broken, self.failures = self.failures > 0, self.failures - 1
         on_report(ProgramReport(name="step", seconds=1.0, cached=broken))
         if broken:
@@ -43,6 +44,15 @@ def test_a_model_whose_bundle_fails_is_compiled_anew(caplog: pytest.LogCaptureFi
     assert [report.cached for report in backend.reports] == [False], "the ledger has what serves"
     assert backend.compilations == 1
     assert caplog.messages == ["chat model word is compiled anew: a program from the bundle can't run"]
+
+
+def test_a_model_is_loaded_once_however_often_it_is_warmed_up() -> None:
+    """One that was added while the app prepared itself was loaded by the first warm-up and by its own."""
+    loader = Loader(failures=0)
+    backend = Backend(kind="chat", name="word", model="word", loader=loader)
+    backend.warm_up()
+    backend.warm_up()
+    assert (backend.state, loader.loads) == ("ready", 1)
 
 
 def test_a_model_that_fails_twice_is_refused() -> None:
