@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -84,8 +84,8 @@ def chat(arguments: argparse.Namespace) -> None:
 
     checked_text(arguments.text, "message", CHAT_MAX_CHARACTERS)
     options = _given(arguments, "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
-    defaults = {"max_tokens": min(SamplingParams().max_tokens, settings.context)}
-    params = SamplingParams(**{**defaults, **options})
+    options = {"max_tokens": min(SamplingParams().max_tokens, settings.context), **options}
+    SamplingParams(**options)  # refuses a wrong value before anything is loaded
 
     from hfjax_app.chat import ChatAssistant, ChatEngine
     from hfjax_app.embedded import resolve
@@ -102,6 +102,9 @@ def chat(arguments: argparse.Namespace) -> None:
         bundled=True,
     )
     assistant = ChatAssistant(engine)
+    params = replace(assistant.recommended, **options)
+    for notice in assistant.notices:
+        print(f"note: {notice}", file=sys.stderr)
     messages = [{"role": "user", "content": arguments.text}]
     assistant.check(messages, params, system_prompt=arguments.system)
     engine.start()
@@ -117,11 +120,14 @@ def chat(arguments: argparse.Namespace) -> None:
 
 
 async def _printed(replies: AsyncIterator[Any]) -> Any:
-    """Print the answer as it grows, and return the last reply."""
-    shown = 0
+    """Print the answer as it grows, its reasoning to stderr, and return the last reply."""
+    shown = reasoned = 0
     async for reply in replies:
+        print(reply.reasoning[reasoned:], end="", file=sys.stderr, flush=True)
+        if reply.reasoning and not shown and reply.text:
+            print(f"\n(thought for {reply.reasoning_s:.1f} s)", file=sys.stderr, flush=True)
         print(reply.text[shown:], end="", flush=True)
-        shown = len(reply.text)
+        shown, reasoned = len(reply.text), len(reply.reasoning)
     print(flush=True)
     return reply
 
@@ -278,11 +284,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['chat_model'].default})")
     sub.add_argument("--system", default="", metavar="TEXT", help="system prompt (default: none)")
     sub.add_argument("--max-tokens", type=int, metavar="N", help="the most tokens to make (default: 256)")
-    sub.add_argument("--temperature", type=float, metavar="T", help="0 is greedy, at most 10 (default: 0.7)")
-    sub.add_argument("--top-p", type=float, metavar="P", help="nucleus sampling, over 0, at most 1 (default: 1)")
-    sub.add_argument("--top-k", type=int, metavar="K", help="only the K most likely tokens; 0 is all (default: 0)")
-    sub.add_argument("--min-p", type=float, metavar="P", help="least share of the likeliest token, 0 to 1 (default: 0)")
-    sub.add_argument("--repetition-penalty", type=float, metavar="R", help="1 is none, more repeats less (default: 1)")
+    own = "default: what the model's generation_config says, or"
+    sub.add_argument("--temperature", type=float, metavar="T", help=f"0 is greedy, at most 10 ({own} 0.7)")
+    sub.add_argument("--top-p", type=float, metavar="P", help=f"nucleus sampling, over 0, at most 1 ({own} 1)")
+    sub.add_argument("--top-k", type=int, metavar="K", help=f"only the K most likely tokens; 0 is all ({own} 0)")
+    sub.add_argument("--min-p", type=float, metavar="P", help=f"least share of the likeliest token, 0 to 1 ({own} 0)")
+    sub.add_argument("--repetition-penalty", type=float, metavar="R", help=f"1 is none, more repeats less ({own} 1)")
     sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same answer")
     sub.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer together (default: 512)")
     sub.add_argument("--stats", action="store_true", help="one JSON line on stderr: ttft_s, tokens, tokens_per_s, ...")

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -38,19 +38,19 @@ class ChatApi:
         messages: list[dict[str, str]],
         system_prompt: str = "",
         max_tokens: int | None = None,
-        temperature: float = 0.7,
-        top_p: float = 1.0,
-        top_k: int = 0,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
         seed: int | None = None,
-        min_p: float = 0.0,
-        repetition_penalty: float = 1.0,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
         stop: list[str] | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Answer a conversation: messages are {"role": "user" or "assistant", "content": text}, the last one the
         user's. Streams the answer so far with its speed; the last one has a finish_reason. The answer ends before
-        the first of the strings in `stop`. `max_tokens` null: as the tab has it."""
-        limit = self.max_tokens if max_tokens is None else max_tokens
-        options = (limit, temperature, top_p, top_k, seed, min_p, repetition_penalty)
+        the first of the strings in `stop`. `max_tokens` null: as the tab has it; any other null: as the model's
+        generation_config recommends, or the tab's value."""
+        options = (max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty)
         replies = self.replies(messages, system_prompt, *options, stop=() if stop is None else stop)
         async with aclosing(replies):
             async for reply in replies:
@@ -64,7 +64,7 @@ class ChatApi:
         Args:
             messages: the conversation, as `ChatAssistant.reply` takes it.
             system_prompt: instructions ahead of the conversation.
-            options: max tokens, temperature, top-p, top-k, seed, min-p and repetition penalty.
+            options: max tokens, temperature, top-p, top-k, seed, min-p and repetition penalty; None: the default.
             stop: the strings that end the answer.
 
         Raises:
@@ -72,8 +72,11 @@ class ChatApi:
             ModelUnavailable: the backend is not ready.
         """
         names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")
-        params = SamplingParams(**dict(zip(names, options, strict=True)))
-        return self._backend.get().reply(messages, params, system_prompt=system_prompt, stop=stop)
+        given = {name: value for name, value in zip(names, options, strict=True) if value is not None}
+        SamplingParams(**given)  # refuses a wrong value also while the model is not ready
+        assistant = self._backend.get()
+        params = replace(assistant.recommended, **{"max_tokens": self.max_tokens, **given})
+        return assistant.reply(messages, params, system_prompt=system_prompt, stop=stop)
 
 
 def register(backends: Backends) -> ChatApi:

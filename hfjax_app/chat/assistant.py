@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
+from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messages
 from hfjax_app.chat.text.detokenizer import Detokenizer
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.chat.zero_shot import ZeroShot
@@ -29,6 +29,9 @@ class Reply:
 
     Args:
         text: the whole answer so far.
+        reasoning: the whole reasoning before it, of models that reason; else empty.
+        reasoning_s: seconds that it took so far; None if there is none.
+        is_reasoning: whether it is growing.
         finish_reason: None while running, then "stop", "length" or "context" (the context is full).
         place: place in the queue; 0 while being served.
         dropped_messages: how many of the oldest messages were left out so that the conversation fits.
@@ -42,6 +45,9 @@ class Reply:
     """
 
     text: str
+    reasoning: str = ""
+    reasoning_s: float | None = None
+    is_reasoning: bool = False
     finish_reason: str | None
     place: int
     dropped_messages: int
@@ -76,20 +82,32 @@ class ChatAssistant:
         self.engine.stop()
 
     @property
+    def recommended(self) -> SamplingParams:
+        """The sampling parameters that the model's generation_config recommends."""
+        return self.engine.recommended
+
+    @property
+    def notices(self) -> list[str]:
+        """What a visitor should know about this model before asking it."""
+        facts = []
+        if self._format.template is None:
+            facts.append("This is a base model without a chat template: it continues your text.")
+        if self.recommended.temperature == 0:
+            facts.append("Its generation_config switches sampling off: answers are greedy at temperature 0.")
+        return facts
+
+    @property
     def broken(self) -> str | None:
         """Why the assistant can't answer any more; None while the engine runs."""
         return None if self.engine.alive else f"the chat engine is not running: {self.engine.stop_reason}"
 
     def check(self, messages: list[dict[str, str]], params: SamplingParams, *, system_prompt: str = "") -> None:
         """Raise RequestRejected as `reply` would; works before the engine is started, since that may take minutes."""
-        prompt, _ = self._fitted(messages, params, system_prompt)
+        prompt, _ = self._fitted(checked_messages(messages), params, system_prompt)
         self.engine.check(prompt, params)
 
-    def _fitted(
-        self, messages: list[dict[str, str]], params: SamplingParams, system_prompt: str
-    ) -> tuple[list[int], int]:
+    def _fitted(self, turns: list[Message], params: SamplingParams, system_prompt: str) -> tuple[list[int], int]:
         """The prompt, and the number of the oldest messages that it leaves out."""
-        turns = checked_messages(messages)
         checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         room = min(params.max_tokens, self.engine.context // 4)
         return self._format.fit(turns, system_prompt, self.engine.context - room)
@@ -120,7 +138,8 @@ class ChatAssistant:
             EngineStopped: the engine is not running, or stopped before the answer was finished.
         """
         stops = StopStrings(checked_stop(stop))
-        prompt, dropped = self._fitted(messages, params, system_prompt)
+        turns = checked_messages(messages)
+        prompt, dropped = self._fitted(turns, params, system_prompt)
 
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
@@ -130,8 +149,10 @@ class ChatAssistant:
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
         detokenizer = Detokenizer(self.engine.tokenizer)
-        text, tokens, reused, drafted, accepted = "", 0, 0, 0, 0
+        answer = self._format.answer(turns[dropped:], system_prompt)
+        tokens, reused, drafted, accepted = 0, 0, 0, 0
         first_at: float | None = None
+        reasoning_s: float | None = None
         started = time.perf_counter()
         ticket = self.engine.submit(prompt, params, deliver)
         try:
@@ -144,13 +165,21 @@ class ChatAssistant:
                     reused = progress.reused_tokens
                     drafted += progress.drafted_tokens
                     accepted += progress.accepted_tokens
-                    text += stops.push(detokenizer.push(progress.tokens))
+                    was_reasoning = answer.is_reasoning or not answer.text
+                    answer.push(stops.push(detokenizer.push(progress.tokens)))
+                    if answer.reasoning and was_reasoning:
+                        reasoning_s = now - first_at
                 finish_reason = "stop" if stops.found else progress.finish_reason
                 if progress.finished and not stops.found:
-                    text += stops.held_back
+                    answer.push(stops.held_back)
+                if finish_reason is not None:
+                    answer.end()
                 decoding_s = 0.0 if first_at is None else now - first_at
                 yield Reply(
-                    text=text,
+                    text=answer.text,
+                    reasoning=answer.reasoning,
+                    reasoning_s=reasoning_s,
+                    is_reasoning=answer.is_reasoning,
                     finish_reason=finish_reason,
                     place=ticket.place,
                     dropped_messages=dropped,

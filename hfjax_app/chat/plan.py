@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 from jax.sharding import AbstractMesh
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from hfjax_app.chat.engine.llm_engine import end_tokens
 from hfjax_app.chat.memory import MemoryEstimate, estimate_memory
 from hfjax_app.chat.model.label_scores import LabelScores
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.text.end_tokens import end_tokens
+from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
-from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
+from hfjax_app.runtime.checkpoints.hub import NoTokenizer
 from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import AXIS, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
@@ -70,9 +71,11 @@ class ChatPlanner:
         self._kept, self._saved = on_one_cpu and kept, saved_dtype(source)
         self._estimates: dict[int, MemoryEstimate] = {}
         try:
-            template = load(AutoTokenizer.from_pretrained, source).chat_template is not None
+            tokenizer = load_tokenizer(source, context)
         except NoTokenizer:
-            template = None
+            tokenizer = None
+        template = None if tokenizer is None else tokenizer.chat_template is not None
+        self._ends = end_tokens(self.model, tokenizer)
         whole = self.estimate(1)  # raises for what can't run before anything is compiled
         stays = self._kept and dtype == "float32" and self._saved == torch.bfloat16
         held = f"bfloat16, computed in {dtype}" if stays else dtype
@@ -82,7 +85,7 @@ class ChatPlanner:
             bytes=whole.weights,
             dtype=held if quantize == "none" else f"{quantize} and {held}",
             has_template=template,
-            end_tokens=end_tokens(self.model),
+            end_tokens=self._ends,
             has_tokenizer=template is not None,
         )
 
@@ -95,7 +98,7 @@ class ChatPlanner:
             saved_dtype=self._saved,
             slots=self.slots,
             context=self.context,
-            end_tokens=end_tokens(self.model),
+            end_tokens=self._ends,
             speculation=self.speculation,
         )
 

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import torch
 from jax.sharding import Mesh
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hfjax_app.chat.engine.engine_loop import EngineLoop, Handle
 from hfjax_app.chat.engine.scheduler import Request
@@ -23,12 +23,14 @@ from hfjax_app.chat.engine.token_stream import Progress, Ticket, TokenStream
 from hfjax_app.chat.memory import check_memory, estimate_memory
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.params import SamplingParams
+from hfjax_app.chat.sampling.recommended import recommended
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
+from hfjax_app.chat.text.end_tokens import end_tokens as named_end_tokens
+from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
-from hfjax_app.runtime.checkpoints.hub import load
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.mesh import device_memory, local_mesh
@@ -55,10 +57,15 @@ class ChatEngine:
         prefill_chunk: prompt tokens per device call, or four times as many while no answer is running.
         decode_chunk: the most tokens that a device call makes for each request.
         buckets: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
+        end_tokens: ids that end an answer; None: those that the model's configs name.
         speculation: whether tokens are drafted from the conversation and verified together, for a request that is
             alone; no token changes. "auto": where it was measured to be faster; "always"; "never".
         lanes: row width of the cache that narrow heads share; None: 128 on TPU, where that saves copies of the cache,
             else 1.
+        tiers: what `buckets` was called in version 0.1.
+
+    Attributes:
+        recommended: the sampling parameters of the model's generation_config.
 
     Raises:
         RequestRejected: slots, context or speculation out of range, or the context too long for this model.
@@ -79,8 +86,10 @@ class ChatEngine:
         prefill_chunk: int = 64,
         decode_chunk: int = 16,
         buckets: Sequence[int] | None = None,
+        end_tokens: tuple[int, ...] | None = None,
         speculation: str = "auto",
         lanes: int | None = None,
+        tiers: Sequence[int] | None = None,
     ):
         if slots < 1 or context < 2:
             raise RequestRejected(f"slots = {slots}, context = {context}: at least 1 and 2")
@@ -89,7 +98,8 @@ class ChatEngine:
         prepare()
         self.tokenizer = tokenizer
         self.context = context
-        self.end_tokens = end_tokens(model)
+        self.end_tokens = named_end_tokens(model) if end_tokens is None else end_tokens
+        self.recommended = recommended(model.generation_config)
         self.runner = ModelRunner(
             model,
             mesh=mesh,
@@ -101,7 +111,7 @@ class ChatEngine:
             end_tokens=self.end_tokens,
             prefill_chunk=prefill_chunk,
             decode_chunk=decode_chunk,
-            buckets=buckets,
+            buckets=tiers if buckets is None else buckets,
             speculation=speculation != "never",
             lanes=lanes,
         )
@@ -137,22 +147,23 @@ class ChatEngine:
         """
         prepare()
         model = empty_model(AutoModelForCausalLM, source, default_dtype() if dtype == "auto" else DTYPES[dtype])
-        # On shapes first: a model that can't run here is refused before more than its config is downloaded.
+        tokenizer = load_tokenizer(source, context)
+        # On shapes first: a model that can't run here is refused before its weights are downloaded.
         engine = cls(
             model,
+            tokenizer,
             mesh=local_mesh(),
             quantize=quantize,
             keep_bf16=dtype == "auto",
             saved_dtype=saved_dtype(source),
             slots=slots,
             context=context,
-            **options,
+            **({"end_tokens": named_end_tokens(model, tokenizer)} | options),
         )
         runner = engine.runner
         check_memory(
             os.fspath(source), estimate_memory(runner, model), memory=device_memory(), slots=slots, context=context
         )
-        engine.tokenizer = load(AutoTokenizer.from_pretrained, source)
         runner.load(read(model, source, transforms=runner.transforms, placement=runner.placement))
         if bundled:
             settings = {"slots": slots, "context": context, "dtype": dtype, "quantize": quantize, **options}
@@ -260,13 +271,3 @@ class ChatEngine:
             length_reason="length" if params.max_tokens <= room else "context",
         )
         return Request(prompt=ids, max_tokens=min(params.max_tokens, room), handle=handle)
-
-
-def end_tokens(model: PreTrainedModel) -> tuple[int, ...]:
-    """The ids that end an answer: those of generation_config, else those of the config."""
-    ids = model.generation_config.eos_token_id if model.generation_config is not None else None
-    if ids is None:
-        ids = model.config.get_text_config(decoder=True).eos_token_id
-    if ids is None:
-        return ()
-    return tuple(ids) if isinstance(ids, list | tuple) else (int(ids),)

@@ -7,13 +7,13 @@ import re
 import secrets
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from jinja2 import TemplateError
-
+from hfjax_app.chat.text.reasoning import Answer, ResponseFormat
+from hfjax_app.chat.text.template import Template
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import (
     CHAT_MAX_ANSWER_CHARACTERS,
@@ -23,7 +23,7 @@ from hfjax_app.limits import (
 )
 from hfjax_app.validation import checked_text
 
-Message = dict[str, str]
+Message = dict[str, str]  # role, content and, of an answer, maybe its reasoning
 
 _IF_TOO_LONG = "start a new one, or leave out its oldest messages"
 _ROLES = ("user", "assistant")
@@ -36,6 +36,8 @@ _PRIVATE_USE = [chr(code) for code in range(0xE000, 0xF900)]
 def checked_messages(messages: object) -> list[Message]:
     """The messages of a conversation that ends with the user's turn; adjacent messages of one role are joined.
 
+    An answer may have its "reasoning" beside its content; a blank one is left out.
+
     Raises:
         RequestRejected: not a list of {"role", "content"}, too many or too long, or the user has said nothing.
     """
@@ -45,6 +47,7 @@ def checked_messages(messages: object) -> list[Message]:
         most = f"at most {CHAT_MAX_MESSAGES:,}"
         raise RequestRejected(f"conversation of {len(messages):,} messages: {most}; {_IF_TOO_LONG}")
     turns: list[tuple[str, list[str]]] = []
+    reasonings: dict[int, str] = {}  # by the index of the answer
     total = in_a_row = 0  # characters
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in _ROLES:
@@ -67,9 +70,16 @@ def checked_messages(messages: object) -> list[Message]:
         elif turns or role == "user":
             turns.append((role, [content]))
             in_a_row = len(content)
+        if answer and turns and message.get("reasoning") is not None:
+            reasoning = checked_text(message["reasoning"], "reasoning", limit, may_be_blank=True)
+            total += len(reasoning)
+            reasonings |= {len(turns) - 1: reasoning} if reasoning.strip() else {}
     if not turns or turns[-1][0] != "user":
         raise RequestRejected("the conversation must end with a message of the user")
-    return [{"role": role, "content": "\n".join(contents)} for role, contents in turns]
+    return [
+        {"role": role, "content": "\n".join(contents)} | ({"reasoning": reasonings[at]} if at in reasonings else {})
+        for at, (role, contents) in enumerate(turns)
+    ]
 
 
 class ChatFormat:
@@ -77,10 +87,20 @@ class ChatFormat:
 
     Args:
         tokenizer: any tokenizer of transformers. Without a chat template, messages are plain text to continue.
+
+    Raises:
+        ModelUnavailable: its chat template can't be used.
+
+    Attributes:
+        template: None where messages are plain text to continue.
+        response: how answers are written.
     """
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
+        self.template = Template(tokenizer) if tokenizer.chat_template is not None else None
+        self.response = ResponseFormat(tokenizer)
+        self._around = ([], []) if self.template else _around(tokenizer)
         added = tokenizer.added_tokens_decoder.values()
         special = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
         # In an answer, added tokens that are not special are ordinary text; a template may use them to find reasoning.
@@ -94,7 +114,17 @@ class ChatFormat:
         special (`</think>`) are kept, because the model has written them.
         """
         mark = _mark()
-        return self._ids(self._render(self._marked(messages, mark), self._split_special(system_prompt, mark)), mark)
+        return self._wrapped(
+            self._ids(self._render(self._marked(messages, mark), self._split_special(system_prompt, mark)), mark)
+        )
+
+    def answer(self, messages: Sequence[Message], system_prompt: str = "") -> Answer:
+        """The answer to a conversation, empty; the prompt may have begun its reasoning."""
+        if self.template is None or self.response.reasoning_field is None:
+            return self.response.answer()
+        mark = _mark()
+        last = {**messages[-1], "content": mark}
+        return self.response.answer(self._render([*messages[:-1], last], system_prompt).rpartition(mark)[2])
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a text without a template."""
@@ -120,7 +150,7 @@ class ChatFormat:
         fitting: dict[int, list[int]] = {}
 
         def fits(dropped: int) -> bool:
-            ids = self._ids(self._render(marked[dropped - first :], system), mark, limit)
+            ids = self._wrapped(self._ids(self._render(marked[dropped - first :], system), mark, limit))
             if len(ids) <= limit:
                 fitting[dropped] = ids
             return dropped in fitting
@@ -134,7 +164,11 @@ class ChatFormat:
         return fitting[choices[chosen]], choices[chosen]
 
     def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
-        return [{**turn, "content": self._split_special(turn["content"], mark, turn["role"])} for turn in messages]
+        texts = {"content", "reasoning"}  # the others are names
+        return [
+            turn | {name: self._split_special(turn[name], mark, turn["role"]) for name in texts & turn.keys()}
+            for turn in messages
+        ]
 
     def _ids(self, marked: str, mark: str, limit: int = sys.maxsize) -> list[int]:
         """The ids of a marked text; if there are more than `limit`, only the first of them, but more than `limit`."""
@@ -163,19 +197,25 @@ class ChatFormat:
         return text
 
     def _render(self, messages: list[Message], system_prompt: str) -> str:
-        if self._tokenizer.chat_template is None:
-            texts = [system_prompt, *(message["content"] for message in messages)]
-            opening: str = self._tokenizer.bos_token or ""
-            return opening + "\n".join(text for text in texts if text)
-        render: Callable[..., str] = self._tokenizer.apply_chat_template
-        options = {"tokenize": False, "add_generation_prompt": True}
-        if not system_prompt.strip():
-            return render(messages, **options)
-        try:
-            return render([{"role": "system", "content": system_prompt}, *messages], **options)
-        except TemplateError:  # some templates refuse the role; then the first turn carries the system prompt
-            first = {**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}
-            return render([first, *messages[1:]], **options)
+        if self.template is not None:
+            field = self.response.reasoning_field or "reasoning"
+            named = [{field if name == "reasoning" else name: text for name, text in turn.items()} for turn in messages]
+            return self.template.render(named, system_prompt)
+        texts = [system_prompt, *(message["content"] for message in messages)]
+        return "\n".join(text for text in texts if text)
+
+    def _wrapped(self, ids: list[int]) -> list[int]:
+        before, after = self._around
+        return [*before, *ids, *after]
+
+
+def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The ids that a tokenizer puts before and after a text, such as those of a beginning and an end."""
+    whole, text = tokenizer.encode("a"), tokenizer.encode("a", add_special_tokens=False)
+    for at in range(len(whole) - len(text) + 1):
+        if whole[at : at + len(text)] == text:
+            return whole[:at], whole[at + len(text) :]
+    return [], []
 
 
 def _any_of(tokens: Iterable[str]) -> re.Pattern[str] | None:

@@ -1,7 +1,24 @@
 """Token ids to text, piece by piece, as they arrive. Does not look for stop strings: see stop_strings.py."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+
+class Piece(NamedTuple):
+    """A part of an answer.
+
+    Attributes:
+        text: what it adds.
+        special: whether it is a special token, which is no part of what is shown.
+    """
+
+    text: str
+    special: bool = False
+
+
+def shown(pieces: Sequence[Piece]) -> str:
+    """The text of the pieces that are shown."""
+    return "".join(piece.text for piece in pieces if not piece.special)
 
 
 class Detokenizer:
@@ -13,22 +30,24 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Any):
         self._tokenizer = tokenizer
+        self._special = {id_: str(token) for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._ids: list[int] = []
         self._start = 0  # the tail begins here
         self._shown = 0  # text up to here has been returned
 
-    def push(self, ids: Sequence[int]) -> str:
-        """The text that these ids add, up to the last whole character."""
-        return "".join(map(self._push_one, ids))
+    def push(self, ids: Sequence[int]) -> list[Piece]:
+        """What these ids add, up to the last whole character."""
+        return [piece for token in ids for piece in self._push_one(token)]
 
-    def _push_one(self, token: int) -> str:
+    def _push_one(self, token: int) -> Iterator[Piece]:
         self._ids.append(token)
+        if token in self._special:
+            yield Piece(self._special[token], special=True)
         before = self._decode(self._ids[self._start : self._shown])
         now = self._decode(self._ids[self._start :])
-        if len(now) <= len(before) or now.endswith("\N{REPLACEMENT CHARACTER}"):
-            return ""
-        self._start, self._shown = self._shown, len(self._ids)
-        return now[len(before) :]
+        if len(now) > len(before) and not now.endswith("\N{REPLACEMENT CHARACTER}"):
+            self._start, self._shown = self._shown, len(self._ids)
+            yield Piece(now[len(before) :])
 
     def _decode(self, ids: list[int]) -> str:
         text: str = self._tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)

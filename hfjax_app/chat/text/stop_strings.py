@@ -5,6 +5,7 @@ Does not stop the engine: the assistant cancels the request.
 
 from collections.abc import Sequence
 
+from hfjax_app.chat.text.detokenizer import Piece
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_STOP_CHARACTERS, CHAT_MAX_STOPS
 from hfjax_app.validation import checked_text
@@ -27,9 +28,10 @@ def checked_stop(stop: object) -> tuple[str, ...]:
 
 
 class StopStrings:
-    """Ends a text before the first of some strings. The text arrives in pieces of any size.
+    """Ends an answer before the first of some strings. The answer arrives in pieces of any size.
 
-    The first string is the one that is complete first, as if characters arrived one by one; of several, the longest.
+    Strings are found in what is shown, and with the text of special tokens, which is not shown. The first string is
+    the one that is complete first, as if characters arrived one by one; of several, the longest.
 
     Args:
         stop: the strings; none of them empty.
@@ -38,21 +40,55 @@ class StopStrings:
     def __init__(self, stop: Sequence[str]):
         self._stop = stop
         self.found = False
-        self.held_back = ""  # may be the start of a stop string; belongs to the text if no more pieces follow
+        self.held_back: list[Piece] = []  # may begin a stop string; belongs to the answer if no more pieces follow
 
-    def push(self, piece: str) -> str:
-        """Add a piece; returns the text that can be shown now, empty once a stop string was found."""
+    def push(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """Add pieces; returns those that can be shown now, none once a stop string was found."""
         if self.found:
-            return ""
-        text, self.held_back = self.held_back + piece, ""
-        found = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+            return []
+        pieces, self.held_back = [*self.held_back, *pieces], []
+        views = _views(pieces)
+        found = [
+            (places[at + len(stop) - 1], places[at])
+            for text, places in views
+            for stop in self._stop
+            if (at := text.find(stop)) >= 0
+        ]
         if found:
             self.found = True
             _, begin = min(found)
-            return text[:begin]
+            return _split(pieces, begin)[0]
+        begins = [places[start] for text, places in views if (start := self._beginning(text)) is not None]
+        if not begins:
+            return pieces
+        ready, self.held_back = _split(pieces, min(begins))
+        return ready
+
+    def _beginning(self, text: str) -> int | None:
+        """Where the longest end of a text begins that may become a stop string; None if there is none."""
         longest = max((len(stop) for stop in self._stop), default=1) - 1
-        for at in range(max(0, len(text) - longest), len(text)):
-            if any(stop.startswith(text[at:]) for stop in self._stop):
-                self.held_back = text[at:]
-                return text[:at]
-        return text
+        ends = range(max(0, len(text) - longest), len(text))
+        return next((at for at in ends if any(stop.startswith(text[at:]) for stop in self._stop)), None)
+
+
+def _views(pieces: Sequence[Piece]) -> list[tuple[str, Sequence[int]]]:
+    """The text with special tokens and, where it differs, as it is shown; and each character's place in the former."""
+    text = "".join(piece.text for piece in pieces)
+    views: list[tuple[str, Sequence[int]]] = [(text, range(len(text)))]
+    if any(piece.special for piece in pieces):
+        special = [piece.special for piece in pieces for _ in piece.text]
+        places = [at for at, hidden in enumerate(special) if not hidden]
+        views.append(("".join(text[at] for at in places), places))
+    return views
+
+
+def _split(pieces: Sequence[Piece], at: int) -> tuple[list[Piece], list[Piece]]:
+    """The pieces before and after a place in their text."""
+    before: list[Piece] = []
+    for index, piece in enumerate(pieces):
+        if at < len(piece.text):
+            parts = [piece._replace(text=piece.text[:at])] if at else []
+            return [*before, *parts], [piece._replace(text=piece.text[at:]), *pieces[index + 1 :]]
+        before.append(piece)
+        at -= len(piece.text)
+    return before, []

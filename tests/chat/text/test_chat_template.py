@@ -5,14 +5,14 @@ import time
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken
+from tokenizers import AddedToken, processors
 from transformers import PreTrainedTokenizerFast
 
 from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
-from hfjax_app.chat.text.detokenizer import Detokenizer
+from hfjax_app.chat.text.detokenizer import Detokenizer, Piece, shown
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
-from hfjax_app.errors import RequestRejected
-from tests.chat.conftest import make_tokenizer
+from hfjax_app.errors import ModelUnavailable, RequestRejected
+from tests.chat.conftest import TEMPLATE, make_tokenizer
 
 
 def user(text: str) -> dict[str, str]:
@@ -111,6 +111,83 @@ def test_the_system_prompt_reaches_the_model_if_the_template_refuses_it(
     finally:
         tokenizer.chat_template = template
     assert "Be brief.\n\nHi" in tokenizer.decode(ids)
+
+
+DROPS_SYSTEM = (
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[Q]{{ m.content | trim }}{% endif %}"
+    "{% if m.role == 'assistant' %}[A]{{ m.content }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}[A]{% endif %}"
+)
+PARTS = (
+    "{% for m in messages %}<start_of_turn>{{ m.role }}\n{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}<end_of_turn>\n{% endfor %}"
+)
+DATED = "{{ strftime_now('%Y') }}{% for m in messages %}{{ m.content }}<end_of_turn>{% endfor %}"
+
+
+def with_template(template: Any) -> PreTrainedTokenizerFast:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def test_a_system_prompt_that_a_template_leaves_out_stands_in_the_first_message() -> None:
+    """Phi-3's first templates pass over the role without an error, and the model never read it."""
+    chat = ChatFormat(with_template(DROPS_SYSTEM))
+    ids = chat.encode([user("Hi"), assistant("Yes?"), user("Who?")], " Be brief. ")
+    assert make_tokenizer().decode(ids) == "<bos>[Q]Be brief. \n\nHi[A]Yes?[Q]Who?[A]"
+
+
+def test_a_template_of_a_model_with_pictures_gets_texts_as_parts() -> None:
+    """It took a plain text letter by letter, and wrote none of it."""
+    chat = ChatFormat(with_template(PARTS))
+    assert "Hi there<end_of_turn>" in make_tokenizer().decode(chat.encode([user("Hi there")], "Be brief."))
+    assert "Be brief.<end_of_turn>" in make_tokenizer().decode(chat.encode([user("Hi there")], "Be brief."))
+
+
+def test_templates_with_names_and_dates() -> None:
+    named = ChatFormat(with_template({"default": TEMPLATE, "tool_use": "{{ tools }}"}))
+    assert named.encode(HISTORY) == ChatFormat(make_tokenizer()).encode(HISTORY)
+    year = time.strftime("%Y")
+    assert year in make_tokenizer().decode(ChatFormat(with_template(DATED)).encode([user("Hi")]))
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{% for m in messages %}{{ m.content }", "can't be used .*unexpected"),
+        ("{{ messages[0].content | no_such_filter }}", "No filter named 'no_such_filter'"),
+        ({"tool_use": TEMPLATE, "rag": TEMPLATE}, "no default specified"),
+        ("{{ messages[0].content + 7 }}", "can't be used"),
+        ("{% for m in messages %}<start_of_turn>{{ m.text }}{% endfor %}", "leaves out what the user says"),
+    ],
+)
+def test_a_broken_template_is_found_before_a_message_arrives(template: Any, says: str) -> None:
+    with pytest.raises(ModelUnavailable, match=says):
+        ChatFormat(with_template(template))
+
+
+def test_a_conversation_that_a_template_refuses_is_rejected() -> None:
+    """Its error was not one of the app's own."""
+    once = (
+        "{% if messages | length > 1 %}{{ raise_exception('one question only') }}{% endif %}{{ messages[0].content }}"
+    )
+    chat = ChatFormat(with_template(once))
+    with pytest.raises(RequestRejected, match="template refuses the conversation: one question only"):
+        chat.fit(HISTORY, "", 100)
+
+
+def test_without_a_template_the_prompt_is_what_the_tokenizer_makes_of_the_text() -> None:
+    """With whatever its post-processor adds before and after it; a beginning was added that GPT-2 does not have."""
+    tokenizer = with_template(None)
+    assert ChatFormat(tokenizer).encode([user("Once upon")]) == tokenizer("Once upon").input_ids
+    assert tokenizer.bos_token_id not in ChatFormat(tokenizer).encode([user("Once upon")])
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    chat = ChatFormat(tokenizer)
+    assert chat.fit([user("Once upon")], "", 50) == (tokenizer("Once upon").input_ids, 0)
+    assert chat.encode([user("<bos>")]).count(2) == 1
 
 
 def test_the_oldest_turns_are_dropped_until_the_rest_fits(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -223,7 +300,7 @@ def test_detokenizing_never_shows_part_of_a_character(tokenizer: PreTrainedToken
     text = "Ada 🦊 says 你好, naïvely — ok"
     detokenizer = Detokenizer(tokenizer)
     ids = tokenizer.encode(text)
-    pieces = [detokenizer.push([i]) for i in ids]
+    pieces = [shown(detokenizer.push([i])) for i in ids]
     assert len(ids) > len(text)
     assert "".join(pieces) == text
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
@@ -232,7 +309,7 @@ def test_detokenizing_never_shows_part_of_a_character(tokenizer: PreTrainedToken
 def test_every_answer_is_valid_in_the_next_request(tokenizer: PreTrainedTokenizerFast) -> None:
     """A sampled byte-level token can be a NUL, and answers may be long; the conversation continues in both cases."""
     detokenizer = Detokenizer(tokenizer)
-    said = detokenizer.push(tokenizer.encode("zero\0byte ")) + "and so on " * 3_000
+    said = shown(detokenizer.push(tokenizer.encode("zero\0byte "))) + "and so on " * 3_000
     assert said.startswith("zerobyte")
     assert checked_messages([user("hi"), assistant(said), user("go on")])[1]["content"] == said
 
@@ -253,19 +330,33 @@ def test_bad_stop_strings_are_rejected(stop: object, says: str) -> None:
         checked_stop(stop)
 
 
+def pushed(stops: StopStrings, pieces: list[str]) -> str:
+    return "".join(shown(stops.push([Piece(text)])) for text in pieces)
+
+
 def test_stop_strings_end_a_text_cut_into_any_pieces() -> None:
     """Cut into pieces of any size, the text ends before the first stop string, and no part of one is ever shown. Text
     that only looked like the start of one is shown later."""
     text, stop = "one <en> two <<end> three<end>", ("<end>", "\nUser:")
     for size in range(1, len(text) + 1):
         stops = StopStrings(stop)
-        shown = [stops.push(text[at : at + size]) for at in range(0, len(text), size)]
+        text_before = pushed(stops, [text[at : at + size] for at in range(0, len(text), size)])
         assert stops.found
-        assert "".join(shown) == "one <en> two <"
+        assert text_before == "one <en> two <"
     for pieces in (["abcd x"], ["ab", "c", "d x"], [*"abcd x"]):  # "bc" is complete first, and begins second
-        stops = StopStrings(("abcd", "bc"))
-        assert "".join(map(stops.push, pieces)) == "a"
+        assert pushed(StopStrings(("abcd", "bc")), pieces) == "a"
     open_end = StopStrings(stop)
-    assert open_end.push("a <en") == "a "
-    assert open_end.held_back == "<en"
-    assert StopStrings(()).push("anything") == "anything"
+    assert pushed(open_end, ["a <en"]) == "a "
+    assert shown(open_end.held_back) == "<en"
+    assert pushed(StopStrings(()), ["anything"]) == "anything"
+
+
+@pytest.mark.parametrize("stop", ["<end_of_turn>", "<end_of_turn>\n", "y<end_of_turn>", "of_turn>\n"])
+def test_a_stop_string_may_be_the_text_of_a_special_token(stop: str, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Special tokens are not shown, so the string never matched: the usual remedy for a model that does not stop."""
+    detokenizer, stops = Detokenizer(tokenizer), StopStrings((stop,))
+    ids = tokenizer.encode("A story<start_of_turn> by<end_of_turn>\nAda", add_special_tokens=False)
+    answer = "".join(shown(stops.push(detokenizer.push([i]))) for i in ids)
+    whole = "A story by\n"
+    assert stops.found
+    assert answer == {"y<end_of_turn>": "A story b"}.get(stop, whole[:-1])

@@ -1,0 +1,63 @@
+"""The tokenizer of a chat model, with the chat template of the checkpoint wherever it stands.
+
+Files and downloads are those of `runtime/checkpoints/hub.py`.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from hfjax_app.chat.text.chat_template import ChatFormat
+from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.runtime.checkpoints.hub import fetch, load
+
+# Files of processors, which AutoTokenizer does not read.
+_PROCESSOR_FILES = ("chat_template.json", "processor_config.json", "preprocessor_config.json")
+
+
+_ROOM = 64  # tokens of a short message and its answer
+_SHARE = 4 / 3  # of the context to the longest prompt, see `ChatAssistant`
+
+
+def load_tokenizer(source: str | os.PathLike[str], context: int) -> Any:
+    """A checkpoint's tokenizer, its chat template tried out.
+
+    Args:
+        source: a folder or a hub id.
+        context: tokens of prompt and answer together.
+
+    Raises:
+        NoTokenizer: there is none.
+        ModelUnavailable: one line with the model, the reason, and the remedy.
+    """
+    name = os.fspath(source)
+    tokenizer = load(AutoTokenizer.from_pretrained, source)
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = _of_processor(fetch(source, weights=False))
+    try:
+        shortest = len(ChatFormat(tokenizer).encode([{"role": "user", "content": "Hi"}]))
+    except (ModelUnavailable, RequestRejected) as error:
+        raise ModelUnavailable(f"model {name!r}: {error}") from error
+    if shortest * _SHARE > context:
+        enough = -(-math.ceil(shortest * _SHARE + _ROOM) // 64) * 64
+        raise ModelUnavailable(
+            f"model {name!r}: what its chat template says by itself takes {shortest} tokens of a context of {context}: "
+            f"serve it with context = {enough} or more"
+        )
+    return tokenizer
+
+
+def _of_processor(folder: Path) -> str | None:
+    """The chat template in the files of a processor."""
+    for file in _PROCESSOR_FILES:
+        try:
+            settings = json.loads((folder / file).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(settings, dict) and isinstance(template := settings.get("chat_template"), str):
+            return template
+    return None
