@@ -1,4 +1,6 @@
-"""The commands serve, chat, sentiment, image and plan. Each checks its arguments before it imports jax and torch.
+"""The commands serve, chat, sentiment, image, plan and compile.
+
+Each checks its arguments before it imports jax and torch.
 
 Results go to stdout, everything else to stderr. An error is one line. The exit status is 2 after a wrong request and 1
 after any other error.
@@ -191,10 +193,7 @@ def image(arguments: argparse.Namespace) -> None:
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    names = [f"{kind}_model" for kind in _KINDS]
-    settings = load_settings(**{name: getattr(arguments, name) for name in (*names, *_PLANNED)})
-    chosen = {kind: name for kind, name in zip(_KINDS, names, strict=True) if name in settings.model_fields_set}
-    models = {kind: getattr(settings, name) for kind, name in (chosen or {"chat": "chat_model"}).items()}
+    settings, models = _planned_models(arguments)
     from hfjax_app.planning.topology import parse, prepare_process
 
     topology = parse(arguments.topology)
@@ -220,6 +219,47 @@ def plan(arguments: argparse.Namespace) -> None:
         asked = f" with slots = {settings.slots} and context = {settings.context}" if "chat" in models else ""
         verb = "does" if len(models) == 1 else "do"
         raise ModelUnavailable(f"{report.names}{asked} {verb} not fit {topology.name}; would fit: {report.advice}")
+
+
+def compile_programs(arguments: argparse.Namespace) -> None:
+    settings, models = _planned_models(arguments)
+    from hfjax_app.planning.topology import devices, parse, prepare_process
+
+    topology = None if arguments.topology is None else parse(arguments.topology)
+    if topology is not None:
+        prepare_process(topology)  # before jax is imported
+    from hfjax_app.runtime.process import prepare
+
+    folder = settings.cache_dir if arguments.out is None else arguments.out
+    prepare(folder)
+    import jax
+
+    from hfjax_app.backends.compile_ahead import compile_ahead
+    from hfjax_app.runtime.programs import ProgramReport
+
+    compiled = []
+
+    def kept(kind: str, report: ProgramReport) -> None:
+        compiled.append(report)
+        if arguments.json:
+            print(json.dumps({"kind": kind, "name": report.name, "seconds": round(report.seconds, 3)}), flush=True)
+        else:
+            print(f"{report.name}: compiled in {report.seconds:.1f} s", file=sys.stderr)
+
+    found = jax.local_devices() if topology is None else devices(topology)
+    count = compile_ahead(models, settings, found, on_kept=kept)
+    if not arguments.json:
+        start = "" if folder is None else f"; start the server with HFJAX_CACHE_DIR={folder}"
+        print(f"{count} programs are ready, {len(compiled)} of them new{start}")
+
+
+def _planned_models(arguments: argparse.Namespace) -> tuple[Settings, dict[str, str]]:
+    """The settings, and the model of each kind that an option names; the chat model's if none is named."""
+    names = [f"{kind}_model" for kind in _KINDS]
+    options = {name: getattr(arguments, name, None) for name in (*names, *_PLANNED, "cache_dir")}
+    settings = load_settings(**options)
+    chosen = {kind: name for kind, name in zip(_KINDS, names, strict=True) if name in settings.model_fields_set}
+    return settings, {kind: getattr(settings, name) for kind, name in (chosen or {"chat": "chat_model"}).items()}
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -337,16 +377,34 @@ def _parser() -> argparse.ArgumentParser:
         "--chat-model ./my-model --topology v5e:2x4 --quantize int8 --json",
         "--image-model stabilityai/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
     )
+    _add_planned(sub)
+    sub.add_argument("--topology", required=True, metavar="T", help=_TOPOLOGIES)
+    sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
+
+    sub = add(
+        "compile",
+        compile_programs,
+        "compile models' programs ahead of time, so that a server's first start loads them",
+        "--chat-model google/gemma-3-1b-it --topology v6e:1x1 --out ./programs",
+        "--chat-model ./my-model --slots 8 --context 2048",
+    )
+    _add_planned(sub)
+    sub.add_argument("--topology", metavar="T", help=f"{_TOPOLOGIES}; default: the devices of this machine")
+    sub.add_argument("--out", type=Path, metavar="DIR", help="the server's HFJAX_CACHE_DIR; default: this machine's")
+    sub.add_argument("--cache-dir", metavar="DIR", help=Settings.model_fields["cache_dir"].description)
+    sub.add_argument("--json", action="store_true", help="a JSON line for each program instead of text")
+    return parser
+
+
+def _add_planned(sub: _Parser) -> None:
+    """Options that name models and how they are served."""
     default = Settings.model_fields["chat_model"].default
     for kind in _KINDS:
         note = f"; only its config and tokenizer are read (default: {default}, where no model is named)"
         note = note if kind == "chat" else "; the same"
         sub.add_argument(f"--{kind}-model", metavar="M", help=f"{_MODEL}{note}")
-    sub.add_argument("--topology", required=True, metavar="T", help=_TOPOLOGIES)
     for name in _PLANNED:
         sub.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=Settings.model_fields[name].description)
-    sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
-    return parser
 
 
 if __name__ == "__main__":

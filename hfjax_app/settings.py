@@ -50,6 +50,11 @@ class Settings(BaseSettings):
         "auto",
         description="drafts of tokens from the conversation while a single answer is decoded; auto: where it is faster",
     )
+    warm_up: Literal["staged", "whole"] = Field(
+        "staged",
+        description="staged: a model serves as soon as the programs are ready that can serve every request, and a "
+        "process of low priority compiles those that are only faster; whole: it serves when all are ready",
+    )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
     @field_validator("cache_dir", mode="before")

@@ -5,31 +5,45 @@ Does not know how models of a kind are loaded: `loaders.py` does.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from hfjax_app.backends.start_times import StartTimes
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, without_folders
 from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime.process import cache_folder
 from hfjax_app.runtime.programs import LoadedProgramFailed, ProgramReport
+from hfjax_app.runtime.warm_up import WarmUp
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-OnReport = Callable[[ProgramReport], None]
+
+class Watcher(Protocol):
+    """Is told what a loader does."""
+
+    def expect(self, names: Sequence[str], count: int) -> None:
+        """These programs are compiled at the start, in order; the model has `count` in all."""
+
+    def record(self, report: ProgramReport) -> None:
+        """One more program is ready."""
 
 
 class Loader(Protocol[T]):
     """How models of one kind are loaded, watched and stopped."""
 
-    def load(self, model: str, on_report: OnReport) -> T:
-        """The model with its programs compiled and run once.
+    def load(self, model: str, watcher: Watcher) -> T:
+        """The model with the programs that it needs to serve, each of which was run once.
 
         Args:
             model: an embedded model's name, a folder, or a hub id.
-            on_report: called with each program's report.
+            watcher: is told about each program.
         """
+
+    def warm_up(self, served: T) -> WarmUp:
+        """The rest of its programs."""
 
     def failure(self, served: T) -> str | None:
         """Why a model that was ready stopped serving; None while it serves."""
@@ -49,17 +63,24 @@ class Backend(Generic[T]):
 
     Attributes:
         reports: the ledger: the programs of this model, in the order in which they became ready.
+        expected: how many programs it will have in the end; 0 while that is unknown.
         seconds: the time to get ready, plus that of every program compiled later.
         error: why it can't be used; None while it can.
     """
 
     def __init__(self, *, kind: str, name: str, model: str, loader: Loader[T]):
         self.kind, self.name, self.model = kind, name, model
+        self._last_seconds: dict[bool, float | None] = {}  # of the last start, by whether it compiled
         self.reports: list[ProgramReport] = []
+        self.expected = 0
         self.seconds = 0.0
         self.error: str | None = None
         self._loader = loader
         self._served: T | None = None
+        self._warm_up: WarmUp | None = None
+        self._at_start: tuple[str, ...] = ()  # names of the programs that are compiled before the model is ready
+        self._started_at = 0.0
+        self._no_more = ""  # why missing programs will not come
         self._state = "waiting"
 
     @property
@@ -73,6 +94,11 @@ class Backend(Generic[T]):
     def is_settled(self) -> bool:
         """Whether it is ready or has failed."""
         return self.state in ("ready", "failed")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has failed, or is ready and gets no more programs."""
+        return self.is_settled and (not self.missing or bool(self._no_more))
 
     @property
     def compilations(self) -> int:
@@ -101,14 +127,39 @@ class Backend(Generic[T]):
             case "loading":
                 return f"loading and tracing {self.name}"
             case "compiling":
-                last = self.reports[-1]
-                source = "from the cache" if last.cached else "compiled"
-                count = "1 program" if len(self.reports) == 1 else f"{len(self.reports)} programs"
-                return f"{count} ready; {last.name} {source} in {last.seconds:.1f} s"
+                made, count = len(self.reports), max(len(self._at_start), len(self.reports))
+                doing = self._at_start[made] if made < count else "first run"
+                left = "" if self.seconds_left is None else f", about {self.seconds_left:.0f} s left"
+                return f"program {min(made + 1, count)} of {count}, {doing}; {self.seconds_so_far:.0f} s so far{left}"
             case "ready":
+                if self.missing:
+                    more = f"; {self._no_more}" if self._no_more else "; getting faster"
+                    return f"ready, {len(self.reports)} of {self.expected} programs{more}"
                 return f"ready; {len(self.reports)} programs in {self.seconds:.1f} s"
             case _:
                 return f"failed: {self.error}"
+
+    @property
+    def _key(self) -> str:
+        return f"{self.kind} {self.model}"
+
+    @property
+    def seconds_so_far(self) -> float:
+        """Seconds since its warm-up began; 0 before that."""
+        return time.monotonic() - self._started_at if self._started_at else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """The estimated seconds until it is ready, by its last start; None where that is unknown or was shorter."""
+        last = self._last_seconds.get(bool(self.compilations) or not self.reports)
+        return None if last is None or last < self.seconds_so_far else last - self.seconds_so_far
+
+    @property
+    def share_done(self) -> float | None:
+        """How much of the warm-up is done, from 0 to 1, by time, else by programs; None while nothing is known."""
+        if (left := self.seconds_left) is not None:
+            return self.seconds_so_far / max(self.seconds_so_far + left, 1e-9)
+        return len(self.reports) / len(self._at_start) if self._at_start else None
 
     def warm_up(self, on_start: Callable[[], None] = lambda: None) -> None:
         """Load and compile under the tracing lock. Never raises: a failure becomes the state.
@@ -120,9 +171,12 @@ class Backend(Generic[T]):
             on_start()
             if self._state != "waiting":  # refused or removed meanwhile, or warmed up by another thread
                 return
-            self._state, started = "loading", time.monotonic()
+            self._state, self._started_at = "loading", time.monotonic()
+            times = StartTimes(cache_folder())
+            self._last_seconds = {compiled: times.last(self._key, compiled=compiled) for compiled in (True, False)}
             try:
                 served = self._load()
+                warm_up = self._loader.warm_up(served)
             # Also for bugs: the other models must still load. A panic in Rust is a BaseException.
             except BaseException as error:
                 reason = in_words(error)
@@ -132,17 +186,53 @@ class Backend(Generic[T]):
             if self._state == "failed":  # stopped meanwhile
                 self._loader.stop(served)
                 return
-            self.seconds = time.monotonic() - started
-            self._served, self._state = served, "ready"
+            self.seconds = self.seconds_so_far
+            times.keep(self._key, self.seconds, compiled=bool(self.compilations))
+            self._served, self._warm_up, self._state = served, warm_up, "ready"
+            _log.info("%s model %s: %s", self.kind, self.name, self.progress)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The names of the programs that a ready model does not have yet, those that are needed most first."""
+        return () if self._warm_up is None else tuple(self._warm_up.missing)
+
+    def join(self, name: str) -> bool:
+        """Use a missing program from the bundle; False if it is not there, or can't be used. Never raises."""
+        return self._joined(name, lambda warm_up: warm_up.load(name))
+
+    def compile(self, name: str) -> bool:
+        """Compile a missing program in this process and use it; otherwise as `join`."""
+
+        def compiled(warm_up: WarmUp) -> bool:
+            with tracing_lock.hold():
+                return warm_up.compile(name)
+
+        return self._joined(name, compiled)
+
+    def _joined(self, name: str, attempt: Callable[[WarmUp], bool]) -> bool:
+        if self._warm_up is None or self.state != "ready":
+            return False
+        try:
+            joined = attempt(self._warm_up)
+        except Exception as error:
+            _log.warning("%s model %s goes on without %s: %s", self.kind, self.name, name, in_words(error))
+            return False
+        if joined:
+            _log.info("%s model %s: %s (%s)", self.kind, self.name, self.progress, name)
+        return joined
+
+    def give_up(self, reason: str) -> None:
+        """No more programs will join, and why."""
+        self._no_more = reason
 
     def _load(self) -> T:
         """Load the model; a second time, without its bundle, if a program from the bundle fails."""
         try:
-            return self._loader.load(self.model, self._reported)
+            return self._loader.load(self.model, self)
         except LoadedProgramFailed as error:
             _log.warning("%s model %s is compiled anew: %s", self.kind, self.model, error)
         self.reports.clear()  # here, where the error no longer holds the first model in memory
-        return self._loader.load(self.model, self._reported)
+        return self._loader.load(self.model, self)
 
     def refuse(self, reason: str) -> None:
         """Set the state to "failed", with a reason that visitors may read: it names no folder of this machine."""
@@ -150,7 +240,10 @@ class Backend(Generic[T]):
             reason = reason.replace(path, self.name)
         self.error, self._state = without_folders(reason), "failed"
 
-    def _reported(self, report: ProgramReport) -> None:
+    def expect(self, names: Sequence[str], count: int) -> None:
+        self._at_start, self.expected = tuple(names), count
+
+    def record(self, report: ProgramReport) -> None:
         """Record a program that became ready, in the warm-up or later (for example for a new picture size)."""
         self.reports.append(report)
         match self.state:

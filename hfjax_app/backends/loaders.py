@@ -1,10 +1,13 @@
 """The loading of each kind of model with the app's settings; torch and the models' code are imported at that time."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hfjax_app.backends.backend import OnReport
+from hfjax_app.backends.backend import Watcher
+from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ class ChatLoader:
     def __init__(self, settings: Settings):
         self._settings = settings
 
-    def load(self, model: str, on_report: OnReport) -> "ChatAssistant":
+    def load(self, model: str, watcher: Watcher) -> "ChatAssistant":
         from hfjax_app.chat.assistant import ChatAssistant
         from hfjax_app.chat.engine.llm_engine import ChatEngine
         from hfjax_app.chat.zero_shot import ZeroShot
@@ -31,16 +34,21 @@ class ChatLoader:
             dtype=self._settings.dtype,
             quantize=self._settings.quantize,
             speculation=self._settings.speculation,
-            bundled=True,
+            bundle=model_bundle("chat", model, self._settings),
         )
-        try:
+        zero_shot: ZeroShot | None = None
+        with suppress(ModelUnavailable):  # chat works without labels; a request for labels is refused
             zero_shot = ZeroShot(engine)
-        except ModelUnavailable:  # chat works without labels; a request for labels is refused
-            engine.start(on_report)
-            return ChatAssistant(engine, None)
-        engine.start(on_report, zero_shot.compile)
-        zero_shot.run_once()
+        engine.start(
+            watcher.record,
+            on_expected=watcher.expect,
+            others=[zero_shot.spec()] if zero_shot is not None else [],
+            staged=is_staged(self._settings),
+        )
         return ChatAssistant(engine, zero_shot)
+
+    def warm_up(self, served: "ChatAssistant") -> WarmUp:
+        return served.engine.warm_up
 
     def failure(self, served: "ChatAssistant") -> str | None:
         return served.broken
@@ -52,10 +60,22 @@ class ChatLoader:
 class SentimentLoader:
     """Sequence classifiers."""
 
-    def load(self, model: str, on_report: OnReport) -> "SentimentClassifier":
+    def __init__(self, settings: Settings):
+        self._settings = settings
+
+    def load(self, model: str, watcher: Watcher) -> "SentimentClassifier":
         from hfjax_app.sentiment.classifier import SentimentClassifier
 
-        return SentimentClassifier.from_pretrained(resolve(model), on_report=on_report, bundled=True)
+        return SentimentClassifier.from_pretrained(
+            resolve(model),
+            on_report=watcher.record,
+            on_expected=watcher.expect,
+            bundle=model_bundle("sentiment", model, self._settings),
+            staged=is_staged(self._settings),
+        )
+
+    def warm_up(self, served: "SentimentClassifier") -> WarmUp:
+        return served.warm_up
 
     def failure(self, served: "SentimentClassifier") -> str | None:
         return None
@@ -70,16 +90,35 @@ class ImageLoader:
     def __init__(self, settings: Settings):
         self._settings = settings
 
-    def load(self, model: str, on_report: OnReport) -> "ImageGenerator":
+    def load(self, model: str, watcher: Watcher) -> "ImageGenerator":
         from hfjax_app.images.generator import ImageGenerator
 
         settings = self._settings
         return ImageGenerator.from_pretrained(
-            resolve(model), sizes=settings.sizes, dtype=settings.dtype, on_report=on_report, bundled=True
+            resolve(model),
+            sizes=settings.sizes,
+            dtype=settings.dtype,
+            on_report=watcher.record,
+            on_expected=watcher.expect,
+            bundle=model_bundle("images", model, settings),
+            staged=is_staged(settings),
         )
+
+    def warm_up(self, served: "ImageGenerator") -> WarmUp:
+        return served.warm_up
 
     def failure(self, served: "ImageGenerator") -> str | None:
         return None
 
     def stop(self, served: "ImageGenerator") -> None:
         """Nothing to do: a running request ends by itself, with an error at its next step."""
+
+
+def is_staged(settings: Settings) -> bool:
+    """Whether models serve before all their programs are compiled: where another process can compile for the devices.
+
+    That process must not need the devices. It compiles for CPUs of the same kind, and for TPUs by their topology.
+    """
+    import jax  # after `prepare`
+
+    return settings.warm_up == "staged" and jax.default_backend() in ("cpu", "tpu")

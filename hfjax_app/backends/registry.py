@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfjax_app.backends.backend import Backend, in_words
+from hfjax_app.backends.later_programs import LaterPrograms
 from hfjax_app.backends.loaders import ChatLoader, ImageLoader, SentimentLoader
 from hfjax_app.backends.models import Models
 from hfjax_app.errors import RequestRejected
@@ -38,13 +39,14 @@ class Backends:
     def __init__(self, settings: Settings):
         self.settings, self.compiler = settings, CompilerCount()
         self.chat_models: Models[ChatAssistant] = Models("chat", ChatLoader(settings))
-        self.sentiment_models: Models[SentimentClassifier] = Models("sentiment", SentimentLoader())
+        self.sentiment_models: Models[SentimentClassifier] = Models("sentiment", SentimentLoader(settings))
         self.image_models: Models[ImageGenerator] = Models("images", ImageLoader(settings))
         self.chat_models.add(name_of(settings.chat_model), settings.chat_model)
         self.sentiment_models.add(name_of(settings.sentiment_model), settings.sentiment_model)
         self.image_models.add(name_of(settings.image_model), settings.image_model)
         self._thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
         self._prepared = threading.Event()
+        self._later = LaterPrograms(settings)
 
     @property
     def chat(self) -> "Backend[ChatAssistant]":
@@ -106,12 +108,20 @@ class Backends:
         collect_removed()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the settings' models are ready or failed, at most `timeout` seconds; returns whether they are."""
+        """Block until the settings' models are ready or failed, at most `timeout` seconds; returns whether they are.
+
+        A ready model may get more programs afterwards, see `wait_for_all_programs`.
+        """
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
+    def wait_for_all_programs(self, timeout: float | None = None) -> bool:
+        """Block until every model has all its programs, or those that can be had; returns whether that is so."""
+        return self.wait(timeout) and self._later.wait(timeout)
+
     def stop(self) -> None:
         """Stop serving."""
+        self._later.stop()
         for backend in self.all:
             backend.stop()
 
@@ -160,12 +170,14 @@ class Backends:
         keep_compiled()
         prune_bundles()
         freeze_objects()
+        self._later.take(self.all)
 
     def _warm_up_later(self, backend: Backend[Any]) -> None:
         """Warm up an added model, after the settings' own."""
         self._thread.join()
         backend.warm_up()
         keep_compiled()
+        self._later.take([backend])
 
     def _check_budget(self) -> None:
         """Refuse models that do not fit this machine's accelerators together, before any is loaded."""

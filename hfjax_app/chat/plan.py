@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hfjax_app.chat.memory import MemoryEstimate, estimate_memory
@@ -24,6 +24,7 @@ from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import AXIS, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
+from hfjax_app.runtime.warm_up import ProgramSpec, compile_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,17 +118,23 @@ class ChatPlanner:
             self._estimates[devices] = estimate_memory(self._runner(mesh), self.model)
         return self._estimates[devices]
 
+    def mesh(self, devices: Sequence[Any]) -> Mesh | None:
+        """The mesh of the programs for these devices; None: one CPU."""
+        return None if self._on_one_cpu else mesh_of(devices)
+
+    def specs(self, programs: Programs) -> list[ProgramSpec]:
+        """The programs that the app would have on the devices of `programs`."""
+        runner = self._runner(programs.mesh)
+        scores = self._label_scores(runner)
+        return runner.specs(*([scores.spec()] if scores else []))
+
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ChatPlan:
         """Compile every program for these devices; `on_report` is called as each is ready."""
-        mesh = None if self._on_one_cpu else mesh_of(devices)
-        programs = Programs(on_report, mesh, planned=True)
-        runner, too_large = self._runner(mesh), None
+        programs, too_large = Programs(on_report, self.mesh(devices), planned=True), None
         try:
-            runner.plan(programs)
-            if scores := self._label_scores(runner):
-                scores.compile(programs)
+            compile_all(programs, self.specs(programs))
         except ProgramTooLarge as error:
             too_large = str(error)
         estimate = self.estimate(len(devices))

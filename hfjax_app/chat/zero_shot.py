@@ -15,7 +15,7 @@ from hfjax_app.chat.model.label_scores import LABEL_TOKENS, MAX_LABELS, LabelSco
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.limits import ZERO_SHOT_MAX_CHARACTERS, ZERO_SHOT_MAX_LABEL_CHARACTERS
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.validation import checked_text
 
 Labels = tuple[str, ...]
@@ -40,14 +40,9 @@ class ZeroShot:
         self._lock = threading.Lock()
         self._empty_text_scores = lru_cache(maxsize=64)(lambda labels: self._scores("", labels))
 
-    def compile(self, programs: Programs) -> None:
-        """Compile the program; required before `classify`."""
-        self._label_scores.compile(programs)
-
-    def run_once(self) -> None:
-        """Run the compiled program once: the first run is slow, and no visitor should wait for it."""
-        with self._lock:
-            self._label_scores([0], [[0]])
+    def spec(self) -> ProgramSpec:
+        """The program; `classify` is refused until it has joined."""
+        return self._label_scores.spec()
 
     def classify(self, text: str, labels: list[str]) -> dict[str, float]:
         """The probability of each label, in the order given.
@@ -59,10 +54,11 @@ class ZeroShot:
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed.
-            ModelUnavailable: the model's scores are NaN or infinite.
+            ModelUnavailable: the program is still compiled, or the model's scores are NaN or infinite.
         """
         checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS)
         names = self._checked(labels)
+        self._check_ready()
         with self._lock:
             scores = self._scores(text, names) - self._empty_text_scores(names)
         if not np.isfinite(scores).all():
@@ -73,6 +69,7 @@ class ZeroShot:
     def log_probabilities(self, text: str, labels: list[str]) -> list[float]:
         """Each label's sum of log-probabilities, not calibrated; `text` may be empty. Raises: as `classify`."""
         checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS, may_be_blank=True)
+        self._check_ready()
         with self._lock:
             scores: list[float] = self._scores(text, self._checked(labels)).tolist()
         return scores
@@ -85,6 +82,10 @@ class ZeroShot:
     def label_tokens(self, label: str) -> list[int]:
         """The answer's token ids."""
         return self._format.encode_text(label)
+
+    def _check_ready(self) -> None:
+        if not self._label_scores.is_ready:
+            raise ModelUnavailable("the program that scores labels is still being compiled; try again in a moment")
 
     def _checked(self, labels: list[str]) -> Labels:
         if not isinstance(labels, list):

@@ -5,6 +5,7 @@ device each row is a call of its own, both in parallel, and a second program doe
 rows in one call leaves half a core idle. Does not cover prompts and pixels.
 """
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,8 +18,9 @@ from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.packed_arguments import PackedArguments
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.programs import Program, Programs, argument_bytes
+from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.transforms import packs_arguments
+from hfjax_app.runtime.warm_up import ProgramSpec, run_on_zeros
 
 _FOR_PREDICTION = ("timestep", "input_scale")
 
@@ -89,11 +91,12 @@ class Network:
 
 
 class Denoiser:
-    """A network's step for pictures of one size, with guidance or without it. Thread-safe.
+    """A network's step for pictures of one size, with guidance or without it. Its programs (`specs`) must have joined.
+    Thread-safe.
 
     Args:
         name: of the program, or the prefix of both programs' names.
-        programs: compiles.
+        mesh: the devices of the programs; None: one device.
         network: the denoiser.
         conditioning: an example with the shapes to compile for.
         state, fixed, numbers: shapes of the arguments of `__call__`.
@@ -103,7 +106,7 @@ class Denoiser:
     def __init__(
         self,
         name: str,
-        programs: Programs,
+        mesh: jax.sharding.Mesh | None,
         network: Network,
         conditioning: Conditioning,
         state: Any,
@@ -112,7 +115,10 @@ class Denoiser:
         calls: Calls,
     ):
         self._weights, self._rows, self._calls = network.weights, conditioning.rows, calls
+        self._by_rows = False  # whether each row is a call of its own
         self._predict: Program | None = None
+        self._step: Program | None = None
+        self.specs: list[ProgramSpec]
         if not 1 < self._rows <= calls.at_once:
 
             def denoise(weights: Weights, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
@@ -120,9 +126,11 @@ class Denoiser:
                 outputs = network.predict(weights, latents, arrays, numbers, conditioning.rows)
                 return _guided_step(state, outputs, fixed, numbers)
 
-            place = None if programs.mesh is None else replicated(programs.mesh)
+            place = None if mesh is None else replicated(mesh)
             arguments = (network.weights, state, shapes_of(conditioning.arrays), fixed, numbers)
-            self._step = programs.compile(name, denoise, *arguments, donate=(1,), shardings=place)
+            join = partial(self._join, "_step", arguments)
+            spec = ProgramSpec(name=name, function=denoise, args=arguments, join=join, donate=(1,), shardings=place)
+            self.specs = [spec]
             return
 
         def predict_row(weights: Weights, latents: jax.Array, arrays: Any, numbers: Any) -> jax.Array:
@@ -133,13 +141,37 @@ class Denoiser:
 
         [row, *_] = self._by_row(conditioning.arrays)
         row_arguments = (network.weights, state["latents"], shapes_of(row), _for_prediction(numbers))
-        self._predict = programs.compile(f"{name}_row", predict_row, *row_arguments)
         outputs = [state["latents"]] * self._rows
-        self._step = programs.compile(f"{name}_follow", follow, state, outputs, fixed, numbers, donate=(0,))
+        rest = (state, outputs, fixed, numbers)
+        self.specs = [
+            ProgramSpec(
+                name=f"{name}_row",
+                function=predict_row,
+                args=row_arguments,
+                join=partial(self._join, "_predict", row_arguments),
+            ),
+            ProgramSpec(
+                name=f"{name}_follow",
+                function=follow,
+                args=rest,
+                join=partial(self._join, "_step", rest),
+                donate=(0,),
+            ),
+        ]
+        self._by_rows = True
+
+    def _join(self, attribute: str, arguments: tuple[Any, ...], program: Program) -> None:
+        run_on_zeros(program, arguments)
+        setattr(self, attribute, program)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all its programs have joined."""
+        return self._step is not None and (self._predict is not None or not self._by_rows)
 
     def arranged(self, arrays: Any) -> Any:
         """`Conditioning.arrays` (NumPy) in the form that `__call__` takes: for all rows together, or a list by row."""
-        return arrays if self._predict is None else self._by_row(arrays)
+        return self._by_row(arrays) if self._by_rows else arrays
 
     def __call__(self, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
         """One step: (next state, predicted clean latents). `state` is donated.
@@ -151,6 +183,7 @@ class Denoiser:
             numbers: the schedule's, of this step.
         """
         result: tuple[Any, jax.Array]
+        assert self._step is not None, "its programs have joined"
         if (program := self._predict) is None:
             result = self._step(self._weights, state, arrays, fixed, numbers)
             return result
@@ -160,11 +193,6 @@ class Denoiser:
 
         result = self._step(state, self._calls.together(predict, arrays), fixed, numbers)
         return result
-
-    @property
-    def argument_bytes(self) -> int:
-        """Bytes of the arguments of the program that takes the weights."""
-        return argument_bytes(self._predict or self._step)
 
     def texts(self) -> list[str]:
         """The programs as XLA's text."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import noise
-from hfjax_app.images.pipeline import SizedPrograms
 from hfjax_app.images.prompt_conditioning import Conditioning
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.schedule import Schedule
+from hfjax_app.images.sized_programs import SizedPrograms
 
 
 @dataclass(eq=False)

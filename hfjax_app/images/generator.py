@@ -11,7 +11,7 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from hfjax_app.images.checkpoint import Pipeline, Recommended, fetch_weights, re
 from hfjax_app.images.denoising_state import DenoisingState
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions, digest
 from hfjax_app.images.mask import to_text
-from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
+from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.images.request import (
     MAX_GUIDANCE,
     MAX_STEPS,
@@ -37,16 +37,16 @@ from hfjax_app.images.request import (
     whole_number,
 )
 from hfjax_app.images.schedule import Schedule
+from hfjax_app.images.sized_programs import SizedPrograms
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.runtime.bundle import Bundle
-from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.fair_lock import FairLock
-from hfjax_app.runtime.mesh import PAIR
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.warm_up import OnExpected, ignore
 
 _LOOK_UP_S = 0.5
 
@@ -69,8 +69,11 @@ class ImageGenerator:
         sizes: (width, height) of pictures to compile for now, besides the checkpoint's own.
         dtype: of the networks' weights: "float32", "bfloat16", "float16" or "auto": float32 on CPU, bfloat16 on TPU and
             GPU. Latents and the schedulers' arithmetic are float32.
-        on_report: called with each program's report during warm-up.
+        on_report: called with each program's report.
+        on_expected: called before the first program is compiled, see `OnExpected`.
         bundle: programs that another process compiled; None: none are kept.
+        staged: whether only the programs that draw a picture of the checkpoint's own size are compiled now, if there is
+            a bundle. The others join by `warm_up.load`, and requests that need them wait.
 
     Raises:
         ModelUnavailable: the pipeline can't run in compiled programs; says why.
@@ -94,7 +97,9 @@ class ImageGenerator:
         sizes: Sequence[tuple[int, int]] = (),
         dtype: str = "auto",
         on_report: Callable[[ProgramReport], None] = lambda report: None,
+        on_expected: OnExpected = ignore,
         bundle: Bundle | None = None,
+        staged: bool = False,
     ):
         self.recommended = advice or Recommended()
         self.name, self.revision = name, revision
@@ -105,51 +110,47 @@ class ImageGenerator:
             dtype=mappings.t2j_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
             checkpoint=checkpoint,
             bundle=bundle,
+            sizes=sizes,
+            staged=staged,
+            on_expected=on_expected,
         )
+        self.warm_up = self._programs.warm_up
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = FairLock()
         self._queue = AdmissionQueue(IMAGES_SERVED_TOGETHER)
         self._compiler = threading.Lock()  # held while a size compiles
         self._colours: np.ndarray | None = None
+        self._programs.start()
         own = self._programs.sized(self.size)
-        for size in sizes:
-            self._programs.sized(self._programs.checked_size(*size), keep=True)
         if max(self.size) > preview.MAX_DECODED:
             self._colours = preview.fit_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
-        blank = Image.new("RGB", self.size)
-        for image in (None, blank):
-            for _ in self.generate("warm-up", steps=1, seed=0, image=image, strength=1.0):
-                pass
+        for _ in self.generate("warm-up", steps=1, seed=0):
+            pass
 
     @classmethod
     def from_pretrained(
         cls,
         source: str | os.PathLike[str],
-        *,
-        sizes: Sequence[tuple[int, int]] = (),
-        dtype: str = "auto",
-        on_report: Callable[[ProgramReport], None] = lambda report: None,
-        bundled: bool = False,
+        **options: Any,
     ) -> "ImageGenerator":
         """Load a checkpoint from a folder or by hub id, compile its programs and run each once.
+
+        Args:
+            source: a folder or a hub id.
+            options: the constructor's sizes, dtype, on_report, on_expected, bundle and staged.
 
         Raises:
             ModelUnavailable: in one line: which model, why not, and what would help.
         """
         prepare()
         pipeline, advice = read_empty(source), recommended(source)
-        settings = {"dtype": dtype, "alone": advice.guidance_scale <= 1}
-        bundle = bundle_of("images", source, settings, jax.local_devices()[:PAIR]) if bundled else None
         return cls(
             pipeline,
             checkpoint=fetch_weights(source, pipeline),
             advice=advice,
             name=Path(source).name if Path(source).is_dir() else os.fspath(source),
             revision=revision_of(source),
-            sizes=sizes,
-            dtype=dtype,
-            on_report=on_report,
-            bundle=bundle,
+            **options,
         )
 
     @property
@@ -161,6 +162,11 @@ class ImageGenerator:
     def warm_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes whose programs are compiled."""
         return self._programs.warm_sizes
+
+    @property
+    def offered_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The warm sizes and those that will be: of the settings."""
+        return self._programs.offered_sizes
 
     @property
     def schedulers(self) -> tuple[str, ...]:
@@ -265,7 +271,14 @@ class ImageGenerator:
     def _served(
         self, request: ImageRequest, parameters: GenerationParameters, schedule: Schedule, given: np.ndarray | None
     ) -> Generator[ImageStep | Waiting, None, None]:
-        programs = yield from self._compiled(request.size)  # first, so that it holds no place in the queue meanwhile
+        # First, so that it holds no place in the queue meanwhile.
+        while self._programs.is_pending(request.size):
+            yield Waiting(reason="the programs for {} x {} are being compiled".format(*request.size))
+            time.sleep(_LOOK_UP_S)
+        programs = yield from self._compiled(request.size)
+        while request.image is not None and not programs.can_encode:
+            yield Waiting(reason="the program that reads pictures is being compiled")
+            time.sleep(_LOOK_UP_S)
         ticket = self._queue.join()
         try:
             for place in self._queue.wait(ticket, _LOOK_UP_S):

@@ -9,35 +9,32 @@ Each size has its own programs.
 
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from diffusers.models import AutoencoderKL
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
-from hfjax_app.images.denoiser import Denoiser, Network
+from hfjax_app.images.denoiser import Network
 from hfjax_app.images.networks import adapted_weights
-from hfjax_app.images.prompt_conditioning import Conditioning, PromptReader
+from hfjax_app.images.prompt_conditioning import PromptReader
 from hfjax_app.images.samplers import Samplers
-from hfjax_app.images.schedule import Schedule
+from hfjax_app.images.sized_programs import NEUTRAL, SizedPrograms
 from hfjax_app.limits import IMAGE_MAX_SIDE, IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.mesh import pair_mesh, replicated
-from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.programs import ProgramReport, Programs, argument_bytes
+from hfjax_app.runtime.programs import ProgramReport, Programs
 from hfjax_app.runtime.transforms import calls_at_once
+from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore
 
 SIZE_STEP = 8
+_NETWORKS = ("denoise", "decode_latents", "encode_picture")  # how the names of their programs begin
 MOST_PIXELS = 4  # times the pixels of the checkpoint's own size
-_NEUTRAL = "a"  # a prompt to compile with
 
 
 class DiffusionPrograms:
@@ -52,9 +49,13 @@ class DiffusionPrograms:
             As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
         checkpoint: the weight files, see `checkpoint.fetch_weights`; None: the weights are in the pipeline.
         bundle: programs that another process compiled, where `programs` is None; None: none are kept.
+        sizes: (width, height) to compile for besides `size`; they are never dropped.
+        staged: whether `start` compiles only what draws a picture of `size` from a prompt, if there is a bundle.
+        on_expected: called before the first program is compiled, see `OnExpected`.
 
     Raises:
         ModelUnavailable: the pipeline's scheduler can't run in a compiled program, or its files can't be read.
+        RequestRejected: the model can't draw one of the sizes.
 
     Attributes:
         size: (width, height) in pixels of the pictures that the checkpoint was trained for.
@@ -78,9 +79,14 @@ class DiffusionPrograms:
         dtype: Any = jnp.float32,
         checkpoint: Checkpoint | None = None,
         bundle: Bundle | None = None,
+        sizes: Sequence[tuple[int, int]] = (),
+        staged: bool = False,
+        on_expected: OnExpected = ignore,
     ):
         self.samplers = Samplers(pipeline.scheduler)
-        self._programs = Programs(on_report, pair_mesh(), bundle=bundle) if programs is None else programs
+        if programs is None:
+            programs = Programs(on_report, serving_mesh(jax.local_devices()[:PAIR]), bundle=bundle)
+        self._programs = programs
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
         self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
         denoiser = denoiser_name(pipeline)
@@ -104,13 +110,39 @@ class DiffusionPrograms:
         sample = module.config.sample_size
         height, width = (sample, sample) if isinstance(sample, int) else sample
         self.size = (width * self.scale, height * self.scale)
-        self.rows_guided = self.reader.read(_NEUTRAL, "", 2.0, self.size).rows
+        self.rows_guided = self.reader.read(NEUTRAL, "", 2.0, self.size).rows
         self._alone = alone and self.rows_guided == 2
         self._sized: dict[tuple[int, int], SizedPrograms] = {}
-        self._kept: set[tuple[int, int]] = set()
         self._asked_at: dict[tuple[int, int], float] = {}
         self._compiling = threading.Lock()
-        self.sized(self.size, keep=True)
+        kept = dict.fromkeys([self.size, *(self.checked_size(*size) for size in sizes)])
+        self._kept = {size: SizedPrograms(self, size, alone=self._alone) for size in kept}
+        before = [report.name for report in self._programs.reports]  # the text encoders'
+        self.warm_up = WarmUp(
+            self._programs,
+            self.specs,
+            staged=staged,
+            on_expected=lambda names, count: on_expected([*before, *names], len(before) + count),
+        )
+
+    @property
+    def specs(self) -> list[ProgramSpec]:
+        """The programs of `size` and of the other sizes that are never dropped; those that are needed most first."""
+        return [spec for size, sized in self._kept.items() for spec in sized.specs(general=size == self.size)]
+
+    def start(self) -> None:
+        """Compile and run the programs; with `staged` only the general ones."""
+        self.warm_up.start()
+
+    @property
+    def mesh(self) -> jax.sharding.Mesh | None:
+        """The devices that share a guidance pair."""
+        return self._programs.mesh
+
+    @property
+    def reports(self) -> Sequence[ProgramReport]:
+        """Of all programs so far."""
+        return self._programs.reports
 
     @property
     def devices(self) -> int:
@@ -127,14 +159,21 @@ class DiffusionPrograms:
     @property
     def warm_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes whose programs are compiled, the checkpoint's own first."""
-        return tuple(self._sized)
+        return (*(size for size, sized in self._kept.items() if sized.can_draw), *self._sized)
+
+    @property
+    def offered_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The sizes whose programs are compiled, or will be without a request, the checkpoint's own first."""
+        return (*self._kept, *self._sized)
 
     @property
     def argument_bytes(self) -> int:
         """Bytes of all networks' weights and a step's arguments on the device, by the compiler's figures."""
-        sizes = [sized.argument_bytes for sized in self._sized.values()]
-        largest: list[int] = [max(network) for network in zip(*sizes, strict=True)]
-        return self.reader.argument_bytes + sum(largest)
+        largest: dict[str, int] = {}  # of each network's programs, which share its weights
+        for report in self._programs.reports:
+            network = next((name for name in _NETWORKS if report.name.startswith(name)), report.name)
+            largest[network] = max(report.arguments, largest.get(network, 0))
+        return sum(largest.values())
 
     def checked_size(self, width: object, height: object) -> tuple[int, int]:
         """(width, height); None stands for the checkpoint's own.
@@ -163,199 +202,31 @@ class DiffusionPrograms:
 
     def compile_seconds(self, size: tuple[int, int]) -> float:
         """The estimated compile time of a size's programs, from the first size's; 0 if they are warm."""
-        return 0.0 if size in self._sized else self.sized(self.size).compile_seconds
+        return 0.0 if size in self.warm_sizes else self._kept[self.size].compile_seconds
 
-    def sized(self, size: tuple[int, int], *, keep: bool = False) -> "SizedPrograms":
+    def is_pending(self, size: tuple[int, int]) -> bool:
+        """Whether the programs of a size that is never dropped have not all joined."""
+        return size in self._kept and not self._kept[size].can_draw
+
+    def sized(self, size: tuple[int, int]) -> SizedPrograms:
         """The programs for one size, compiled now unless they are warm. Thread-safe.
+
+        Of the sizes that no setting names, the IMAGE_WARM_SIZES that were used last are kept.
 
         Args:
             size: (width, height), checked.
-            keep: never drop them. Of the other sizes, the IMAGE_WARM_SIZES that were used last are kept.
         """
+        if kept := self._kept.get(size):
+            return kept
         if found := self._sized.get(size):
             self._asked_at[size] = time.monotonic()
             return found
         with self._compiling, tracing_lock.hold():
             if size not in self._sized:
-                self._sized[size] = SizedPrograms(self, self._programs, size, alone=self._alone)
+                made = SizedPrograms(self, size, alone=self._alone)
+                WarmUp(self._programs, made.specs(), staged=False).start()
+                self._sized[size] = made
                 self._asked_at[size] = time.monotonic()
-                if keep:
-                    self._kept.add(size)
-                passing = sorted(self._sized.keys() - self._kept, key=self._asked_at.__getitem__)
-                for other in passing[:-IMAGE_WARM_SIZES]:
+                for other in sorted(self._sized, key=self._asked_at.__getitem__)[:-IMAGE_WARM_SIZES]:
                     self._sized.pop(other)
             return self._sized[size]
-
-
-class SizedPrograms:
-    """The programs for pictures of one size.
-
-    Attributes:
-        size: (width, height) in pixels.
-        latent_shape: (1, channels, height, width) of the latents.
-        compile_seconds: the programs' compile time, or the time without the cache.
-    """
-
-    def __init__(self, parts: DiffusionPrograms, programs: Programs, size: tuple[int, int], *, alone: bool):
-        self._parts, self.size = parts, size
-        self.latent_shape = (1, parts.channels, size[1] // parts.scale, size[0] // parts.scale)
-        name = "" if size == parts.size else f"_{size[0]}x{size[1]}"
-        latents = jax.ShapeDtypeStruct(self.latent_shape, jnp.float32)
-        scalar = jax.ShapeDtypeStruct((), jnp.float32)
-        depth = parts.samplers.depth
-        state = {
-            "latents": latents,
-            "memory": latents,
-            "history": jax.ShapeDtypeStruct((depth - 1, 2, *self.latent_shape), jnp.float32),
-        }
-        fixed = {
-            "noise": latents,
-            "image": latents,
-            "mask": jax.ShapeDtypeStruct((1, 1, *self.latent_shape[2:]), jnp.float32),
-            "key": jax.ShapeDtypeStruct((2,), jnp.uint32),
-            "guidance": scalar,
-        }
-        numbers = {
-            "timestep": scalar,
-            "input_scale": scalar,
-            "coefficients": jax.ShapeDtypeStruct((depth, 2, 3), jnp.float32),
-            "extras": jax.ShapeDtypeStruct((2, 3), jnp.float32),
-            "noising": jax.ShapeDtypeStruct((2,), jnp.float32),
-            "step": jax.ShapeDtypeStruct((), jnp.int32),
-        }
-        self._denoisers = {}
-        before = len(programs.reports)
-        with programs.together():
-            for guidance in (2.0, 1.0) if alone else (2.0,):
-                conditioning = parts.reader.read(_NEUTRAL, "", guidance, size)
-                self._denoisers[conditioning.rows] = Denoiser(
-                    f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
-                    programs,
-                    parts.network,
-                    conditioning,
-                    state,
-                    fixed,
-                    numbers,
-                    parts.calls,
-                )
-            self._decode = programs.compile(
-                f"decode_latents{name}",
-                _decode_function(parts),
-                parts.decoder_weights,
-                latents,
-                shardings=parts.everywhere,
-            )
-            pixels = jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32)
-            self._encode = programs.compile(
-                f"encode_picture{name}",
-                _encode_function(parts),
-                parts.encoder_weights,
-                pixels,
-                latents,
-                shardings=parts.everywhere,
-            )
-        # Not the elapsed time: other models' programs may have been compiled first.
-        self.compile_seconds = sum(report.seconds + report.saved for report in programs.reports[before:])
-
-    def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Conditioning:
-        """The conditioning for the prompts, on the device. A guidance scale of 1 or less means no guidance."""
-        guided = guidance_scale > 1 or 1 not in self._denoisers
-        conditioning = self._parts.reader.read(
-            prompt, negative_prompt, max(guidance_scale, 1.0 + 2**-10) if guided else guidance_scale, self.size
-        )
-        denoiser = self._denoisers[conditioning.rows]
-        return replace(conditioning, arrays=self.put(denoiser.arranged(conditioning.arrays)))
-
-    def put(self, arrays: Any) -> Any:
-        """A pytree of arrays on the programs' devices, so that no step copies them again."""
-        return jax.device_put(arrays, self._parts.everywhere)
-
-    def start(self, latents: np.ndarray) -> dict[str, jax.Array]:
-        """The state before the first step, on the device: latents (float32, `latent_shape`), history and memory."""
-        history = np.zeros((self._parts.samplers.depth - 1, 2, *self.latent_shape), np.float32)
-        state: dict[str, jax.Array] = self.put(
-            {"latents": latents, "memory": np.zeros_like(latents), "history": history}
-        )
-        return state
-
-    def denoise(
-        self,
-        state: dict[str, jax.Array],
-        conditioning: Conditioning,
-        fixed: dict[str, Any],
-        schedule: Schedule,
-        step: int,
-    ) -> tuple[dict[str, jax.Array], jax.Array]:
-        """One step: (next state, predicted clean latents). `state` is donated.
-
-        Args:
-            state: from the step before, or from `start`.
-            conditioning: from `read`.
-            fixed: constant for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
-            schedule: from `samplers`.
-            step: from 0.
-        """
-        numbers = {
-            "timestep": schedule.timesteps[step],
-            "input_scale": schedule.input_scales[step],
-            "coefficients": schedule.coefficients[step],
-            "extras": schedule.extras[step],
-            "noising": schedule.noising[step + 1],
-            "step": np.int32(step),
-        }
-        return self._denoisers[conditioning.rows](state, conditioning.arrays, fixed, numbers)
-
-    def decode(self, latents: jax.Array) -> np.ndarray:
-        """Latents to pixels, float32 [height, width, 3], 0 to 1."""
-        return np.asarray(self._decode(self._parts.decoder_weights, latents))
-
-    def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
-        """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled with `noise` from their distribution."""
-        latents: jax.Array = self._encode(self._parts.encoder_weights, pixels, noise)
-        return latents
-
-    @property
-    def argument_bytes(self) -> tuple[int, int, int]:
-        """Bytes of the arguments of the denoiser's largest program, the decoder's and the encoder's."""
-        denoiser = max(denoiser.argument_bytes for denoiser in self._denoisers.values())
-        return denoiser, argument_bytes(self._decode), argument_bytes(self._encode)
-
-    def texts(self) -> list[str]:
-        """The denoising, decoding and encoding programs as XLA's text."""
-        denoising = [text for denoiser in self._denoisers.values() for text in denoiser.texts()]
-        return [*denoising, self._decode.as_text(), self._encode.as_text()]
-
-
-def _decode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
-    decode = pure_function(parts.vae, lambda model, latents: model.decode(latents, return_dict=False)[0])
-    scale, shift = _normalisation(parts.vae)
-
-    def decode_latents(weights: Any, latents: jax.Array) -> jax.Array:
-        latents = (latents / scale + shift).astype(parts.vae_dtype)
-        decoded = decode(weights, latents)
-        pixels = decoded[0].transpose(1, 2, 0).astype(jnp.float32)
-        return jnp.clip(pixels / 2 + 0.5, 0, 1)
-
-    return decode_latents
-
-
-def _encode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
-    encode = pure_function(parts.vae, lambda model, pixels: [(d := model.encode(pixels).latent_dist).mean, d.std])
-    scale, shift = _normalisation(parts.vae)
-
-    def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
-        picture = (pixels * 2 - 1).transpose(2, 0, 1)[None].astype(parts.vae_dtype)
-        encoded: list[jax.Array] = encode(weights, picture)
-        mean, spread = (part.astype(jnp.float32) for part in encoded)
-        return (mean + spread * noise - shift) * scale
-
-    return encode_picture
-
-
-def _normalisation(vae: AutoencoderKL) -> tuple[np.ndarray | float, np.ndarray | float]:
-    """(scale, shift): the denoiser's latents are (the autoencoder's - shift) * scale, by the pipelines' formulas."""
-    config = vae.config
-    if config.get("latents_mean") is None or config.get("latents_std") is None:
-        return config["scaling_factor"], config.get("shift_factor") or 0.0
-    mean, std = (np.array(config[name], np.float32).reshape(1, -1, 1, 1) for name in ("latents_mean", "latents_std"))
-    return config["scaling_factor"] / std, mean

@@ -8,16 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from jax.sharding import Mesh
 from torchax.ops import mappings
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.images.checkpoint import read_empty, recommended
 from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.runtime.dtype_policy import DTYPES
-from hfjax_app.runtime.mesh import PAIR, mesh_of
+from hfjax_app.runtime.mesh import PAIR, serving_mesh
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.tracing import why_untraceable
+from hfjax_app.runtime.warm_up import ProgramSpec, compile_all
 
 
 class ImagePlanner:
@@ -51,6 +53,18 @@ class ImagePlanner:
             dtype=dtype,
         )
 
+    def mesh(self, devices: Sequence[Any]) -> Mesh | None:
+        """The mesh of the programs for these devices; None: one CPU."""
+        return serving_mesh(devices[:PAIR])
+
+    def specs(self, programs: Programs) -> list[ProgramSpec]:
+        """The programs that the app would have on the devices of `programs`; those of text encoders are compiled."""
+        return self._compiled(programs).specs
+
+    def _compiled(self, programs: Programs) -> DiffusionPrograms:
+        dtype = mappings.t2j_dtype(self._dtype)
+        return DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs, dtype=dtype, sizes=self._sizes)
+
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ModelPlan:
@@ -60,13 +74,11 @@ class ImagePlanner:
             ModelUnavailable: the architecture can't be traced or compiled; says why.
             RequestRejected: the model can't draw one of the sizes.
         """
-        programs = Programs(on_report, mesh_of(devices[:PAIR]), planned=True)
+        programs = Programs(on_report, self.mesh(devices), planned=True)
         resident, too_large = self.weights, None
         try:
-            dtype = mappings.t2j_dtype(self._dtype)
-            compiled = DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs, dtype=dtype)
-            for size in self._sizes:
-                compiled.sized(compiled.checked_size(*size), keep=True)
+            compiled = self._compiled(programs)
+            compile_all(programs, compiled.specs)
             resident = max(resident, compiled.argument_bytes)
         except ProgramTooLarge as error:
             too_large = str(error)

@@ -24,7 +24,7 @@ from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_na
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.programs import Programs, argument_bytes
+from hfjax_app.runtime.programs import Program, Programs
 
 # Options of some classes, whose defaults would change the size or the prompt.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False}
@@ -164,11 +164,6 @@ class PromptReader:
                 f"{name} can't run in compiled programs: it calls its denoiser once with the prompt and once without it"
             )
 
-    @property
-    def argument_bytes(self) -> int:
-        """Bytes of the text encoders' weights and arguments on the device, by the compiler's figures."""
-        return sum(encoder.argument_bytes for encoder in self._encoders.values())
-
     def cut(self, prompt: str) -> str:
         """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""
         return min((self._cut(name, encoder, prompt) for name, encoder in self._encoders.items()), key=len, default="")
@@ -202,7 +197,7 @@ class CompiledForward:
 
     def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
         self._name, self._module, self._weights, self._programs = name, module, weights, programs
-        self._compiled: dict[Any, tuple[Any, list[Any]]] = {}
+        self._compiled: dict[Any, tuple[Program, Any, list[Any]]] = {}  # with the structure and shapes of results
         self.longest = 0  # tokens of the longest sequence so far
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -215,20 +210,15 @@ class CompiledForward:
         if key not in self._compiled:
             self.longest = max([self.longest, *(array.shape[-1] for array in arrays if array is not None)])
             self._compiled[key] = self._compile(structure, rest, arrays)
-        program, [result_spec] = self._compiled[key]
+        program, result_spec, made = self._compiled[key]
         if self._programs.planned:  # zeros are enough: the caller reads shapes only
-            results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in program.out_info]
+            results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in made]
         else:
             results = [torch.from_numpy(np.array(leaf)) for leaf in program(self._weights, arrays)]
         return torch_pytree.tree_unflatten(results, result_spec)
 
-    @property
-    def argument_bytes(self) -> int:
-        """Bytes of the arguments of the largest program; the programs share the weights."""
-        return max((argument_bytes(program) for program, _ in self._compiled.values()), default=0)
-
-    def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Any, list[Any]]:
-        specs: list[Any] = []  # of the results; the trace fills it
+    def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Program, Any, list[Any]]:
+        specs: list[Any] = []  # of the results; a trace fills it
 
         def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
             leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
@@ -240,9 +230,10 @@ class CompiledForward:
         name = self._name if not self._compiled else f"{self._name}_{len(self._compiled) + 1}"
         function = pure_function(self._module, forward)
         program = self._programs.compile(name, function, self._weights, arrays, static=str((structure, rest)))
-        if not specs:  # the program was loaded, and nothing was traced
-            jax.eval_shape(function, self._weights, arrays)
-        return program, specs[:1]
+        made: list[Any] = []
+        if not specs or self._programs.planned:  # the program was loaded and nothing was traced, or it won't run
+            made = jax.eval_shape(function, self._weights, arrays)
+        return program, specs[0], made
 
 
 def shapes_of(arrays: Any) -> Any:

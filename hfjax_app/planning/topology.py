@@ -74,6 +74,20 @@ def parse(name: str) -> Topology:
     return Topology(name=name, devices=rows * columns, chip=CHIPS[name.partition(":")[0]])
 
 
+def topology_here() -> str | None:
+    """The name of this process's TPUs as a topology; None where they are CPUs or GPUs, or are not known here.
+
+    For a process that compiles for these TPUs without using them, while this one holds them.
+    """
+    import jax
+
+    devices = jax.local_devices()
+    if devices[0].platform != "tpu":
+        return None
+    chip = {"TPU v5 lite": "v5e", "TPU v6 lite": "v6e"}.get(devices[0].device_kind)
+    return next((name for name in NAMES if name.startswith(f"{chip}:") and parse(name).devices == len(devices)), None)
+
+
 def prepare_process(topology: Topology) -> None:
     """Set the environment before jax starts: no real accelerator, and the topology's number of simulated devices."""
     os.environ["JAX_PLATFORMS"] = "cpu"
@@ -83,6 +97,10 @@ def prepare_process(topology: Topology) -> None:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={topology.devices}".strip()
     else:
         os.environ |= _NO_TPU
+        # jax adds it on a TPU VM, and a program compiled here must equal one compiled there.
+        arguments = os.environ.get("LIBTPU_INIT_ARGS", "")
+        if "--xla_tpu_use_enhanced_launch_barrier" not in arguments:
+            os.environ["LIBTPU_INIT_ARGS"] = f"{arguments} --xla_tpu_use_enhanced_launch_barrier=true".strip()
 
 
 def devices(topology: Topology) -> list[Any]:

@@ -8,6 +8,7 @@ collectives; shardings do not change results. Does not cover hosts of a TPU slic
 
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,16 +23,15 @@ AXIS = "model"
 PAIR = 2  # devices that share the two rows of a guidance pair
 
 
-def local_mesh() -> Mesh | None:
-    """All devices of this process as one axis; None where there is only one."""
-    devices = jax.local_devices()
-    return mesh_of(devices) if len(devices) > 1 else None
+def serving_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
+    """The mesh of a model that is served by these devices, real or of a topology; None: all of this process.
 
-
-def pair_mesh() -> Mesh | None:
-    """The first two devices of this process as one axis; None where there is only one."""
-    devices = jax.local_devices()
-    return mesh_of(devices[:PAIR]) if len(devices) > 1 else None
+    Returns:
+        The devices as one axis; None for a single CPU or GPU, jax's default device. A single TPU has a mesh, as in
+        programs that are compiled where it is not.
+    """
+    found = jax.local_devices() if devices is None else devices
+    return mesh_of(found) if len(found) > 1 or found[0].platform == "tpu" else None
 
 
 def mesh_of(devices: Any) -> Mesh:

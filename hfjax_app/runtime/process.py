@@ -147,12 +147,18 @@ def prepare(cache_folder: Path | None = None) -> None:
         _use_cache_folder(cache_folder or _subfolder_of_jax_cache() or default_cache_folder())
 
 
-def keep_compiled() -> None:
-    """Write the checksums of all cache entries so far; a process that is killed later does not write them."""
+def cache_folder() -> Path | None:
+    """The folder of compiled programs that `prepare` chose; None where they are not kept."""
     import jax
 
-    if folder := jax.config.jax_compilation_cache_dir:  # type: ignore[attr-defined]
-        compile_cache.seal(Path(folder))
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    return Path(folder) if folder else None
+
+
+def keep_compiled() -> None:
+    """Write the checksums of all cache entries so far; a process that is killed later does not write them."""
+    if folder := cache_folder():
+        compile_cache.seal(folder)
 
 
 @functools.cache

@@ -146,11 +146,6 @@ class Program:
         return getattr(self._compiled.result(), name)
 
 
-def argument_bytes(program: Program) -> int:
-    """Bytes of a program's arguments on each device, from the compiler."""
-    return getattr(program.memory_analysis(), "argument_size_in_bytes", 0)
-
-
 @contextmanager
 def _cache_hits() -> Iterator[list[float]]:
     """The seconds that each hit of the persistent cache saves in this thread, while the block runs."""
@@ -242,27 +237,27 @@ class Programs:
             ProgramTooLarge: the compiler's message in one line.
         """
         started = time.perf_counter()
+        if (found := self.load(name, *args, donate=donate, shardings=shardings, static=static)) is not None:
+            program, report = found
+            self.report(report)
+            return program
         options: dict[str, Any] = {"donate_argnums": donate}
         if self.mesh is not None:
             args = jax.tree.map(partial(_placed, self.mesh), args)
             options["out_shardings"] = shardings
-        places = options.get("out_shardings")
-        signature = "" if self.bundle is None else signature_of(args, donate, places, static=static)
-        if self.bundle is not None and (loaded := self.bundle.load(name, signature)) is not None:
-            self._report(name, loaded, seconds=time.perf_counter() - started, cached=True)
-            done: Future[jax.stages.Compiled] = Future()
-            done.set_result(loaded)
-            return Program(done, self.mesh, self.bundle.clear)
+        signature = (
+            "" if self.bundle is None else signature_of(args, donate, options.get("out_shardings"), static=static)
+        )
 
-        def program(*args: Any) -> Any:
+        def traced_function(*args: Any) -> Any:
             return function(*args)
 
         # A name that jax's cache can't know: a program out of that cache can't be kept in a bundle.
-        program.__name__ = name if self.bundle is None else f"{name}_{secrets.token_hex(4)}"
+        traced_function.__name__ = name if self.bundle is None else f"{name}_{secrets.token_hex(4)}"
         with warnings.catch_warnings():
             # torch code asks for int64 where jax has int32; positions and ids fit
             warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
-            lowered = jax.jit(program, **options).lower(*args)
+            lowered = jax.jit(traced_function, **options).lower(*args)
         traced = time.perf_counter() - started
         if self._together is not None:
             compiled = _compiler.submit(self._finish, name, lowered, traced, signature)
@@ -271,6 +266,41 @@ class Programs:
             compiled = Future()
             compiled.set_result(self._finish(name, lowered, traced, signature))
         return Program(compiled, self.mesh)
+
+    def load(
+        self, name: str, *args: Any, donate: tuple[int, ...] = (), shardings: Any = None, static: str = ""
+    ) -> tuple[Program, ProgramReport] | None:
+        """A program from the bundle, with the report that is due once it has run; None if it is not there.
+
+        Args: as for `compile`.
+        """
+        if self.bundle is None:
+            return None
+        started = time.perf_counter()
+        if self.mesh is None:
+            shardings = None
+        else:
+            args = jax.tree.map(partial(_placed, self.mesh), args)
+        loaded = self.bundle.load(name, signature_of(args, donate, shardings, static=static))
+        if loaded is None:
+            return None
+        done: Future[jax.stages.Compiled] = Future()
+        done.set_result(loaded)
+        report = self._report_of(name, loaded, seconds=time.perf_counter() - started, cached=True)
+        return Program(done, self.mesh, self.bundle.clear), report
+
+    def is_kept(
+        self, name: str, *args: Any, donate: tuple[int, ...] = (), shardings: Any = None, static: str = ""
+    ) -> bool:
+        """Whether the bundle has this program, undamaged; its devices need not be here. Args: as for `compile`."""
+        header = None if self.bundle is None else self.bundle.header(name)
+        if header is None:
+            return False
+        if self.mesh is None:
+            shardings = None
+        else:
+            args = jax.tree.map(partial(_placed, self.mesh), args)
+        return bool(header["signature"] == signature_of(args, donate, shardings, static=static))
 
     def _finish(self, name: str, lowered: jax.stages.Lowered, traced: float, signature: str) -> jax.stages.Compiled:
         """Compile a program that was traced in `traced` seconds, report it, and save it in the bundle."""
@@ -287,17 +317,22 @@ class Programs:
         if (folder := jax.config.jax_compilation_cache_dir) and not hits:  # type: ignore[attr-defined]
             compile_cache.seal(Path(folder))
         seconds = traced + time.perf_counter() - started
-        self._report(name, compiled, seconds=seconds, cached=bool(hits), saved=sum(hits))
+        self.report(self._report_of(name, compiled, seconds=seconds, cached=bool(hits), saved=sum(hits)))
         if self.bundle is not None:
             self.bundle.save(name, signature, compiled, origin)
         return compiled
 
-    def _report(
+    def report(self, report: ProgramReport) -> None:
+        """Keep a report in the ledger."""
+        self.reports.append(report)
+        self._on_report(report)
+
+    def _report_of(
         self, name: str, compiled: jax.stages.Compiled, *, seconds: float, cached: bool, saved: float = 0.0
-    ) -> None:
+    ) -> ProgramReport:
         memory = compiled.memory_analysis()
         text = (compiled.as_text() or "") if self.planned else ""
-        report = ProgramReport(
+        return ProgramReport(
             name=name,
             seconds=seconds,
             cached=cached,
@@ -309,8 +344,6 @@ class Programs:
             all_reduces=compiled_text.all_reduces(text),
             moved=compiled_text.largest_move(text),
         )
-        self.reports.append(report)
-        self._on_report(report)
 
     @property
     def _compiler_options(self) -> dict[str, int] | None:

@@ -17,15 +17,16 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
 from hfjax_app.runtime.bundle import Bundle
-from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import load
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
+from hfjax_app.runtime.mesh import replicated, serving_mesh
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
 from hfjax_app.runtime.transforms import calls_at_once
+from hfjax_app.runtime.warm_up import OnExpected, WarmUp, ignore
 from hfjax_app.sentiment.encoding import Encoded, Encoder
 from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher
@@ -41,15 +42,17 @@ _Batch = tuple[list[int], int, int]  # indices of the texts, rows of their progr
 class SentimentClassifier:
     """Texts -> the probability of each label. Thread-safe: requests alternate, one device call each, on a CPU two.
 
-    `from_pretrained` makes one. All programs are compiled there; later calls compile nothing.
+    `from_pretrained` makes one. Its programs are compiled there, or join by `warm_up.load`; calls compile nothing.
 
     Args:
         model: a torch sequence classifier in evaluation mode, on the CPU; it is not changed.
         tokenizer: its tokenizer, with a padding token.
         weights: the model's weights; None: those in `model`.
         explains: whether to compile the programs of `explain` too.
-        on_report: called with each program's report during warm-up.
+        on_report: called with each program's report.
+        on_expected: called before the first program is compiled, see `OnExpected`.
         bundle: programs that another process compiled; None: none are kept.
+        staged: whether only the program that serves every text is compiled now, if there is a bundle.
 
     Raises:
         ModelUnavailable: the tokenizer can't pad or is a slow one, or the model is a regression model.
@@ -63,25 +66,32 @@ class SentimentClassifier:
         weights: Weights | None = None,
         explains: bool = True,
         on_report: Callable[[ProgramReport], None] = lambda report: None,
+        on_expected: OnExpected = ignore,
         bundle: Bundle | None = None,
+        staged: bool = False,
     ):
         self.labels, self.multi_label = checked_labels(model)
         self._encoder = Encoder(tokenizer, model)
         self._calls = Calls("sentiment-call", calls_at_once(None))
         self._semaphore = PrioritySemaphore(self._calls.at_once)
+        mesh = serving_mesh(jax.local_devices()[:1])
         self._weights = weights_of(model) if weights is None else weights
+        if mesh is not None:
+            self._weights = jax.device_put(self._weights, replicated(mesh))
         compiled = ClassifierPrograms(
             model,
             self._encoder,
             self._weights,
-            Programs(on_report, bundle=bundle),
             self._semaphore,
             self._calls,
             on_cpu=jax.default_backend() == "cpu",
             explains=explains,
         )
-        self._programs, self._batch, self._call = compiled.of_shape, compiled.batch, compiled.call
+        self._programs, self._call = compiled.of_shape, compiled.call
         self._explainer = compiled.explainer
+        programs = Programs(on_report, mesh, bundle=bundle)
+        self.warm_up = WarmUp(programs, compiled.specs(), staged=staged, on_expected=on_expected)
+        self.warm_up.start()
         self._batcher = MicroBatcher(self._predict_urgently)
         self.classify(["warm-up"])
 
@@ -89,12 +99,13 @@ class SentimentClassifier:
     def from_pretrained(
         cls,
         source: str | os.PathLike[str],
-        *,
-        explains: bool = True,
-        on_report: Callable[[ProgramReport], None] = lambda report: None,
-        bundled: bool = False,
+        **options: Any,
     ) -> "SentimentClassifier":
-        """Load a checkpoint from a folder or by hub id, compile its programs and run one.
+        """Load a checkpoint from a folder or by hub id, compile its programs and run them.
+
+        Args:
+            source: a folder or a hub id.
+            options: the constructor's.
 
         Raises:
             ModelUnavailable: in one line: which model, why not, and what would help.
@@ -102,8 +113,7 @@ class SentimentClassifier:
         prepare()
         model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
         tokenizer = load(AutoTokenizer.from_pretrained, source)
-        bundle = bundle_of("sentiment", source, {"explains": explains}, jax.local_devices()[:1]) if bundled else None
-        return cls(model, tokenizer, weights=read(model, source), explains=explains, on_report=on_report, bundle=bundle)
+        return cls(model, tokenizer, weights=read(model, source), **options)
 
     @property
     def token_limit(self) -> int:
@@ -215,7 +225,10 @@ class SentimentClassifier:
         to divide that order into batches and single texts, the cheapest is taken; padding and calls are counted.
         """
         order = sorted(range(len(encoded)), key=lambda member: -len(encoded[member].ids))
-        lengths = [self._encoder.fitting(len(encoded[member].ids)) for member in order]
+        shapes = [*self._programs]  # more may join meanwhile
+        covering = sorted(length for rows, length in shapes if rows == 1)
+        lengths = [next(n for n in covering if n >= len(encoded[member].ids)) for member in order]
+        most = {length: max(rows for rows, of in shapes if of == length) for length in covering}
         costs, taken = (
             [0] * (len(order) + 1),
             [1] * len(order),
@@ -223,7 +236,7 @@ class SentimentClassifier:
         for at in reversed(range(len(order))):
             ways = {
                 rows: self._call + rows * lengths[at] + costs[min(at + rows, len(order))]
-                for rows in (1, self._batch[lengths[at]])
+                for rows in (1, most[lengths[at]])
             }
             taken[at] = min(ways, key=ways.__getitem__)
             costs[at] = ways[taken[at]]

@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
@@ -63,7 +65,7 @@ class Explanation:
 
 
 class Explainer:
-    """Compiles the gradient of a classifier along the path, for a few lengths.
+    """The gradient of a classifier along the path, as programs for a few lengths.
 
     Args:
         model: the torch classifier.
@@ -71,7 +73,6 @@ class Explainer:
         weights: the model's, on the device; for planned programs their shapes.
         semaphore: limits device calls.
         calls: runs both parts of a divided stretch in parallel.
-        programs: compiles.
     """
 
     def __init__(
@@ -81,21 +82,29 @@ class Explainer:
         weights: Weights | Shapes,
         semaphore: PrioritySemaphore,
         calls: Calls,
-        programs: Programs,
     ):
         self._encoder, self._weights, self._semaphore, self._calls = encoder, weights, semaphore, calls
         self._labels = model.config.num_labels
-        function = _path_function(model)
-        self._programs, self._points = {}, {}
-        for length in sorted({encoder.fitting(min(tokens, encoder.token_limit)) for tokens in _LENGTHS}):
-            points = self._points[length] = min(max(_FEWEST_POINTS, _TOKENS // length), _MOST_POINTS)
-            name = f"explain_{points}x{length}"
-            self._programs[length] = programs.compile(name, function, weights, *self._padding(length))
+        self._function = _path_function(model)
+        lengths = sorted({encoder.fitting(min(tokens, encoder.token_limit)) for tokens in _LENGTHS})
+        self._points = {length: min(max(_FEWEST_POINTS, _TOKENS // length), _MOST_POINTS) for length in lengths}
+        self._programs: dict[int, Program] = {}  # in use, by length
 
-    def run_once(self) -> None:
-        """Run each program once: the first run takes half a second more, which no visitor should wait for."""
-        for length, program in self._programs.items():
-            program(self._weights, *self._padding(length))
+    def specs(self) -> list[ProgramSpec]:
+        """The programs; the first one explains texts of every length."""
+        *shorter, longest = self._points
+        return [self._spec(length) for length in (longest, *shorter)]
+
+    def _spec(self, length: int) -> ProgramSpec:
+        arguments = (self._weights, *self._padding(length))
+
+        def join(program: Program) -> None:
+            with self._semaphore.hold(urgent=False):
+                jax.block_until_ready(program(*arguments))
+            self._programs[length] = program
+
+        name = f"explain_{self._points[length]}x{length}"
+        return ProgramSpec(name=name, function=self._function, args=arguments, join=join)
 
     def _padding(self, length: int) -> tuple[np.ndarray, ...]:
         """A program's arguments besides the weights, for an empty text."""
@@ -109,10 +118,15 @@ class Explainer:
             text: already checked.
             target: the label's index.
             label: its name.
+
+        Raises:
+            ModelUnavailable: the programs are still compiled.
         """
         assert isinstance(self._encoder, Encoder)  # planned programs explain nothing
         traced = self._encoder.trace(text)
-        length = next(length for length in self._programs if length >= len(traced.ids))
+        length = min((length for length in [*self._programs] if length >= len(traced.ids)), default=None)
+        if length is None:
+            raise ModelUnavailable("the program that explains texts is still being compiled; try again in a moment")
         [ids], [mask] = self._encoder.padded([traced.ids], 1, length)
         baseline = ids.copy()
         baseline[[at for at, span in enumerate(traced.spans) if span is not None]] = self._encoder.pad

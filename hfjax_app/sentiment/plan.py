@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from jax.sharding import Mesh
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
@@ -15,13 +16,14 @@ from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.held_weights import weights_for
-from hfjax_app.runtime.mesh import mesh_of
+from hfjax_app.runtime.mesh import platform_of, serving_mesh
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
+from hfjax_app.runtime.warm_up import ProgramSpec, compile_all
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
@@ -60,6 +62,25 @@ class SentimentPlanner:
             has_tokenizer=isinstance(self._encoder, Encoder),
         )
 
+    def mesh(self, devices: Sequence[Any]) -> Mesh | None:
+        """The mesh of the programs for these devices; None: one CPU."""
+        return serving_mesh(devices[:1])
+
+    def specs(self, programs: Programs) -> list[ProgramSpec]:
+        """The programs that the app would have on the devices of `programs`."""
+        weights = weights_for(programs, self._model, Transforms(Cast(self._model)))
+        calls = Calls("planned", calls_at_once(programs.mesh))
+        compiled = ClassifierPrograms(
+            self._model,
+            self._encoder,
+            weights,
+            PrioritySemaphore(calls.at_once),
+            calls,
+            on_cpu=platform_of(programs.mesh) == "cpu",
+            explains=True,
+        )
+        return compiled.specs()
+
     def compile(
         self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
     ) -> ModelPlan:
@@ -68,22 +89,10 @@ class SentimentPlanner:
         Raises:
             ModelUnavailable: the architecture can't be traced or compiled; says why.
         """
-        programs = Programs(on_report, mesh_of(devices[:1]), planned=True)
-        weights = weights_for(programs, self._model, Transforms(Cast(self._model)))
-        on_cpu = devices[0].platform == "cpu"
+        programs = Programs(on_report, self.mesh(devices), planned=True)
         too_large = None
         try:
-            calls = Calls("planned", calls_at_once(programs.mesh))
-            ClassifierPrograms(
-                self._model,
-                self._encoder,
-                weights,
-                programs,
-                PrioritySemaphore(calls.at_once),
-                calls,
-                on_cpu=on_cpu,
-                explains=True,
-            )
+            compile_all(programs, self.specs(programs))
         except ProgramTooLarge as error:
             too_large = str(error)
         except HfjaxError:

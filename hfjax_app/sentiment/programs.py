@@ -11,7 +11,8 @@ import torch
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.programs import Program, Programs
+from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
@@ -48,22 +49,20 @@ def checked_labels(model: Any) -> tuple[list[str], bool]:
 
 
 class ClassifierPrograms:
-    """Programs for each padded length, of one row and of a batch, all compiled here.
+    """Programs for each padded length, of one row and of a batch.
 
     Args:
         model: a torch sequence classifier; it is not changed.
         encoder: tokenizes texts; `Lengths` is enough for planned programs.
         weights: the model's, or for planned programs their shapes.
-        programs: compiles.
         semaphore: limits device calls.
         calls: runs programs in parallel.
         on_cpu: whether the device is a CPU, for which batches are small.
-        explains: whether to compile the programs of explanations too.
+        explains: whether there are programs of explanations too.
 
     Attributes:
-        of_shape: (rows, length) -> the program from weights, ids and mask (int32 of that shape) to probabilities
-            (float32 [rows, labels]).
-        batch: length -> rows of its batch; 1 where a batch would be no faster.
+        of_shape: those in use: (rows, length) -> the program from weights, ids and mask (int32 of that shape) to
+            probabilities (float32 [rows, labels]).
         call: the fixed cost of a call, in tokens.
         explainer: None without `explains`.
     """
@@ -73,7 +72,6 @@ class ClassifierPrograms:
         model: Any,
         encoder: Encoder | Lengths,
         weights: Weights | Shapes,
-        programs: Programs,
         semaphore: PrioritySemaphore,
         calls: Calls,
         *,
@@ -86,19 +84,37 @@ class ClassifierPrograms:
             logits: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits
             return logits.float().sigmoid() if multi_label else logits.float().softmax(-1)
 
-        function = pure_function(model, probabilities)
-        tokens = CPU_TOKENS if on_cpu else DEVICE_TOKENS
-        rows = {length: tokens // length for length in encoder.lengths}
-        self.batch = {length: count if count >= FEWEST_ROWS else 1 for length, count in rows.items()}
+        self._function = pure_function(model, probabilities)
+        self._weights, self._semaphore = weights, semaphore
+        self._lengths, self._tokens = encoder.lengths, CPU_TOKENS if on_cpu else DEVICE_TOKENS
         self.call = CPU_CALL if on_cpu else DEVICE_CALL
         self.of_shape: dict[tuple[int, int], Program] = {}
-        with programs.together():
-            for length, batch in self.batch.items():
-                for count in sorted({1, batch}):
-                    ids = np.zeros((count, length), np.int32)
-                    self.of_shape[count, length] = programs.compile(
-                        f"classify_{count}x{length}", function, weights, ids, np.ones_like(ids)
-                    )
-            self.explainer = Explainer(model, encoder, weights, semaphore, calls, programs) if explains else None
-        if self.explainer is not None and not programs.planned:
-            self.explainer.run_once()
+        self.explainer = Explainer(model, encoder, weights, semaphore, calls) if explains else None
+
+    def specs(self) -> list[ProgramSpec]:
+        """The programs, those that are needed most first. One row of the greatest length serves every text."""
+        *shorter, longest = self._lengths
+        batches = {length: self._tokens // length for length in self._lengths}
+        shapes = [(1, length) for length in (longest, *shorter)]
+        shapes += [(rows, length) for length, rows in batches.items() if rows >= max(FEWEST_ROWS, 2)]
+        ones, others = shapes[: len(self._lengths)], shapes[len(self._lengths) :]
+        explaining = [] if self.explainer is None else self.explainer.specs()
+        return [*map(self._spec, ones), *explaining, *map(self._spec, others)]
+
+    def _spec(self, shape: tuple[int, int]) -> ProgramSpec:
+        ids = np.zeros(shape, np.int32)
+        arguments = (ids, np.ones_like(ids))
+
+        def join(program: Program) -> None:
+            with self._semaphore.hold(urgent=False):
+                np.asarray(program(self._weights, *arguments))
+            self.of_shape[shape] = program
+
+        rows, length = shape
+        return ProgramSpec(
+            name=f"classify_{rows}x{length}",
+            function=self._function,
+            args=(self._weights, *arguments),
+            join=join,
+            general=shape == (1, self._lengths[-1]),
+        )

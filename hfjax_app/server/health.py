@@ -29,6 +29,8 @@ def _health(backends: Backends) -> dict[str, Any]:
                 "model": backend.name,
                 "state": backend.state,
                 "programs": len(backend.reports),
+                "programs_expected": backend.expected or None,
+                "seconds_left": None if backend.seconds_left is None else round(backend.seconds_left, 1),
                 "progress": backend.progress,
                 "error": backend.error,
             }

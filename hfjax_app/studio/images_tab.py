@@ -340,7 +340,7 @@ def _chosen_seed(typed: object, is_random: object) -> Any:
 
 
 def _sizes(generator: "ImageGenerator") -> list[str]:
-    return [f"{width} x {height}" for width, height in generator.warm_sizes]
+    return [f"{width} x {height}" for width, height in generator.offered_sizes]
 
 
 def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:

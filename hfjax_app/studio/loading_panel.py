@@ -60,6 +60,7 @@ class LoadingPanel(Generic[T]):
         model, progress = html.escape(self.backend.name), html.escape(self.backend.progress)
         if self.backend.state == "failed":
             return f'<div class="waiting failed"><strong>{model}</strong> can\'t be used. {progress}</div>'
-        return (
-            f'<div class="waiting"><span class="spinner"></span>Warming up <strong>{model}</strong>: {progress}</div>'
-        )
+        share = self.backend.share_done
+        value = "" if share is None else f' value="{share:.3f}"'  # without a value it moves to and fro
+        bar = f'<progress aria-label="warm-up of {model}"{value}></progress>'
+        return f'<div class="waiting">Warming up <strong>{model}</strong>: {progress}{bar}</div>'

@@ -13,7 +13,7 @@ POLL_S = 1.0
 
 
 class StatusLine:
-    """Device, models and the state of each backend. Pages poll it every second until all are ready or failed.
+    """Device, models and the state of each backend. Pages poll it every second until all is settled.
 
     Args:
         backends: the models to report on.
@@ -44,7 +44,7 @@ class StatusLine:
 
     def _refresh(self, filled: list[int]) -> list[Any]:
         """Not a coroutine, so that it runs in a thread: the first call starts jax, which takes long."""
-        settled = all(backend.is_settled for backend in self._backends.all)
+        settled = all(backend.is_complete for backend in self._backends.all)
         ready = [index for index, panel in enumerate(self._panels) if panel.is_ready]
         updates: list[Any] = [gr.HTML(self._html()), gr.Timer(active=not settled), ready]
         for index, panel in enumerate(self._panels):
@@ -60,5 +60,5 @@ class StatusLine:
     def _chip(backend: Backend[Any]) -> str:
         progress, name = html.escape(backend.progress), html.escape(backend.name)
         model = "" if name == backend.kind else name
-        doing = "" if backend.state == "ready" else f"<i>{progress}</i>"
+        doing = "" if backend.state == "ready" and backend.is_complete else f"<i>{progress}</i>"
         return f'<span class="chip {backend.state}" title="{progress}"><b>{backend.kind}</b> {model} {doing}</span>'

@@ -5,9 +5,10 @@ import logging
 import pytest
 
 from hfjax_app.backends import Backend
-from hfjax_app.backends.backend import OnReport
+from hfjax_app.backends.backend import Watcher
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.programs import LoadedProgramFailed, ProgramReport
+from hfjax_app.runtime.programs import LoadedProgramFailed, ProgramReport, Programs
+from hfjax_app.runtime.warm_up import WarmUp
 
 
 class Loader:
@@ -16,13 +17,16 @@ class Loader:
     def __init__(self, failures: int):
         self.failures, self.loads = failures, 0
 
-    def load(self, model: str, on_report: OnReport) -> str:
+    def load(self, model: str, watcher: Watcher) -> str:
         self.loads += 1
         broken, self.failures = self.failures > 0, self.failures - 1
-        on_report(ProgramReport(name="step", seconds=1.0, cached=broken))
+        watcher.record(ProgramReport(name="step", seconds=1.0, cached=broken))
         if broken:
             raise LoadedProgramFailed("a program from the bundle can't run")
         return model
+
+    def warm_up(self, served: str) -> WarmUp:
+        return WarmUp(Programs(), [], staged=False)
 
     def failure(self, served: str) -> str | None:
         return None

@@ -11,6 +11,7 @@ from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.warm_up import WarmUp
 
 LABELS = ["refund request", "praise", "bug report", "<end_of_turn>"]
 TEXT = "The model of the turn is end it."
@@ -24,7 +25,7 @@ def zero_shot_setup(
 ) -> tuple[ZeroShot, ChatEngine, PreTrainedModel]:
     engine = engine_of(request.param)
     zero_shot = ZeroShot(engine)
-    zero_shot.compile(Programs())
+    WarmUp(Programs(), [zero_shot.spec()], staged=False).start()
     return zero_shot, engine, model_of(request.param)
 
 

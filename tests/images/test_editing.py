@@ -13,8 +13,9 @@ from PIL import Image, ImageDraw
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
-from hfjax_app.images.pipeline import DiffusionPrograms, SizedPrograms
+from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.images.schedule import GivenNoise
+from hfjax_app.images.sized_programs import SizedPrograms
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime.programs import Programs
 
@@ -149,6 +150,7 @@ def test_another_size_s_estimate_is_the_first_size_s_compile_time(make_pipeline:
     """Without the time in which programs waited for the compiler while other models warmed up."""
     programs = Programs()
     made = DiffusionPrograms(make_pipeline(), programs=programs)
+    made.start()
     own = [report for report in programs.reports if not report.name.startswith("encode_prompt")]
     assert len(own) == 4
     assert made.compile_seconds((48, 32)) == pytest.approx(sum(report.seconds + report.saved for report in own))
@@ -206,7 +208,9 @@ def test_a_size_without_a_waiting_request_is_not_compiled(
 def test_sizes_that_are_asked_for_again_stay_warm(make_pipeline: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest size was dropped although it was in use: eight sizes that were used once displaced a popular one."""
     programs = DiffusionPrograms(make_pipeline())
+    programs.start()
     made = programs.sized(programs.size)
+    monkeypatch.setattr(made, "specs", list)  # nothing more to compile
     monkeypatch.setattr("hfjax_app.images.pipeline.SizedPrograms", lambda *args, **options: made)
     sizes = [(40 + 8 * i, 32) for i in range(IMAGE_WARM_SIZES + 1)]
     for size in sizes:

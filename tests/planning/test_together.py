@@ -66,8 +66,8 @@ def test_configs_alone_are_enough(plan: Callable[..., tuple[int, Any, str]], fol
     assert "chat" not in found
     names = {kind: [program["name"] for program in found[kind]["programs"]] for kind in folders}
     assert names["image"] == ["encode_prompt", "denoise_row", "denoise_follow", "decode_latents", "encode_picture"]
-    classify = ["classify_1x16", "classify_32x16", "classify_1x32", "classify_16x32"]
-    assert names["sentiment"] == [*classify, "explain_32x16", "explain_32x32"]
+    classify = [["classify_1x32", "classify_1x16"], ["classify_32x16", "classify_16x32"]]
+    assert names["sentiment"] == [*classify[0], "explain_32x32", "explain_32x16", *classify[1]]
     for kind in folders:
         looked = found["preflight"][kind]
         assert (looked["supported"], looked["reason"], looked["gated"]) == (True, None, False)
@@ -209,7 +209,7 @@ def test_models_that_do_not_fit_exit_1_with_advice(
     DistilBertConfig(**config).save_pretrained(tmp_path)
     status, found, log = plan("--topology", "v5e:1x1", "--sentiment-model", tmp_path, "--json")
     assert (status, found["fits"], found["advice"]["topology"]) == (1, False, would_fit)
-    assert found["sentiment"]["too_large"].startswith("the compiler refuses classify_1x16: Ran out of memory")
+    assert found["sentiment"]["too_large"].startswith("the compiler refuses classify_1x32: Ran out of memory")
     assert log == f"error: sentiment model '{tmp_path}' does not fit v5e:1x1; would fit: topology {would_fit}\n"
 
 

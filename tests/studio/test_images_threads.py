@@ -32,7 +32,7 @@ class Generator:
 
     def __init__(self) -> None:
         self.revision, self.versions = None, {}
-        self.warm_sizes, self.recommended = ((8, 8),), SimpleNamespace(steps=2, guidance_scale=1.0)
+        self.offered_sizes, self.recommended = ((8, 8),), SimpleNamespace(steps=2, guidance_scale=1.0)
         self.threads: set[str] = set()
 
     def seen(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,13 +54,14 @@ class EngineLoop:
         self.runner, self.end_tokens = runner, end_tokens
         self.scheduler = Scheduler(
             slots=runner.slots,
-            prefill_chunks=runner.prefill_chunks,
+            prefill_chunks=runner.chunk_sizes,
             decode_chunk=runner.decode_chunk,
             positions_before_wrap=runner.positions_before_wrap,
             rollback=runner.rollback,
         )
         self.alive = False
         self._changed = threading.Condition()  # guards scheduler and alive; not held while the device computes
+        self._trials: deque[tuple[Callable[[int], None], Future[None]]] = deque()
         self._calls: deque[DispatchedCall] = deque()  # dispatched, in the device's order; used by the thread only
         self._steps_per_call: defaultdict[_Kind, StepsPerCall] = defaultdict(lambda: StepsPerCall(runner.decode_chunk))
         self._draft_policy, self._always_drafts = DraftPolicy(), always_drafts
@@ -76,6 +78,8 @@ class EngineLoop:
 
     def start(self) -> None:
         self.alive = True
+        self.runner.between_calls = self._between_calls
+        self.scheduler.prefill_chunks = self.runner.prefill_chunks
         self._thread = threading.Thread(target=self._run, name="chat-engine", daemon=True)
         self._thread.start()
 
@@ -130,6 +134,21 @@ class EngineLoop:
                 accepted_tokens=self._accepted,
             )
 
+    def _between_calls(self, trial: Callable[[int], None]) -> None:
+        """Run a function in the engine's thread when a slot is free, with that slot's index; what it held is lost.
+
+        Raises:
+            EngineStopped: the engine stopped before.
+            Exception: the function's.
+        """
+        done: Future[None] = Future()
+        with self._changed:
+            if not self.alive:
+                raise EngineStopped(f"the chat engine is not running: {self.stop_reason}")
+            self._trials.append((trial, done))
+            self._changed.notify()
+        done.result()
+
     def _run(self) -> None:
         try:
             while self.alive:
@@ -137,7 +156,7 @@ class EngineLoop:
                     with self._changed:
                         for request in filter(None, [*self.scheduler.running]):
                             self._fail(request, AssertionError("no call is left that would make its tokens"))
-                        self._changed.wait_for(lambda: not self.scheduler.idle or not self.alive)
+                        self._changed.wait_for(lambda: not self.scheduler.idle or self._trials or not self.alive)
         except Exception as error:
             self._cause = error
         finally:
@@ -153,10 +172,32 @@ class EngineLoop:
         Returns:
             False if there was no work.
         """
+        self._run_trial()
         self._take_in()
         prefilled = self._run_prefill(self._schedule_prefill())
         decoded = self._run_decode(self._schedule_decode())
         return self._hand_out_calls(leave_newest=prefilled or decoded)
+
+    def _run_trial(self) -> None:
+        """Run a program that is to join. Before requests are admitted, so that a slot is free now and then."""
+        with self._changed:
+            slot = next((i for i, request in enumerate(self.scheduler.running) if request is None), None)
+            if slot is None or not self._trials:
+                return
+            trial, done = self._trials.popleft()
+            self.scheduler.slots.forget(slot)
+        self._hand_out_calls(leave_newest=False)
+        try:
+            trial(slot)
+        except Exception as error:
+            if not self.runner.intact:
+                with self._changed:
+                    self._lose_cache(error)
+            done.set_exception(error)
+        else:
+            with self._changed:
+                self.scheduler.prefill_chunks = self.runner.prefill_chunks
+            done.set_result(None)
 
     def _take_in(self) -> None:
         """Release cancelled requests, and give free slots to the requests that have waited longest."""
@@ -222,12 +263,18 @@ class EngineLoop:
                 raise
             with self._changed:
                 if concerned is None or not self.runner.intact:
-                    concerned = list(filter(None, self.scheduler.running))
-                    self._calls.clear()
-                    self.runner.reset()
-                    self.scheduler.slots.forget_all()
+                    self._lose_cache(error)
+                    return
                 for request in concerned:
                     self._fail(request, error)
+
+    def _lose_cache(self, cause: Exception) -> None:
+        """Begin with an empty cache; all requests that have a slot fail. Call with the lock held."""
+        self._calls.clear()
+        self.runner.reset()
+        self.scheduler.slots.forget_all()
+        for request in list(filter(None, self.scheduler.running)):
+            self._fail(request, cause)
 
     def _prefill(self, step: PrefillStep) -> None:
         request = step.request
@@ -258,7 +305,7 @@ class EngineLoop:
 
     def _should_draft(self, step: DecodeStep) -> bool:
         """Whether drafting rounds are better for this step, which must be for one request. Call with the lock held."""
-        if not self.runner.draft or len(step.requests) > 1:
+        if len(step.requests) > 1 or not self.runner.programs.can_speculate(step.length):
             return False
         [request] = step.requests
         if self._always_drafts:
@@ -352,6 +399,8 @@ class EngineLoop:
                 error = EngineStopped(f"the chat engine stopped: {self.stop_reason}")
                 error.__cause__ = self._cause
                 self._finish(request, Progress(error=error))
+            for _, done in self._trials:
+                done.set_exception(EngineStopped(f"the chat engine stopped: {self.stop_reason}"))
 
 
 def _deliver(request: Request, progress: Progress) -> None:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 from jax.sharding import Mesh
@@ -29,13 +28,13 @@ from hfjax_app.chat.text.end_tokens import end_tokens as named_end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.bundle import Bundle
-from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
-from hfjax_app.runtime.mesh import device_memory, local_mesh
+from hfjax_app.runtime.mesh import device_memory, serving_mesh
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore
 from hfjax_app.validation import quoted
 
 SPECULATION = ("auto", "always", "never")
@@ -115,7 +114,7 @@ class ChatEngine:
             speculation=speculation != "never",
             lanes=lanes,
         )
-        self._bundle: Bundle | None = None
+        self.bundle: Bundle | None = None  # of `from_pretrained`
         self._loop = EngineLoop(self.runner, self.end_tokens, always_drafts=speculation == "always")
 
     @classmethod
@@ -127,7 +126,7 @@ class ChatEngine:
         context: int = 512,
         dtype: str = "auto",
         quantize: str = "none",
-        bundled: bool = False,
+        bundle: Bundle | None = None,
         **options: Any,
     ) -> "ChatEngine":
         """Load a model and its tokenizer from a folder or a hub id: safetensors only, no remote code.
@@ -138,8 +137,7 @@ class ChatEngine:
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
                 CPU device keeps weights in bfloat16 that are bfloat16 in the files.
             quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
-
-            bundled: whether programs are taken from, and kept in, a bundle beside jax's compile cache.
+            bundle: from which programs are taken and in which they are kept; None: none are kept.
 
         Raises:
             ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory is
@@ -152,7 +150,7 @@ class ChatEngine:
         engine = cls(
             model,
             tokenizer,
-            mesh=local_mesh(),
+            mesh=serving_mesh(),
             quantize=quantize,
             keep_bf16=dtype == "auto",
             saved_dtype=saved_dtype(source),
@@ -165,26 +163,35 @@ class ChatEngine:
             os.fspath(source), estimate_memory(runner, model), memory=device_memory(), slots=slots, context=context
         )
         runner.load(read(model, source, transforms=runner.transforms, placement=runner.placement))
-        if bundled:
-            settings = {"slots": slots, "context": context, "dtype": dtype, "quantize": quantize, **options}
-            engine._bundle = bundle_of("chat", source, settings, jax.local_devices())
+        engine.bundle = bundle
         return engine
 
     def start(
-        self, on_report: Callable[[ProgramReport], None] = lambda report: None, *others: Callable[[Programs], None]
+        self,
+        on_report: Callable[[ProgramReport], None] = lambda report: None,
+        *,
+        on_expected: OnExpected = ignore,
+        others: Sequence[ProgramSpec] = (),
+        staged: bool = False,
     ) -> "ChatEngine":
-        """Compile the programs and start the engine's thread.
+        """Compile the programs, run each once, and start the engine's thread.
 
         Args:
             on_report: called with each program's report.
-            others: functions that compile more programs on this engine's weights, such as `ZeroShot.compile`.
+            on_expected: called before the first program is compiled, see `OnExpected`.
+            others: more programs on this engine's weights, such as `ZeroShot.spec`.
+            staged: whether only the general programs are compiled now, if the engine has a bundle. The others join by
+                `warm_up.load` while the engine serves.
 
         Raises:
             EngineStopped: the engine was started before; make a new one.
         """
         if self._loop.started:
             raise EngineStopped("this engine was started before; make a new one")
-        self.runner.compile(Programs(on_report, self.runner.mesh, bundle=self._bundle), *others)
+        programs = Programs(on_report, self.runner.mesh, bundle=self.bundle)
+        self.warm_up = WarmUp(programs, self.runner.specs(*others), staged=staged, on_expected=on_expected)
+        self.runner.reset()
+        self.warm_up.start()
         self._loop.start()
         return self
 

@@ -14,7 +14,8 @@ from hfjax_app.chat.model.kv_cache import allocate, cache_shape
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.module import Weights
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.warm_up import ProgramSpec
 
 MAX_LABELS = 10
 LABEL_TOKENS = 16
@@ -22,7 +23,8 @@ PROMPT_TOKENS = 256
 
 
 class LabelScores:
-    """Token ids of a question and of labels -> each label's sum of log-probabilities. Call `compile` first.
+    """Token ids of a question and of labels -> each label's sum of log-probabilities. `spec`'s program
+    must have joined.
 
     Args:
         runner: gives the weights (for `plan`, their shapes) and the devices.
@@ -39,13 +41,24 @@ class LabelScores:
         if self.prompt_tokens < LABEL_TOKENS:
             raise ModelUnavailable(f"a context of {runner.context} tokens has no room for a question about a text")
         self._weights = runner.weights
+        self._program: Program | None = None
         self._decoder = runner.decoder.resized(context=self.prompt_tokens + LABEL_TOKENS, chunk=self.prompt_tokens)
         if self._decoder.is_recurrent:
             raise ModelUnavailable("this chat model has recurrent layers and can't score labels")
 
-    def compile(self, programs: Programs) -> None:
-        """Compile the program, from shapes alone."""
-        self._program = programs.compile("chat_score", self._score, self._weights, *self._padded([0], [[0]]))
+    def spec(self) -> ProgramSpec:
+        """The program, described by shapes alone."""
+        arguments = self._padded([0], [[0]])
+
+        def join(program: Program) -> None:
+            np.asarray(program(self._weights, *arguments))
+            self._program = program
+
+        return ProgramSpec(name="chat_score", function=self._score, args=(self._weights, *arguments), join=join)
+
+    @property
+    def is_ready(self) -> bool:
+        return self._program is not None
 
     def __call__(self, prompt: Sequence[int], labels: Sequence[Sequence[int]]) -> np.ndarray:
         """float64 [labels].
@@ -54,6 +67,7 @@ class LabelScores:
             prompt: 1 ... prompt_tokens token ids.
             labels: MAX_LABELS at most, each of 1 ... LABEL_TOKENS token ids.
         """
+        assert self._program is not None, "the program has not joined"
         return np.asarray(self._program(self._weights, *self._padded(prompt, labels)), np.float64)[: len(labels)]
 
     def _padded(self, prompt: Sequence[int], labels: Sequence[Sequence[int]]) -> tuple[np.ndarray | np.generic, ...]:

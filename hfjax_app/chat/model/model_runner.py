@@ -4,7 +4,6 @@ Handles token ids and device arrays only. Does not schedule (scheduler.py) and d
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -19,15 +18,15 @@ from hfjax_app.chat.model.decode_state import DecodeOutput, DecodeState
 from hfjax_app.chat.model.decoder import Decoder
 from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.model.slot_functions import SlotFunctions
-from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.sampling.sampler import packed, sampler_state
+from hfjax_app.chat.model.slot_programs import SlotPrograms, SlotProgramSpecs, greedy
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
 from hfjax_app.runtime.mesh import TensorParallel, replicated
 from hfjax_app.runtime.module import Shapes, Weights
-from hfjax_app.runtime.programs import Program, Programs
+from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.transforms import chat_transforms, head_packing
+from hfjax_app.runtime.warm_up import ProgramSpec
 
 # Tokens that a speculative round drafts, see speculative_loop.py.
 DRAFT_TOKENS = 7
@@ -79,10 +78,10 @@ class ModelRunner:
         if positions is not None and 0 < positions < context:  # XLNet's config says -1: no limit
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
-        self.prefill_chunks, self.decode_chunk = prefill_buckets(min(prefill_chunk, context), context), decode_chunk
+        self.chunk_sizes, self.decode_chunk = prefill_buckets(min(prefill_chunk, context), context), decode_chunk
         self.end_tokens = end_tokens
         self.mesh = mesh
-        self._replicated = None if mesh is None else replicated(mesh)
+        self.replicated = None if mesh is None else replicated(mesh)
         self.placement = on_one_device if mesh is None else TensorParallel(mesh, model)
         self.transforms = chat_transforms(model, mesh, quantize=quantize, keep_bf16=keep_bf16)
         self.decoder = Decoder(
@@ -90,7 +89,7 @@ class ModelRunner:
             model.config,
             model.dtype,
             context=context,
-            chunk=self.prefill_chunks[-1],
+            chunk=self.chunk_sizes[-1],
             transforms=self.transforms,
             packing=head_packing(mesh, lanes),
         )
@@ -99,14 +98,13 @@ class ModelRunner:
             self.weights = shapes(model, self.transforms, placement=self.placement, saved_dtype=saved_dtype)
         else:
             self.load(held(model, self.transforms, placement=self.placement))
-        self._length_buckets, self.slot_buckets = length_buckets(context), slot_buckets(slots, buckets)
-        self._prefill: dict[tuple[int, int], Program] = {}
-        self._copy: dict[int, Program] = {}
-        self._decode: dict[tuple[int, int], Program] = {}
-        self._speculate: dict[int, Program] = {}
+        self.length_buckets, self.slot_buckets = length_buckets(context), slot_buckets(slots, buckets)
+        self.programs = SlotPrograms()
+        # Runs a function with the index of a free slot while no call is dispatched.
+        self.between_calls: Callable[[Callable[[int], None]], None] = lambda run: run(0)
         # A ring can roll back fewer tokens than a prefill chunk has, a state none. Only one slot's program drafts.
         possible = speculation and 1 in self.slot_buckets and not self.decoder.is_recurrent
-        self.draft = min(DRAFT_TOKENS, self.prefill_chunks[0] - 1) if possible else 0  # tokens; 0: never drafts
+        self.draft = min(DRAFT_TOKENS, self.chunk_sizes[0] - 1) if possible else 0  # tokens; 0: never drafts
         self.functions = SlotFunctions(
             decoder=self.decoder,
             slots=slots,
@@ -122,77 +120,17 @@ class ModelRunner:
         """Hold these weights from now on; they must be read with this runner's `transforms` and `placement`."""
         self.weights = weights
 
-    def compile(self, programs: Programs, *others: Callable[[Programs], None]) -> None:
-        """Compile the programs of every bucket and run each once, to the end; afterwards the runner never compiles.
-
-        Args:
-            programs: where to compile.
-            others: functions that compile more programs along with these.
-        """
-        self.reset()
-        with programs.together():
-            self._compile(programs, self._cache, self._state)
-            for other in others:
-                other(programs)
-        self.clear(0)
-        one = packed(sampler_state(SamplingParams(temperature=0.0), 0))
-        for length in self._length_buckets:
-            if self._copy:
-                self.copy(0, 0, length, length)
-            for size in self.prefill_chunks:
-                self.prefill(0, np.zeros(size, np.int32), length - 1, 1, 0, one)
-            for count in self.slot_buckets:
-                self.decode(range(count), length, 1)
-            if self.draft:
-                self.speculate(0, length, 1, 1)
-        # Otherwise the first request would wait for all of these calls.
-        jax.block_until_ready((self._cache, self._state))
-
-    def plan(self, programs: Programs) -> None:
-        """Compile the programs of every bucket from shapes alone, for devices that need not be here."""
-        with programs.together():
-            self._compile(programs, self.cache_shape, self._free_slots())
-
-    def _compile(self, programs: Programs, cache: KVCache | CacheShape, state: DecodeState) -> None:
-        one = packed(sampler_state(SamplingParams(temperature=0.0), 0))
-        held = (cache, state)
-        # Results keep the shardings of their donated arguments; tokens are replicated.
-        kept = (jax.tree.map(lambda leaf: leaf.sharding, self.cache_shape), self._replicated)
-
-        def compiled(name: str, function: Callable[..., Any], *arguments: Any) -> Program:
-            shardings = (*kept, self._replicated)
-            return programs.compile(name, function, self.weights, *held, *arguments, donate=(1, 2), shardings=shardings)
-
-        for length in self._length_buckets:
-            for size in self.prefill_chunks:
-                function = partial(self.functions.prefill_chunk, length)
-                request = (np.int32(0), np.zeros(size, np.int32), np.int32(0), np.int32(1), np.int32(0), one)
-                self._prefill[size, length] = compiled(f"chat_prefill_{size}x{length}", function, *request)
-        for length in self._length_buckets:
-            for count in self.slot_buckets:
-                function = partial(self.functions.decode_chunk, length)
-                which = (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0))
-                self._decode[count, length] = compiled(f"chat_decode_{count}x{length}", function, *which)
-        for length in self._length_buckets if self.draft else ():
-            function = partial(self.functions.speculate_chunk, length)
-            limits = (np.int32(0), np.int32(0), np.int32(0))
-            self._speculate[length] = compiled(f"chat_speculate_{length}", function, *limits)
-        places = (np.int32(0),) * 4
-        for length in self._length_buckets if self.slots > 1 else ():
-            copy, name = partial(self.functions.copy_slot, length), f"chat_copy_{length}"
-            self._copy[length] = programs.compile(name, copy, *held, *places, donate=(0, 1), shardings=kept)
-        self._clear = programs.compile(
-            "chat_clear", self.functions.clear_slot, cache, np.int32(0), donate=(0,), shardings=kept[0]
-        )
+    def specs(self, *others: ProgramSpec) -> list[ProgramSpec]:
+        """The programs of every bucket, and others on these weights; see `SlotProgramSpecs.all`."""
+        return SlotProgramSpecs(self).all(*others)
 
     @property
     def cache_shape(self) -> CacheShape:
         """Shapes, dtypes and shardings of the cache."""
         return cache_shape(self.decoder.specs, self.slots, self.mesh)
 
-    def _free_slots(self) -> DecodeState:
+    def free_slots(self) -> DecodeState:
         """The state of slots that are all free, as numpy arrays."""
-        one = packed(sampler_state(SamplingParams(temperature=0.0), 0))
         zeros = np.zeros(self.slots, np.int32)
         fields: dict[str, Any] = {  # numpy arrays, which programs accept as well
             "token": zeros,
@@ -200,14 +138,14 @@ class ModelRunner:
             "left": zeros,
             "history": np.zeros((self.slots, self.context), np.int32),
             "answer_from": zeros,
-            "sampler": np.stack([one] * self.slots),
+            "sampler": np.stack([greedy()] * self.slots),
         }
         return DecodeState(**fields)
 
     def reset(self) -> None:
         """Make an empty cache and free slots, also after a failed call has lost them."""
         self._cache: KVCache = []  # freed before it is made again: memory may hold only one
-        state: DecodeState = jax.tree.map(lambda leaf: jax.device_put(leaf, self._replicated), self._free_slots())
+        state: DecodeState = jax.tree.map(lambda leaf: jax.device_put(leaf, self.replicated), self.free_slots())
         self._cache, self._state = allocate(self.cache_shape), state
 
     @property
@@ -229,11 +167,15 @@ class ModelRunner:
 
     def clear(self, slot: int) -> None:
         """Set a slot's cache to zero: a NaN left there would reach the next conversation, because 0 * NaN is NaN."""
-        self._cache = self._clear(self._cache, np.int32(slot))
+        assert self.programs.clear is not None, "it is one of the general programs"
+        self._cache = self.programs.clear(self._cache, np.int32(slot))
 
     def copy(self, source: int, target: int, tokens: int, written: int) -> None:
         """Copy the first `tokens` positions of slot `source`, whose positions below `written` may have been written."""
-        program = self._copy[self.bucket(tokens)]
+        self.run_copy(self.programs.copy_of(tokens), source, target, tokens, written)
+
+    def run_copy(self, program: Program, source: int, target: int, tokens: int, written: int) -> None:
+        """Dispatch `copy` by this program."""
         places = (np.int32(source), np.int32(target), np.int32(tokens), np.int32(written))
         self._cache, self._state = program(self._cache, self._state, *places)
 
@@ -260,13 +202,9 @@ class ModelRunner:
             One step of one column: with the prompt's last chunk, the slot's first token; with any chunk whose logits
             are not numbers, NOT_A_NUMBER.
         """
-        program = self._prefill[tokens.shape[0], self.bucket(position + valid)]
+        program = self.programs.prefill_of(tokens.shape[0], position + valid)
         scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
-        output: DecodeOutput
-        self._cache, self._state, output = program(
-            self.weights, self._cache, self._state, np.int32(slot), tokens, *scalars, sampler
-        )
-        return output
+        return self.run(program, np.int32(slot), tokens, *scalars, sampler)
 
     def decode(self, slots: Sequence[int], length: int, steps: int) -> tuple[DecodeOutput, Sequence[int]]:
         """Make up to `steps` tokens in each of these slots; fewer if all of them finish earlier.
@@ -279,18 +217,24 @@ class ModelRunner:
         Returns:
             decode_chunk steps, of which those not run are empty; and the column of each of `slots`.
         """
-        count = self.width(len(slots))
+        program, count = self.programs.decode_of(len(slots), length)
+        which, active, columns = self.columns(slots, count)
+        return self.run(program, which, active, np.int32(steps)), columns
+
+    def columns(self, slots: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray, Sequence[int]]:
+        """The slots of a decode program of `count`, which of them are active, and the column of each of `slots`."""
         if count == self.slots:
             which, columns = np.arange(count, dtype=np.int32), slots
-            active = np.isin(which, slots)
-        else:
-            spare = (slot for slot in range(self.slots) if slot not in slots)
-            which = np.array([*slots, *islice(spare, count - len(slots))], np.int32)
-            active, columns = np.arange(count) < len(slots), range(len(slots))
-        program = self._decode[count, self.bucket(length)]
-        arguments = (self._cache, self._state, which, active, np.int32(steps))
-        self._cache, self._state, output = program(self.weights, *arguments)
-        return output, columns
+            return which, np.isin(which, slots), columns
+        spare = (slot for slot in range(self.slots) if slot not in slots)
+        which = np.array([*slots, *islice(spare, count - len(slots))], np.int32)
+        return which, np.arange(count) < len(slots), range(len(slots))
+
+    def run(self, program: Program, *arguments: Any) -> DecodeOutput:
+        """Dispatch a call that takes and returns the cache and the state."""
+        output: DecodeOutput
+        self._cache, self._state, output = program(self.weights, self._cache, self._state, *arguments)
+        return output
 
     def speculate(self, slot: int, length: int, rounds: int, tokens: int) -> tuple[DecodeOutput, Sequence[int]]:
         """Make tokens in one slot, with drafts: each round makes one token and the accepted part of its draft.
@@ -304,15 +248,22 @@ class ModelRunner:
         Returns:
             decode_chunk steps with the counts of the drafts; and the column of the slot, the only one.
         """
-        program = self._speculate[self.bucket(length)]
-        limits = (np.int32(slot), np.int32(rounds), np.int32(tokens))
-        self._cache, self._state, output = program(self.weights, self._cache, self._state, *limits)
-        return output, range(1)
+        program = self.programs.speculate_of(length)
+        return self.run(program, np.int32(slot), np.int32(rounds), np.int32(tokens)), range(1)
+
+    def wait(self) -> None:
+        """Wait until all dispatched calls have ended."""
+        jax.block_until_ready((self._cache, self._state))
+
+    @property
+    def prefill_chunks(self) -> tuple[int, ...]:
+        """Prompt tokens that a prefill call may take, smallest first: those whose program covers the whole context."""
+        return tuple(size for size in self.chunk_sizes if (size, self.context) in self.programs.prefill)
 
     def bucket(self, length: int) -> int:
-        """The cache length of the programs that run for this length."""
-        return smallest_covering(self._length_buckets, length)
+        """The length bucket of this length. Until its programs are in use, those of a longer one run."""
+        return smallest_covering(self.length_buckets, length)
 
     def width(self, slots: int) -> int:
-        """The number of slots of the program that decodes so many."""
+        """The slot bucket of so many slots. Until its programs are in use, those of a wider one run."""
         return smallest_covering(self.slot_buckets, slots)

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from hfjax_app.runtime.bundle import Bundle, prune
 from hfjax_app.runtime.checkpoints.hub import fetch
 from hfjax_app.runtime.fingerprint import Fingerprint
+from hfjax_app.runtime.process import cache_folder
 
 _CONFIGS = (".json", ".jinja", ".txt", ".model")  # what `fetch` brings before any weights
 _MOST_AGE_S = 60 * 24 * 3600
@@ -18,7 +17,12 @@ _MOST_BYTES = 8 << 30
 
 
 def bundle_of(
-    kind: str, source: str | os.PathLike[str], settings: Mapping[str, Any], devices: Sequence[Any] | None = None
+    kind: str,
+    source: str | os.PathLike[str],
+    settings: Mapping[str, Any],
+    devices: Sequence[Any] | None = None,
+    *,
+    root: Path | None = None,
 ) -> Bundle | None:
     """The bundle of a checkpoint.
 
@@ -30,11 +34,12 @@ def bundle_of(
         source: a folder or a hub id.
         settings: what else the programs depend on, as JSON data.
         devices: that they are compiled for; None: all of this process.
+        root: the folder of all bundles; None: beside jax's compile cache.
 
     Returns:
         The bundle; None where compiled programs are not kept.
     """
-    if (root := _root()) is None:
+    if (root := root or _root()) is None:
         return None
     facts = {"kind": kind, "settings": dict(settings), "files": _digests(fetch(source, weights=False))}
     return Bundle(root, Fingerprint.of(facts, devices))
@@ -47,8 +52,8 @@ def prune_bundles() -> None:
 
 
 def _root() -> Path | None:
-    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-    return Path(folder) / "bundles" if folder else None
+    folder = cache_folder()
+    return folder / "bundles" if folder else None
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -73,7 +73,9 @@ def test_a_failed_prefill_fails_only_its_own_request(engine: ChatEngine, monkeyp
     long = SamplingParams(max_tokens=200, temperature=0.0)
     expected = engine.generate([prompt_of(5)], long)
     injected = Injected(call=2, lose_cache=False)
-    monkeypatch.setattr(engine.runner, "_prefill", {(16, 256): injected.into(engine.runner._prefill[16, 256])})
+    monkeypatch.setattr(
+        engine.runner.programs, "prefill", {(16, 256): injected.into(engine.runner.programs.prefill[16, 256])}
+    )
     neighbour, victim = engine.stream(prompt_of(5), long), engine.stream(prompt_of(12), GREEDY)
     assert fails(victim)
     assert [list(neighbour)] == expected
@@ -84,8 +86,8 @@ def test_a_lost_cache_fails_every_request_that_had_a_slot(
 ) -> None:
     """The device fails during a call: a new cache is made, queued requests are served, and nothing compiles."""
     injected = Injected(call=3, lose_cache=True)
-    programs = {bucket: injected.into(program) for bucket, program in engine.runner._decode.items()}
-    monkeypatch.setattr(engine.runner, "_decode", programs)
+    programs = {bucket: injected.into(program) for bucket, program in engine.runner.programs.decode.items()}
+    monkeypatch.setattr(engine.runner.programs, "decode", programs)
     with compilations() as seen:
         streams = [engine.stream(prompt_of(length), GREEDY) for length in range(3, 11)]
         outcomes = [fails(stream) for stream in streams]
@@ -100,8 +102,8 @@ def test_a_lost_cache_is_not_reused_by_idle_conversations(engine: ChatEngine, mo
     talk = prompt_of(50)
     [expected] = engine.generate([talk], GREEDY)
     injected = Injected(call=1, lose_cache=True)
-    programs = {bucket: injected.into(program) for bucket, program in engine.runner._decode.items()}
-    monkeypatch.setattr(engine.runner, "_decode", programs)
+    programs = {bucket: injected.into(program) for bucket, program in engine.runner.programs.decode.items()}
+    monkeypatch.setattr(engine.runner.programs, "decode", programs)
     assert fails(engine.stream(prompt_of(12), GREEDY))
     stream = engine.stream(talk, GREEDY)
     assert list(stream) == expected

@@ -231,7 +231,7 @@ def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine], compil
 def test_no_weight_is_a_constant_of_a_program(engine_of: Callable[[str], ChatEngine]) -> None:
     """The largest constant is smaller than the smallest matrix of the tiny model (32 x 64)."""
     runner = engine_of("gemma3").runner
-    for program in [*runner._prefill.values(), *runner._decode.values()]:
+    for program in [*runner.programs.prefill.values(), *runner.programs.decode.values()]:
         shapes = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", program.as_text())
         assert shapes
         assert max(math.prod(map(int, filter(None, shape.split(",")))) for shape in shapes) <= 512

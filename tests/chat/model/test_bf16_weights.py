@@ -74,7 +74,7 @@ def test_weights_that_are_bfloat16_in_a_checkpoint_stay_bfloat16(
         assert matrices == {"bfloat16" if dtype == "auto" else "float32"}
         assert {weight.dtype.name for weight in weights.values() if weight.ndim == 1} == {"float32"}
         sizes[dtype] = sum(weight.nbytes for weight in weights.values())
-        programs = engine.runner._decode.values()
+        programs = engine.runner.programs.decode.values()
         temporaries[dtype] = [program.memory_analysis().temp_size_in_bytes for program in programs]
     assert sizes["auto"] < 0.55 * sizes["float32"]
     for kept, whole in zip(temporaries["auto"], temporaries["float32"], strict=True):

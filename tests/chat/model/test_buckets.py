@@ -108,8 +108,8 @@ def test_the_smallest_bucket_that_covers_all_requests_runs(engine: ChatEngine, m
 
         return call
 
-    programs = {bucket: counted(bucket, program) for bucket, program in engine.runner._decode.items()}
-    monkeypatch.setattr(engine.runner, "_decode", programs)
+    programs = {bucket: counted(bucket, program) for bucket, program in engine.runner.programs.decode.items()}
+    monkeypatch.setattr(engine.runner.programs, "decode", programs)
     params = SamplingParams(max_tokens=30, temperature=0.0)
     engine.generate([prompt_of(20)], params)
     assert set(ran) == {(1, 256)}
@@ -126,8 +126,8 @@ def test_the_cache_is_updated_in_place(engine: ChatEngine) -> None:
     """Every program reuses the donated cache: at least as many bytes are aliased as the cache has."""
     runner = engine.runner
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
-    buckets = (runner._prefill, runner._decode, runner._speculate, runner._copy)
-    for program in [*(program for bucket in buckets for program in bucket.values()), runner._clear]:
+    buckets = (runner.programs.prefill, runner.programs.decode, runner.programs.speculate, runner.programs.copy)
+    for program in [*(program for bucket in buckets for program in bucket.values()), runner.programs.clear]:
         assert program.memory_analysis().alias_size_in_bytes >= whole
 
 
@@ -149,7 +149,7 @@ def test_a_call_for_other_slots_does_not_end_an_answer(engine: ChatEngine) -> No
 def test_a_step_does_not_copy_the_cache(engine: ChatEngine) -> None:
     """One new token per slot was written by a slice update. XLA on CPU computed it twice, for the cache and for
     attention, each time on a copy of the layer's cache. That took a third of a step's time."""
-    for program in engine.runner._decode.values():
+    for program in engine.runner.programs.decode.values():
         computations = program.as_text().split("\n\n")
         step = max(computations, key=lambda text: text.count(" dot(") + text.count("ynn_fusion"))
         copied = [tuple(map(int, shape.split(","))) for shape in re.findall(r"\w+\[([\d,]+)\]\S* copy\(", step)]

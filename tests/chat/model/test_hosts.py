@@ -24,9 +24,10 @@ from transformers import AutoModelForCausalLM
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
-from hfjax_app.runtime.mesh import local_mesh, mesh_of
+from hfjax_app.runtime.mesh import serving_mesh, mesh_of
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
 
@@ -40,14 +41,15 @@ def tokens(mesh):
     runner = ModelRunner(model, mesh=mesh, **options)
     weights = read(model, sys.argv[1], transforms=runner.transforms, placement=runner.placement)
     runner.load(weights)
-    runner.compile(Programs(mesh=mesh))
+    runner.reset()
+    WarmUp(Programs(mesh=mesh), runner.specs(), staged=False).start()
     first = runner.prefill(0, prompt, 0, 16, 17, greedy)
     made, _ = runner.decode([0], 33, 16)
     split = sum(not weight.is_fully_addressable and not weight.is_fully_replicated for weight in weights.values())
     return split, [int(t) for part in (first, made) for t in np.asarray(part.tokens)[:, 0]]
 
 split, made = tokens(mesh_of(jax.devices()))
-found = {"devices": [len(jax.devices()), local_mesh().size], "split": split, "tokens": made}
+found = {"devices": [len(jax.devices()), serving_mesh().size], "split": split, "tokens": made}
 if jax.process_index() == 1:
     found["alone"] = tokens(None)[1]
 print(json.dumps(found))

@@ -60,7 +60,7 @@ for argument in sys.argv[1:]:
     one = ChatEngine(model, quantize=quantize, **options)
     one.runner.load(read(model, folder, transforms=one.runner.transforms))
     one.start()
-    program = many.runner._decode[2, 128]
+    program = many.runner.programs.decode[2, 128]
     text, memory = program.as_text(), program.memory_analysis()
     cache = jax.tree.leaves(many.runner.cache_shape)
     held = sum(int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * 4 for leaf in cache)

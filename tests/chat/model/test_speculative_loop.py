@@ -157,7 +157,7 @@ def test_a_round_does_not_copy_the_cache(architecture: str, drafting: EngineOf) 
     runner = drafting(architecture).runner
     leaves = jax.tree.leaves(runner._cache)
     of_cache = {tuple(sorted(set(leaf.shape[1:]))) for leaf in leaves}
-    for program in runner._speculate.values():
+    for program in runner.programs.speculate.values():
         text = program.as_text()
         copied = re.findall(r"\w+\[([\d,]+)\]\S* copy\(", text)
         assert copied  # small things

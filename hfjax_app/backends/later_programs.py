@@ -1,0 +1,123 @@
+"""The programs that join models while they serve: from bundles, and from a process of low priority that fills them.
+
+Tracing holds Python's lock for seconds and would stop every stream, so another process does it. It reads configs and no
+weights, and keeps each program in the bundle as soon as it is compiled.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hfjax_app.backends.backend import Backend
+from hfjax_app.runtime.process import keep_compiled
+from hfjax_app.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_KINDS = {"chat": "chat", "sentiment": "sentiment", "images": "image"}  # as in the flags of the command
+_LOWEST = 19  # nice
+_ENDING_S = 5.0
+
+
+class LaterPrograms:
+    """A thread that gives ready models their missing programs, in the order in which models were handed over.
+
+    Args:
+        settings: of the app; the process gets the same.
+    """
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        self._models: queue.SimpleQueue[Sequence[Backend[Any]] | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[str] | None = None
+        self._thread: threading.Thread | None = None
+
+    def take(self, backends: Sequence[Backend[Any]]) -> None:
+        """Complete these models after those that were taken before."""
+        self._idle.clear()
+        self._models.put(backends)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="later-programs", daemon=True)
+            self._thread.start()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until nothing is left to do, at most `timeout` seconds; returns whether that is so."""
+        return self._idle.wait(timeout)
+
+    def stop(self) -> None:
+        """End the process, if it runs, and do no more. May be called twice."""
+        self._stopping.set()
+        if (process := self._process) is not None:
+            process.terminate()
+            try:
+                process.wait(_ENDING_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if self._models.empty():
+                self._idle.set()
+            backends = self._models.get()
+            if backends is not None:
+                self._complete([backend for backend in backends if backend.missing])
+
+    def _complete(self, backends: Sequence[Backend[Any]]) -> None:
+        for backend in backends:
+            for name in backend.missing:
+                if not self._stopping.is_set():
+                    backend.join(name)
+        backends = [backend for backend in backends if backend.missing]
+        if not backends:
+            return
+        for kind, name in self._compiled_elsewhere(backends):
+            for backend in backends:
+                if backend.kind == kind:
+                    backend.join(name)
+        for backend in backends:
+            for name in backend.missing:
+                if not self._stopping.is_set():
+                    backend.compile(name)  # the process failed, or could not keep it
+            if backend.missing:
+                backend.give_up("the others can't be compiled")
+        keep_compiled()
+
+    def _compiled_elsewhere(self, backends: Sequence[Backend[Any]]) -> Iterator[tuple[str, str]]:
+        """Kind and name of each program that the process keeps in a bundle."""
+        with tempfile.TemporaryFile("w+") as errors:
+            self._process = subprocess.Popen(
+                self._command(backends), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
+            with contextlib.suppress(OSError):  # it has ended
+                os.setpriority(os.PRIO_PROCESS, self._process.pid, _LOWEST)
+            assert self._process.stdout is not None
+            for line in self._process.stdout:
+                found = json.loads(line)
+                yield found["kind"], found["name"]
+            status = self._process.wait()
+            if status and not self._stopping.is_set():
+                errors.seek(0)
+                reason = (errors.read().strip().splitlines() or [f"exit status {status}"])[-1]
+                _log.warning("the process that compiles programs failed, so this one does it: %s", reason)
+
+    def _command(self, backends: Sequence[Backend[Any]]) -> list[str]:
+        from hfjax_app.planning.topology import topology_here  # after jax has found the devices
+
+        settings = self._settings
+        flags: dict[str, str | None] = {f"{_KINDS[backend.kind]}-model": backend.model for backend in backends}
+        flags |= {name: str(getattr(settings, name)) for name in ("slots", "context", "dtype", "quantize")}
+        flags |= {"speculation": settings.speculation, "image-sizes": settings.image_sizes, "topology": topology_here()}
+        if settings.cache_dir is not None:
+            flags["cache-dir"] = str(settings.cache_dir)
+        given = [f"--{name}={value}" for name, value in flags.items() if value]
+        return [sys.executable, "-m", "hfjax_app", "compile", "--json", *given]

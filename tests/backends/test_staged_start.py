@@ -1,0 +1,102 @@
+"""Models that serve with a few programs while a process of low priority compiles the others."""
+
+import json
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from hfjax_app.backends import Backends
+from hfjax_app.chat import SamplingParams
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.settings import Settings, load_settings
+from tests.chat.conftest import make_model, make_tokenizer
+from tests.conftest import quickly_compiled
+from tests.sentiment.conftest import save as save_classifier
+
+GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
+PROMPTS = [[5, 6, 7], [9, 8, 7, 6, 5, 4], [11, 300, 12]]
+
+
+def unseen(folder: Path) -> str:
+    """The folder with a line in its config that no bundle knows."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"made_for": secrets.token_hex(8)}))
+    return str(folder)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[Settings]:
+    make_model("llama").save_pretrained(tmp_path / "chat")
+    make_tokenizer().save_pretrained(tmp_path / "chat")
+    save_classifier(tmp_path / "sentiment")
+    with quickly_compiled():
+        yield load_settings(
+            warm_up="staged",
+            chat_model=unseen(tmp_path / "chat"),
+            sentiment_model=unseen(tmp_path / "sentiment"),
+            image_model=str(tmp_path / "nothing"),
+            slots=2,
+            context=128,
+        )
+
+
+def expected(settings: Settings) -> list[list[int]]:
+    model = LlamaForCausalLM.from_pretrained(settings.chat_model)
+    with torch.no_grad():
+        made = [
+            model.generate(torch.tensor([ids]), max_new_tokens=24, do_sample=False)[0, len(ids) :] for ids in PROMPTS
+        ]
+    return [tokens.tolist() for tokens in made]
+
+
+def test_programs_join_while_requests_run(settings: Settings, compilations: Callable) -> None:
+    """More requests than slots, all the time: a program joins when a slot is free for a moment. Requests compile
+    nothing, and their tokens are those of a solo run before, while and after programs join."""
+    alone = expected(settings)
+    backends = Backends(settings).start()
+    assert backends.wait(timeout=120)
+    chat, sentiment = backends.chat, backends.sentiment
+    few = [len(chat.reports), len(sentiment.reports)]
+    assert few == [4, 1]
+    assert (chat.state, sentiment.state) == ("ready", "ready")
+    assert chat.progress == f"ready, 4 of {chat.expected} programs; getting faster"
+    with pytest.raises(ModelUnavailable, match="the program that explains texts is still being compiled"):
+        sentiment.get().explain("w1 w2")
+    with pytest.raises(ModelUnavailable, match="the program that scores labels is still being compiled"):
+        chat.get().zero_shot.classify("turn", ["user", "model"])
+    with compilations() as seen:
+        scores = sentiment.get().classify(["w1 w2", "w3"])
+        while not backends.wait_for_all_programs(0):
+            assert chat.get().engine.generate(PROMPTS, GREEDY) == alone
+        assert chat.get().engine.generate(PROMPTS, GREEDY) == alone
+        for before, after in zip(scores, sentiment.get().classify(["w1 w2", "w3"]), strict=True):
+            assert before == pytest.approx(after, abs=1e-5)
+        assert sentiment.get().explain("w1 w2").pieces
+        assert chat.get().zero_shot.classify("turn", ["user", "model"])
+    assert seen == []
+    for backend, at_first in zip((chat, sentiment), few, strict=True):
+        assert len(backend.reports) == backend.expected
+        assert [report.cached for report in backend.reports] == [n >= at_first for n in range(backend.expected)]
+        assert backend.progress.startswith(f"ready; {backend.expected} programs in ")
+    backends.stop()
+
+
+def test_without_the_other_process_this_one_compiles(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.executable", "/bin/false")
+    no_chat = settings.model_copy(update={"chat_model": settings.image_model})
+    with caplog.at_level(logging.WARNING):
+        backends = Backends(no_chat).start()
+        assert backends.wait_for_all_programs(timeout=240)
+    sentiment = backends.sentiment
+    assert len(sentiment.reports) == sentiment.expected
+    assert not any(report.cached for report in sentiment.reports)
+    assert "the process that compiles programs failed, so this one does it: exit status 1" in caplog.messages
+    assert sentiment.get().explain("w1 w2").pieces
+    backends.stop()
