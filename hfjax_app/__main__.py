@@ -324,12 +324,12 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['chat_model'].default})")
     sub.add_argument("--system", default="", metavar="TEXT", help="system prompt (default: none)")
     sub.add_argument("--max-tokens", type=int, metavar="N", help="the most tokens to make (default: 256)")
-    own = "default: what the model's generation_config says, or"
-    sub.add_argument("--temperature", type=float, metavar="T", help=f"0 is greedy, at most 10 ({own} 0.7)")
-    sub.add_argument("--top-p", type=float, metavar="P", help=f"nucleus sampling, over 0, at most 1 ({own} 1)")
-    sub.add_argument("--top-k", type=int, metavar="K", help=f"only the K most likely tokens; 0 is all ({own} 0)")
-    sub.add_argument("--min-p", type=float, metavar="P", help=f"least share of the likeliest token, 0 to 1 ({own} 0)")
-    sub.add_argument("--repetition-penalty", type=float, metavar="R", help=f"1 is none, more repeats less ({own} 1)")
+    own = "the model may recommend another (default:"
+    sub.add_argument("--temperature", type=float, metavar="T", help=f"0 is greedy, at most 10; {own} 0.7)")
+    sub.add_argument("--top-p", type=float, metavar="P", help=f"nucleus sampling, over 0, at most 1; {own} 1)")
+    sub.add_argument("--top-k", type=int, metavar="K", help=f"only the K most likely tokens; 0 is all; {own} 0)")
+    sub.add_argument("--min-p", type=float, metavar="P", help=f"least share of the likeliest token, 0 to 1; {own} 0)")
+    sub.add_argument("--repetition-penalty", type=float, metavar="R", help=f"1 is none, more repeats less; {own} 1)")
     sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same answer")
     sub.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer together (default: 512)")
     sub.add_argument("--stats", action="store_true", help="one JSON line on stderr: ttft_s, tokens, tokens_per_s, ...")

@@ -3,10 +3,11 @@
 One event serves every way to ask; Stop, undo and clear cancel it.
 """
 
+import html
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -16,11 +17,15 @@ from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import RequestRejected
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.loading_panel import LoadingPanel
+from hfjax_app.studio.markdown import LATEX_DELIMITERS, as_typed
 from hfjax_app.studio.seed import typed_seed
 from hfjax_app.studio.session_storage import store
 from hfjax_app.studio.tab import Shared, Tab
-from hfjax_app.studio.transcript import Message, as_typed, note, position, read, stopped
+from hfjax_app.studio.transcript import Message, note, position, read, stopped
 from hfjax_app.studio.updates import update_after
+
+if TYPE_CHECKING:
+    from hfjax_app.chat.assistant import ChatAssistant
 
 # The time between two redraws of an answer is REDRAW_S times the number of pages with a growing answer, at most
 # MAX_REDRAW_S. A redraw takes server time from other visitors and 15 ms in the browser; with more redraws a page falls
@@ -55,11 +60,12 @@ class ChatTab(Tab):
                 layout="bubble",
                 editable="user",
                 buttons=["copy"],
-                latex_delimiters=[],
+                latex_delimiters=LATEX_DELIMITERS,
                 placeholder=f"<h3>{name}</h3>Ask something, or pick a question.",
                 examples=[{"text": example} for example in EXAMPLES],
                 elem_id="conversation",
             )
+            self._notices = gr.HTML(visible=False, elem_id="chat-notices")
             self._textbox = gr.Textbox(
                 "",
                 label="Message",
@@ -99,7 +105,25 @@ class ChatTab(Tab):
                         elem_id="repetition-penalty",
                     )
                     seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
+        self._sampling = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+        }
+        self.loading.fill([self._notices, *self._sampling.values()], self._of_model)
         self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty])
+
+    def _of_model(self, assistant: "ChatAssistant") -> list[Any]:
+        """What is to be known about the model, and the sampling parameters that it recommends."""
+        lines = "".join(f"<p>{html.escape(notice)}</p>" for notice in assistant.notices)
+        sliders = []
+        for name, slider in self._sampling.items():
+            value = getattr(assistant.recommended, name)
+            low, high = min(slider.minimum, value), max(slider.maximum, value)
+            sliders.append(gr.Slider(minimum=low, maximum=high, value=value))
+        return [gr.HTML(lines, visible=bool(lines)), *sliders]
 
     def store(self, page: gr.Blocks) -> None:
         """The conversation outlives a reload of the page."""
@@ -134,11 +158,11 @@ class ChatTab(Tab):
         messages = read(history)
         match event._data or {}:
             case {"previous_value": _, "index": index, "value": text}:
-                return self._answer(messages[: position(index)], text, options)
+                return self._answer(messages[: position(index, history)], text, options)
             case {"value": {"text": text}}:
                 return self._answer(messages, text, options)
             case {"index": index}:
-                question = _last_question(messages, position(index))
+                question = _last_question(messages, position(index, history))
                 return self._answer(messages[:question], messages[question].text, options)
         return self._answer(messages, typed, options)
 
@@ -189,7 +213,14 @@ class ChatTab(Tab):
                     pause = min(self._growing * REDRAW_S, MAX_REDRAW_S)
                     if reply.finish_reason is None and time.monotonic() < drawn_at + pause:
                         continue
-                    answer = Message(role="assistant", text=reply.text, note=note(reply))
+                    answer = Message(
+                        role="assistant",
+                        text=reply.text,
+                        note=note(reply),
+                        reasoning=reply.reasoning,
+                        reasoning_s=reply.reasoning_s,
+                        is_reasoning=reply.is_reasoning,
+                    )
                     yield [_shown([*messages, answer]), box]
                     box, drawn_at = gr.skip(), time.monotonic()
         finally:
@@ -197,7 +228,7 @@ class ChatTab(Tab):
 
 
 def _shown(messages: list[Message]) -> list[dict[str, object]]:
-    return [message.to_page() for message in messages]
+    return [entry for message in messages for entry in message.to_page()]
 
 
 def _idle(text: str | None = None) -> dict[str, Any]:

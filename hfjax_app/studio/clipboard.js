@@ -1,15 +1,16 @@
-// The conversation shows typed HTML with an invisible character behind each "<" (transcript.py). It is removed from
-// copied text.
+// Some characters of the conversation stand in Gradio's Markdown as numbers, or between invisible characters
+// (markdown.py). Copied text gets neither.
 (() => {
-  const asTyped = (text) => text.replaceAll("<\u2060", "<");
+  const asWritten = (text) =>
+    text.replaceAll("\u2060", "").replace(/&#(00\d\d);/g, (_, code) => String.fromCharCode(Number(code)));
   if (navigator.clipboard) {
     const write = navigator.clipboard.writeText.bind(navigator.clipboard);
-    navigator.clipboard.writeText = (text) => write(asTyped(text));
+    navigator.clipboard.writeText = (text) => write(asWritten(text));
   }
   document.addEventListener("copy", (event) => {
     const selected = getSelection().toString();
-    if (asTyped(selected) === selected) return;
-    event.clipboardData.setData("text/plain", asTyped(selected));
+    if (!selected.includes("\u2060")) return;
+    event.clipboardData.setData("text/plain", selected.replaceAll("\u2060", ""));
     event.preventDefault();
   });
 })();

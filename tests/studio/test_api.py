@@ -100,7 +100,7 @@ def rejected(studio: Studio, name: str, *values: Any) -> str:
         ("seed", -1, "seed = -1"),
         ("seed", 2**64, f"seed = {2**64}"),
         ("min_p", 1.5, "min-p = 1.5"),
-        ("min_p", None, "min-p = None"),
+        ("min_p", "much", "min-p = 'much'"),
         ("repetition_penalty", 0, "repetition penalty = 0"),
         ("repetition_penalty", math.inf, "repetition penalty = inf"),
     ],

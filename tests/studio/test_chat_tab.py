@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from hfjax_app.studio.transcript import Message
+
 from .conftest import Studio, running
 
 Visit = Callable[..., Page]  # what `visit` and `revisit` are
@@ -203,6 +205,37 @@ def test_a_message_is_copied_as_typed(page: Page) -> None:
     questions(page).click(click_count=3)
     page.keyboard.press("Control+C")
     page.wait_for_function(f"navigator.clipboard.readText().then(text => text.trim() == '{typed}')")
+
+
+def test_an_answer_is_drawn_whole(page: Page) -> None:
+    """HTML, formulas in all four delimiters, code, and paragraphs from right to left; the reasoning is folded."""
+    answer = "\n\n".join(
+        [
+            r"A <div> where i<b, List<String> and \(a<b\), $x^2$, costs $5 or $10.",
+            "$$\\sum_i i$$ \\[ \\frac{1}{2} \\]",
+            "\u05e9\u05dc\u05d5\u05dd",
+            "```python\nreturn x < 3  # <div> $x$\n```",
+        ]
+    )
+    shown = Message(role="assistant", text=answer, reasoning="A <b>sum</b>.", reasoning_s=2.5, note="<small>n</small>")
+    entries = [*Message(role="user", text="Hi").to_page(), *shown.to_page()]
+    page.evaluate("value => sessionStorage.setItem('conversation', JSON.stringify(value))", entries)
+    page.reload()
+    text = page.locator("#conversation .bot").last
+    expect(text).to_contain_text("A <div> where i<b, List<String> and")
+    expect(text).to_contain_text("costs $5 or $10.")
+    expect(page.locator("#conversation .katex")).to_have_count(4)
+    expect(page.locator("#conversation pre")).to_contain_text("return x < 3  # <div> $x$")
+    expect(page.locator("#conversation pre .token").first).to_be_visible()
+    hebrew = page.get_by_text("\u05e9\u05dc\u05d5\u05dd")
+    assert hebrew.evaluate("p => [getComputedStyle(p).unicodeBidi, getComputedStyle(p).textAlign]") == [
+        "plaintext",
+        "start",
+    ]
+    expect(page.locator("#conversation")).to_contain_text("Reasoning (2.5s)")
+    expect(page.get_by_text("A <b>sum</b>.")).to_be_hidden()
+    page.get_by_text("Reasoning").click()
+    expect(page.get_by_text("A <b>sum</b>.")).to_be_visible()
 
 
 def test_a_message_loads_nothing_from_other_hosts(studio: Studio, browser: Browser) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio.transcript import Message, as_typed, note, read, stopped
+from hfjax_app.studio.markdown import as_typed
+from hfjax_app.studio.transcript import Message, note, position, read, stopped
 
 
 def test_notes_stay_on_the_page() -> None:
@@ -16,17 +17,18 @@ def test_notes_stay_on_the_page() -> None:
         Message(role="user", text="Hi!"),
         Message(role="assistant", text="Hello.", note="<small>9 tokens</small>"),
     ]
-    assert read([message.to_page() for message in messages]) == messages
+    assert read([entry for message in messages for entry in message.to_page()]) == messages
     assert messages[1].to_assistant() == {"role": "assistant", "content": "Hello."}
 
 
 def test_typed_html_is_shown_as_text_and_comes_back() -> None:
     """Gradio's Markdown takes <div> for HTML and shows nothing; an invisible character prevents that."""
     typed = Message(role="user", text="Is <div> bigger than </p>, or 1 < 2, in `<b>`?")
-    [shown] = typed.to_page()["content"]
+    [entry] = typed.to_page()
+    [shown] = entry["content"]
     assert not re.search(r"<[a-z/]", shown["text"].replace("`<b>`", ""))
     assert "1 < 2, in `<b>`?" in shown["text"]
-    assert read([typed.to_page()]) == [typed]
+    assert read(typed.to_page()) == [typed]
     assert as_typed(shown["text"]) == typed.text
 
 
@@ -73,6 +75,26 @@ def test_a_growing_answer_differs_from_a_complete_one() -> None:
         Message(role="assistant", text="Hi", note=note(Reply(**moment, finish_reason=reason)))
         for reason in (None, "stop")
     )
-    assert [message.is_growing for message in read([growing.to_page(), ended.to_page()])] == [True, False]
+    assert [message.is_growing for message in read([*growing.to_page(), *ended.to_page()])] == [True, False]
     assert stopped(growing).note == ended.note.replace("</small>", " · stopped</small>")
     assert not stopped(growing).is_growing
+
+
+def test_reasoning_is_an_entry_of_its_own() -> None:
+    """Gradio folds it; it comes back with its answer, and events name entries, not messages."""
+    thoughtful = Message(role="assistant", text="4.", note="<small>n</small>", reasoning="A <b>.", reasoning_s=2.5)
+    messages = [Message(role="user", text="Hi"), thoughtful, Message(role="user", text="Why?")]
+    page = [entry for message in messages for entry in message.to_page()]
+    assert [entry.get("metadata") for entry in page] == [
+        None,
+        {"title": "Reasoning", "status": "done", "duration": 2.5},
+        None,
+        None,
+    ]
+    assert read(page) == messages
+    assert thoughtful.to_assistant() == {"role": "assistant", "content": "4.", "reasoning": "A <b>."}
+    assert [position(index, page) for index in (0, 1, [2, 0], 3)] == [0, 1, 1, 2]
+    assert Message(role="assistant", text="", reasoning="A", is_reasoning=True).to_page()[0]["metadata"] == {
+        "title": "Reasoning",
+        "status": "pending",
+    }
