@@ -69,7 +69,12 @@ def drawable(text: str, *, editable: bool = False) -> str:
         if kind == "prose":
             prose.append(line)
             continue
-        pieces += [_PART.sub(part, "".join(prose)), _in_code(line) if kind == "code" else escaped(line, "[")]
+        pieces.append(_PART.sub(part, "".join(prose)))
+        if kind == "code":
+            pieces.append(_in_code(line))
+        else:
+            before, bracket, after = line.partition("[")
+            pieces += [before, escaped(bracket, bracket), _PART.sub(part, after)]
         prose.clear()
     return "".join([*pieces, _PART.sub(part, "".join(prose))])
 
