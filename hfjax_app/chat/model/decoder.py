@@ -28,6 +28,7 @@ from hfjax_app.chat.model.kv_cache import (
     slot_leaves,
     slot_view,
 )
+from hfjax_app.chat.model.rotary import choose_frequencies
 from hfjax_app.chat.model.symbolic_length import SymbolicLength
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, dtype_policy, set_order
@@ -74,6 +75,9 @@ class Decoder:
         transforms: changes to the model and its weights, see `runtime/transforms.py`.
         packing: how heads share rows of the cache, see `runtime/head_packing.py`.
 
+    Attributes:
+        frequencies: buffers of rotary embeddings that depend on the context, by name.
+
     Raises:
         ModelUnavailable: in one line, why this architecture can't run; found by tracing, without weights.
     """
@@ -96,6 +100,7 @@ class Decoder:
             if config.model_type in WRONG_ON_STATIC_CACHE:
                 raise NotImplementedError(WRONG_ON_STATIC_CACHE[config.model_type])
             self._model = bare_model(model_class, config, dtype)
+            self.frequencies = choose_frequencies(self._model, context)
             parameters = inspect.signature(self._model.forward).parameters
             self._cache_option = "past_key_values" if "past_key_values" in parameters else "cache_params"
             self._accepts = {name for name in ("position_ids", "logits_to_keep") if name in parameters}

@@ -11,12 +11,14 @@ import jax
 import numpy as np
 import torch
 from jax.sharding import Mesh
+from torchax.ops import mappings
 from transformers import PreTrainedModel
 
 from hfjax_app.chat.model.buckets import length_buckets, prefill_buckets, slot_buckets, smallest_covering
 from hfjax_app.chat.model.decode_state import DecodeOutput, DecodeState
 from hfjax_app.chat.model.decoder import Decoder
 from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_shape, rollback
+from hfjax_app.chat.model.rotary import positions_of
 from hfjax_app.chat.model.slot_functions import SlotFunctions
 from hfjax_app.chat.model.slot_programs import SlotPrograms, SlotProgramSpecs, greedy
 from hfjax_app.errors import RequestRejected
@@ -74,8 +76,8 @@ class ModelRunner:
         lanes: int | None = None,
     ):
         config = model.config.get_text_config(decoder=True)
-        positions = getattr(config, "max_position_embeddings", None)
-        if positions is not None and 0 < positions < context:  # XLNet's config says -1: no limit
+        positions = positions_of(config)
+        if positions is not None and positions < context:
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
         self.chunk_sizes, self.decode_chunk = prefill_buckets(min(prefill_chunk, context), context), decode_chunk
@@ -118,7 +120,11 @@ class ModelRunner:
 
     def load(self, weights: Weights) -> None:
         """Hold these weights from now on; they must be read with this runner's `transforms` and `placement`."""
-        self.weights = weights
+        chosen = {
+            name: jax.device_put(mappings.t2j(tensor), self.placement(name, tuple(tensor.shape)))
+            for name, tensor in self.decoder.frequencies.items()
+        }
+        self.weights = weights | chosen
 
     def specs(self, *others: ProgramSpec) -> list[ProgramSpec]:
         """The programs of every bucket, and others on these weights; see `SlotProgramSpecs.all`."""
