@@ -92,6 +92,8 @@ class ChatAssistant:
         facts = []
         if self._format.template is None:
             facts.append("This is a base model without a chat template: it continues your text.")
+        if self.engine.reads_text_only:
+            facts.append("It reads text only: the part of this model for pictures or sound is not loaded.")
         if self.recommended.temperature == 0:
             facts.append("Its generation_config switches sampling off: answers are greedy at temperature 0.")
         return facts

@@ -65,6 +65,7 @@ class ChatEngine:
 
     Attributes:
         recommended: the sampling parameters of the model's generation_config.
+        reads_text_only: whether the model is the text part of a multimodal one.
 
     Raises:
         RequestRejected: slots, context or speculation out of range, or the context too long for this model.
@@ -99,6 +100,7 @@ class ChatEngine:
         self.context = context
         self.end_tokens = named_end_tokens(model) if end_tokens is None else end_tokens
         self.recommended = recommended(model.generation_config)
+        self.reads_text_only = hasattr(model.config, "text_part_of")
         self.runner = ModelRunner(
             model,
             mesh=mesh,

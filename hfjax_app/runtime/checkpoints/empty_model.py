@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
-from transformers import AutoConfig, GenerationConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import dtype_policy
+from hfjax_app.runtime.checkpoints.config import read_config
 from hfjax_app.runtime.checkpoints.hub import explain, fetch
+from hfjax_app.runtime.checkpoints.text_part import causal_lm_class, text_part
 
 
 def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dtype | None = None) -> PreTrainedModel:
@@ -30,16 +32,20 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
     """
     name = os.fspath(source)
     config, folder = _config(source)
-    if type(config) not in auto_class._model_mapping:
+    whole = config
+    if auto_class is AutoModelForCausalLM:
+        config = text_part(whole) or whole
+    model_class = causal_lm_class(config) if config is not whole else auto_class._model_mapping.get(type(config), None)
+    if model_class is None:
         kind = auto_class.__name__
         raise ModelUnavailable(f"model {name!r} is a {config.model_type}, which transformers has no {kind} for")
-    if quantized := getattr(config, "quantization_config", None):
+    if quantized := getattr(whole, "quantization_config", None):
         method = quantized.get("quant_method") if isinstance(quantized, dict) else type(quantized).__name__
         raise ModelUnavailable(f"model {name!r} is quantised ({method}): take its unquantised original")
     try:
         with init_empty_weights(include_buffers=False):
             dtype = dtype or config.dtype or torch.float32
-            model: PreTrainedModel = auto_class.from_config(config, dtype=dtype, trust_remote_code=False)
+            model: PreTrainedModel = model_class._from_config(config, dtype=dtype)
         for module in model.modules():
             if module._non_persistent_buffers_set:  # recompute them as from_pretrained does, not in this dtype
                 module._is_hf_initialized = False  # type: ignore[assignment]
@@ -60,7 +66,8 @@ def saved_dtype(source: str | os.PathLike[str]) -> torch.dtype | None:
     Raises:
         ModelUnavailable: as `empty_model`.
     """
-    dtype: torch.dtype | None = _config(source)[0].dtype
+    config, _ = _config(source)
+    dtype: torch.dtype | None = config.dtype or config.get_text_config(decoder=True).dtype
     return dtype
 
 
@@ -68,7 +75,6 @@ def _config(source: str | os.PathLike[str]) -> tuple[Any, Path]:
     """A checkpoint's configuration, and the folder of its small files."""
     folder = fetch(source, weights=False)
     try:
-        # without the option transformers asks on stdin
-        return AutoConfig.from_pretrained(folder, trust_remote_code=False), folder
+        return read_config(folder), folder
     except Exception as error:
         raise ModelUnavailable(explain(os.fspath(source), error, weights=False)) from error

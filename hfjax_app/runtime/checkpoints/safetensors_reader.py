@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.hub import Checkpoint, explain, fetch, weight_files
+from hfjax_app.runtime.checkpoints.text_part import own_names
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.model_transform import LazyTensor, Transforms
 from hfjax_app.runtime.module import Weights
@@ -201,18 +202,37 @@ def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
 _Named = Iterator[tuple[str, str, WeightConverter | None, str | None]]
 
 
-def _named_by_transformers(model: PreTrainedModel, keys: Iterable[str]) -> _Named:
+def _named_by_transformers(model: PreTrainedModel, keys: Sequence[str]) -> _Named:
+    """Also the keys of a checkpoint of which the model is the text part."""
+    known, parameters = model.state_dict(), dict(model.named_parameters())
+    named = _renamed(model, ((key, key) for key in keys), known)
+    if parameters.keys() <= {name for _, name, converter, _ in named if converter is None}:
+        return iter(named)
+    part = _renamed(model, own_names(keys, parameters, model.base_model_prefix), known)
+    return iter(part if len(part) > len(named) else named)
+
+
+def _renamed(
+    model: PreTrainedModel, keys: Iterable[tuple[str, str]], known: dict[str, torch.Tensor]
+) -> list[tuple[str, str, WeightConverter | None, str | None]]:
+    """As `_Named`, by transformers' rules for a model.
+
+    Args:
+        keys: pairs of a checkpoint's key and the name that the rules are for.
+        known: the model's tensors.
+    """
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
-    known = model.state_dict()
-    for key in keys:
-        renamed, pattern = rename_source_key(key, renamings, converters, model.base_model_prefix, known)
+    found: list[tuple[str, str, WeightConverter | None, str | None]] = []
+    for key, own in keys:
+        renamed, pattern = rename_source_key(own, renamings, converters, model.base_model_prefix, known)
         if renamed in known:
-            yield key, renamed, None if pattern is None else by_pattern[pattern], pattern
-        elif key in known:
-            yield key, key, None, None
+            found.append((key, renamed, None if pattern is None else by_pattern[pattern], pattern))
+        elif own in known:
+            found.append((key, own, None, None))
+    return found
 
 
 class _DiffusersModel(Protocol):
