@@ -126,6 +126,7 @@ class ChatPlanner:
         """The programs that the app would have on the devices of `programs`."""
         runner = self._runner(programs.mesh)
         scores = self._label_scores(runner)
+        runner.decoder.traced.keep(programs.bundle)
         return runner.specs(*([scores.spec()] if scores else []))
 
     def compile(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.utils import _pytree as torch_pytree
+from torch.utils._pytree import TreeSpec
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
@@ -218,7 +219,7 @@ class CompiledForward:
         return torch_pytree.tree_unflatten(results, result_spec)
 
     def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Program, Any, list[Any]]:
-        specs: list[Any] = []  # of the results; a trace fills it
+        specs: list[TreeSpec] = []  # of the results; a trace fills it
 
         def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
             leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
@@ -231,9 +232,14 @@ class CompiledForward:
         function = pure_function(self._module, forward)
         program = self._programs.compile(name, function, self._weights, arrays, static=str((structure, rest)))
         made: list[Any] = []
-        if not specs or self._programs.planned:  # the program was loaded and nothing was traced, or it won't run
+        bundle = self._programs.bundle
+        known = None if bundle is None else bundle.facts.get(name)  # by an earlier process
+        if self._programs.planned or (not specs and known is None):  # it won't run, or was loaded without being traced
             made = jax.eval_shape(function, self._weights, arrays)
-        return program, specs[0], made
+        spec = specs[0] if specs else torch_pytree.treespec_loads(known)
+        if bundle is not None and known is None:
+            bundle.keep_facts(bundle.facts | {name: torch_pytree.treespec_dumps(spec)})
+        return program, spec, made
 
 
 def shapes_of(arrays: Any) -> Any:

@@ -35,12 +35,19 @@ SENTENCES = [
 
 
 START = """
+import json
+import jax
 from hfjax_app.backends import Backends
 from hfjax_app.chat import SamplingParams
 from hfjax_app.settings import load_settings
 
+traced = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, *_, **about: traced.append(about.get("fun_name")) if "jaxpr_trace" in event else None
+)
 backends = Backends(load_settings()).start()
 assert backends.wait(timeout=300)
+print(json.dumps(traced))
 print(all(report.cached for backend in backends.all for report in backend.reports))
 print(backends.chat.get().engine.generate([[5, 6, 7]], SamplingParams(max_tokens=12, temperature=0.0)))
 print(backends.compiler.compilations, backends.compiler.from_cache)
@@ -77,9 +84,11 @@ def test_a_second_start_compiles_nothing(backends: Backends) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     again = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr
-    *_, all_loaded, tokens, counts = again.stdout.splitlines()
+    *_, traced, all_loaded, tokens, counts = again.stdout.splitlines()
     compilations, from_cache = map(int, counts.split())
     assert all_loaded == "True"
+    models = ("chat_", "classify", "explain", "denoise", "decode_", "encode_", "_write")
+    assert [name for name in json.loads(traced) if name.startswith(models)] == [], "nothing of a model is traced"
     assert from_cache == compilations < 20
     greedy = SamplingParams(max_tokens=12, temperature=0.0)
     assert tokens == str(backends.chat.get().engine.generate([[5, 6, 7]], greedy))

@@ -21,6 +21,7 @@ from hfjax_app.chat.engine.stats import EngineStats
 from hfjax_app.chat.engine.token_stream import Progress, Ticket, TokenStream
 from hfjax_app.chat.memory import check_memory, estimate_memory
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.recommended import recommended
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
@@ -59,6 +60,7 @@ class ChatEngine:
         end_tokens: ids that end an answer; None: those that the model's configs name.
         speculation: whether tokens are drafted from the conversation and verified together, for a request that is
             alone; no token changes. "auto": where it was measured to be faster; "always"; "never".
+        bundle: from which programs are taken and in which they are kept; None: none are kept.
         lanes: row width of the cache that narrow heads share; None: 128 on TPU, where that saves copies of the cache,
             else 1.
         tiers: what `buckets` was called in version 0.1.
@@ -89,6 +91,7 @@ class ChatEngine:
         end_tokens: tuple[int, ...] | None = None,
         speculation: str = "auto",
         lanes: int | None = None,
+        bundle: Bundle | None = None,
         tiers: Sequence[int] | None = None,
     ):
         if slots < 1 or context < 2:
@@ -115,8 +118,9 @@ class ChatEngine:
             buckets=tiers if buckets is None else buckets,
             speculation=speculation != "never",
             lanes=lanes,
+            traced=TracedFacts.of(bundle),
         )
-        self.bundle: Bundle | None = None  # of `from_pretrained`
+        self._bundle = bundle
         self._loop = EngineLoop(self.runner, self.end_tokens, always_drafts=speculation == "always")
 
     @classmethod
@@ -139,7 +143,7 @@ class ChatEngine:
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
                 CPU device keeps weights in bfloat16 that are bfloat16 in the files.
             quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
-            bundle: from which programs are taken and in which they are kept; None: none are kept.
+            bundle: as for the constructor.
 
         Raises:
             ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory is
@@ -158,6 +162,7 @@ class ChatEngine:
             saved_dtype=saved_dtype(source),
             slots=slots,
             context=context,
+            bundle=bundle,
             **({"end_tokens": named_end_tokens(model, tokenizer)} | options),
         )
         runner = engine.runner
@@ -165,7 +170,6 @@ class ChatEngine:
             os.fspath(source), estimate_memory(runner, model), memory=device_memory(), slots=slots, context=context
         )
         runner.load(read(model, source, transforms=runner.transforms, placement=runner.placement))
-        engine.bundle = bundle
         return engine
 
     def start(
@@ -190,10 +194,11 @@ class ChatEngine:
         """
         if self._loop.started:
             raise EngineStopped("this engine was started before; make a new one")
-        programs = Programs(on_report, self.runner.mesh, bundle=self.bundle)
+        programs = Programs(on_report, self.runner.mesh, bundle=self._bundle)
         self.warm_up = WarmUp(programs, self.runner.specs(*others), staged=staged, on_expected=on_expected)
         self.runner.reset()
         self.warm_up.start()
+        self.runner.decoder.traced.keep(self._bundle)
         self._loop.start()
         return self
 

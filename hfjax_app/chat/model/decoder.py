@@ -30,6 +30,7 @@ from hfjax_app.chat.model.kv_cache import (
 )
 from hfjax_app.chat.model.rotary import choose_frequencies
 from hfjax_app.chat.model.symbolic_length import SymbolicLength
+from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, dtype_policy, set_order
 from hfjax_app.runtime.head_packing import UNPACKED, HeadPacking
@@ -74,8 +75,10 @@ class Decoder:
         chunk: the largest number of tokens written at once.
         transforms: changes to the model and its weights, see `runtime/transforms.py`.
         packing: how heads share rows of the cache, see `runtime/head_packing.py`.
+        traced: of an earlier trace of this architecture, which is not repeated; None: there was none.
 
     Attributes:
+        traced: the facts, for the next time.
         frequencies: buffers of rotary embeddings that depend on the context, by name.
 
     Raises:
@@ -92,6 +95,7 @@ class Decoder:
         chunk: int,
         transforms: Transforms = NONE,
         packing: HeadPacking = UNPACKED,
+        traced: TracedFacts | None = None,
     ):
         self.context = context
         self._architecture = (model_class, config, dtype)
@@ -107,7 +111,11 @@ class Decoder:
             # Programs for other numbers of slots reuse jax's trace of this forward, which is most of the Python time.
             forward = pure_function(self._model, self._call)
             self._forward_torch = jax.jit(forward, static_argnums=7, inline=True)  # 7: `length`, an int
-            groups = self._trace(chunk, packing)
+            if traced is None:
+                groups = self._trace(chunk, packing)
+            else:
+                self.traced = traced
+                groups = self._lay_out(chunk, packing)
         except Exception as error:
             why = why_untraceable(error)
             raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {why}") from error
@@ -122,20 +130,25 @@ class Decoder:
             The linear layers that read the same input.
         """
         failures: list[Exception] = []
-        for self._needs_mask in (False, True):
+        for needs_mask in (False, True):
             try:
-                with self._experts_on_meta(), observed(self._model) as groups:
-                    layout = (self.context, chunk, packing)
-                    self.specs = layer_specs(self._model, *layout, self._cache_option, self._inputs())
+                self.traced = TracedFacts(needs_mask=needs_mask, continues=True)
+                groups = self._lay_out(chunk, packing)
                 scalar = jax.ShapeDtypeStruct((), jnp.int32)
                 one = jax.ShapeDtypeStruct((1,), jnp.int32)
-                arguments = (one, self.slot_shape, scalar, scalar, one)
-                self._logits, _ = jax.eval_shape(self._write, self.weights_shape, *arguments)
-                self.continues = self._continues_from_a_state()
+                jax.eval_shape(self._write, self.weights_shape, one, self.slot_shape, scalar, scalar, one)
+                self.traced = TracedFacts(needs_mask=needs_mask, continues=self._continues_from_a_state())
                 return groups
             except Exception as error:
                 failures.append(error)
         raise failures[0]
+
+    def _lay_out(self, chunk: int, packing: HeadPacking) -> list[Group]:
+        """Find the cache layout, by a run on the meta device; the result is as `_trace`'s."""
+        with self._experts_on_meta(), observed(self._model) as groups:
+            layout = (self.context, chunk, packing)
+            self.specs = layer_specs(self._model, *layout, self._cache_option, self._inputs())
+        return groups
 
     def _continues_from_a_state(self) -> bool:
         """Whether the model uses its previous states when it gets several tokens.
@@ -185,7 +198,12 @@ class Decoder:
     def resized(self, *, context: int, chunk: int) -> "Decoder":
         """The same architecture with a cache of another size."""
         return Decoder(
-            *self._architecture, context=context, chunk=chunk, transforms=self._transforms, packing=self._packing
+            *self._architecture,
+            context=context,
+            chunk=chunk,
+            transforms=self._transforms,
+            packing=self._packing,
+            traced=self.traced,
         )
 
     @property
@@ -266,8 +284,10 @@ class Decoder:
             fitting: jax.Array = valid - carry[0] >= size
             return fitting
 
-        carry = (jnp.int32(0), jnp.zeros((after.shape[0], *self._logits.shape[1:]), self._logits.dtype), cache)
-        for size in piece_sizes(tokens.shape[0]) if self.continues else (1,):
+        first = (weights, tokens[:1], cache, position, valid, after, place)
+        logits, _ = jax.eval_shape(self._write, *first)
+        carry = (jnp.int32(0), jnp.zeros(logits.shape, logits.dtype), cache)
+        for size in piece_sizes(tokens.shape[0]) if self.traced.continues else (1,):
             carry = jax.lax.while_loop(partial(fits, size), partial(write_piece, size), carry)
         return carry[1:]
 
@@ -296,7 +316,7 @@ class Decoder:
 
     def _inputs(self, device: Any = "meta") -> dict[str, Any]:
         """The model's other arguments, the same in every call."""
-        mask = torch.ones((1, self.context), dtype=torch.int32, device=device) if self._needs_mask else None
+        mask = torch.ones((1, self.context), dtype=torch.int32, device=device) if self.traced.needs_mask else None
         return {"use_cache": True} | ({} if mask is None else {"attention_mask": mask})
 
 

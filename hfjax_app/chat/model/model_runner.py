@@ -21,6 +21,7 @@ from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_s
 from hfjax_app.chat.model.rotary import positions_of
 from hfjax_app.chat.model.slot_functions import SlotFunctions
 from hfjax_app.chat.model.slot_programs import SlotPrograms, SlotProgramSpecs, greedy
+from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
@@ -52,6 +53,7 @@ class ModelRunner:
         buckets: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ...
         speculation: whether programs that draft may decode a request that is alone.
         lanes: row width that narrow heads share, see `runtime/head_packing.py`; None: chosen by the devices.
+        traced: as for Decoder.
 
     Raises:
         RequestRejected: the context is longer than the model's positions.
@@ -74,6 +76,7 @@ class ModelRunner:
         buckets: Sequence[int] | None = None,
         speculation: bool = True,
         lanes: int | None = None,
+        traced: TracedFacts | None = None,
     ):
         config = model.config.get_text_config(decoder=True)
         positions = positions_of(config)
@@ -94,6 +97,7 @@ class ModelRunner:
             chunk=self.chunk_sizes[-1],
             transforms=self.transforms,
             packing=head_packing(mesh, lanes),
+            traced=traced,
         )
         self.weights: Weights | Shapes
         if next(model.parameters()).is_meta:

@@ -103,5 +103,5 @@ def test_code_that_ignores_its_state_for_several_tokens_is_detected() -> None:
     continues = []
     for config in (AutoConfig.for_model("mamba", **sizes), AutoConfig.for_model("mamba2", **sizes, **two)):
         model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        continues.append(Decoder(model_class, config, torch.float32, context=128, chunk=16).continues)
+        continues.append(Decoder(model_class, config, torch.float32, context=128, chunk=16).traced.continues)
     assert continues == [False, True]
