@@ -77,3 +77,22 @@ def pure_function(
             return interop.jax_view(torch.func.functional_call(call, named, args))
 
     return jax_function
+
+
+def run_in_torch(
+    module: torch.nn.Module, weights: Weights, function: Callable[..., torch.Tensor], *args: torch.Tensor
+) -> torch.Tensor:
+    """`function(module, *args)` in torch on the CPU with these weights, which share the arrays' memory there.
+
+    Args:
+        module: set to evaluation mode, otherwise unchanged; its own weights are not used.
+        weights: of `weights_of`; elsewhere than on a CPU each is copied to the host.
+        function: torch code over the module.
+    """
+    dtypes = {name: tensor.dtype for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    tensors = {name: mappings.j2t(jax.device_put(array, jax.devices("cpu")[0])) for name, array in weights.items()}
+    # jax has no int64: torch's indices do
+    named = {f"module.{name}": t if t.is_floating_point() else t.to(dtypes[name]) for name, t in tensors.items()}
+    with torch.no_grad():
+        result: torch.Tensor = torch.func.functional_call(_Call(module.eval(), function), named, args)
+    return result

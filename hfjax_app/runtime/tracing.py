@@ -14,7 +14,7 @@ DATA_DEPENDENT = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
 )
-_ON_META = ("item()", "nonzero", "no data", "meta tensor")
+_OF_VALUES = ("item()", "nonzero", "no data", "meta tensor", "Tracer(")  # in the messages of other errors
 # Prefixes of the files with architecture code in transformers and diffusers.
 _ARCHITECTURES = ("modeling_", "unet_", "transformer_", "autoencoder_", "pipeline_")
 
@@ -25,6 +25,6 @@ def why_untraceable(error: Exception) -> str:
     places = [f"{name}, line {line}" for name, line in frames if name.startswith(_ARCHITECTURES)]
     place = f" ({places[-1]})" if places else ""
     message = first_line(error)
-    if isinstance(error, DATA_DEPENDENT) or any(words in message for words in _ON_META):
+    if isinstance(error, DATA_DEPENDENT) or any(words in message for words in _OF_VALUES):
         return f"its code depends on the values of tensors{place}"
     return f"{message}{place}"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
@@ -25,11 +25,13 @@ from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, WarmUp, ignore
 from hfjax_app.sentiment.encoding import Encoded, Encoder
 from hfjax_app.sentiment.explanation import Explanation
 from hfjax_app.sentiment.micro_batch import MicroBatcher
+from hfjax_app.sentiment.padding_side import choose_padding
 from hfjax_app.sentiment.prediction import Prediction
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
@@ -46,7 +48,7 @@ class SentimentClassifier:
 
     Args:
         model: a torch sequence classifier in evaluation mode, on the CPU; it is not changed.
-        tokenizer: its tokenizer, with a padding token.
+        tokenizer: its tokenizer.
         weights: the model's weights; None: those in `model`.
         explains: whether to compile the programs of `explain` too.
         on_report: called with each program's report.
@@ -55,7 +57,8 @@ class SentimentClassifier:
         staged: whether only the program that serves every text is compiled now, if there is a bundle.
 
     Raises:
-        ModelUnavailable: the tokenizer can't pad or is a slow one, or the model is a regression model.
+        ModelUnavailable: the tokenizer is a slow one, or the model is a regression model, can't be traced, or judges
+            padding; says why.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class SentimentClassifier:
         self._semaphore = PrioritySemaphore(self._calls.at_once)
         mesh = serving_mesh(jax.local_devices()[:1])
         self._weights = weights_of(model) if weights is None else weights
+        choose_padding(model, self._weights, self._encoder)
         if mesh is not None:
             self._weights = jax.device_put(self._weights, replicated(mesh))
         compiled = ClassifierPrograms(
@@ -91,7 +95,15 @@ class SentimentClassifier:
         self._explainer = compiled.explainer
         programs = Programs(on_report, mesh, bundle=bundle)
         self.warm_up = WarmUp(programs, compiled.specs(), staged=staged, on_expected=on_expected)
-        self.warm_up.start()
+        try:
+            self.warm_up.start()
+        except HfjaxError:
+            raise
+        except Exception as error:
+            raise ModelUnavailable(
+                f"{type(model).__name__} can't be compiled: {why_untraceable(error)}; take a classifier of another "
+                "architecture"
+            ) from error
         self._batcher = MicroBatcher(self._predict_urgently)
         self.classify(["warm-up"])
 
@@ -170,7 +182,9 @@ class SentimentClassifier:
         if label is not None and label not in self.labels:
             raise RequestRejected(f"label {label!r}: must be one of {', '.join(self.labels)}")
         if self._explainer is None:
-            raise ModelUnavailable("this classifier was loaded without explanations")
+            raise ModelUnavailable(
+                "this classifier has no explanations: it is an encoder-decoder, or was loaded without"
+            )
         if label is None:
             scores = self.classify([text])[0]
             label = max(scores, key=scores.__getitem__)

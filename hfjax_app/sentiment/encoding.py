@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from hfjax_app.errors import ModelUnavailable
 
 LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+_NO_TOKEN = -1  # where no token stands for padding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,21 +59,26 @@ class Encoder(Lengths):
     sets truncation each time, which two threads must not do at once, and takes several times as long.
 
     Args:
-        tokenizer: with a padding token. Its padding side is ignored: texts are padded on the right.
+        tokenizer: its padding token and side are ignored; see `padding_id`.
         model: reads the tokens; its positions limit their number.
 
     Raises:
-        ModelUnavailable: the tokenizer can't pad, or is not a fast one.
+        ModelUnavailable: the tokenizer is not a fast one.
+
+    Attributes:
+        blank: a token of the vocabulary that says nothing, for the baseline of explanations.
+        pads_left: whether padding stands before a text; for models that read the last position.
     """
 
     def __init__(self, tokenizer: Any, model: PreTrainedModel):
-        if tokenizer.pad_token_id is None:
-            raise ModelUnavailable(f"{type(tokenizer).__name__} has no padding token, and texts are padded here")
         if not tokenizer.is_fast:
             raise ModelUnavailable(
                 f"{type(tokenizer).__name__} is a slow tokenizer; one with a tokenizer.json is needed"
             )
-        self.pad = tokenizer.pad_token_id
+        says_nothing = (tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.eos_token_id, 0)
+        self.pads_left = False
+        self._padding = padding_id(model)
+        self.blank: int = next(token for token in says_nothing if token is not None)
         super().__init__(model, tokenizer.model_max_length)
         self._whole = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._whole.no_padding()
@@ -98,15 +104,19 @@ class Encoder(Lengths):
         return Traced(ids=found.ids, spans=spans)
 
     def padded(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and mask, int32 [batch, length]. In a row that is only padding the first token is unmasked, so that its
-        softmax is finite."""
-        ids = np.full((batch, length), self.pad, np.int32)
+        """Ids and mask, int32 [batch, length]. A row that is only padding has an unmasked token, so that its softmax is
+        finite."""
+        ids = np.full((batch, length), self._padding, np.int32)
         mask = np.zeros((batch, length), np.int32)
-        mask[:, 0] = 1
-        for number, row in enumerate(rows):
-            ids[number, : len(row)] = row
-            mask[number, : len(row)] = 1
+        for number in range(batch):
+            row = rows[number] if number < len(rows) else [self.blank]
+            place = self.place(len(row), length)
+            ids[number, place], mask[number, place] = row, 1
         return ids, mask
+
+    def place(self, tokens: int, length: int) -> slice:
+        """Where the tokens of a text stand in a row."""
+        return slice(length - tokens, length) if self.pads_left else slice(0, tokens)
 
 
 def _positions(model: PreTrainedModel) -> int:
@@ -117,9 +127,30 @@ def _positions(model: PreTrainedModel) -> int:
     positions: int = getattr(model.config, "max_position_embeddings", None) or 0
     if positions <= 0:
         return LENGTHS[-1]
+    words = input_embeddings(model)
     for module in model.modules():
-        if not isinstance(module, torch.nn.Embedding) or module is model.get_input_embeddings():
+        if not isinstance(module, torch.nn.Embedding) or module is words:
             continue
         if module.num_embeddings == positions and module.padding_idx is not None:
             return positions - module.padding_idx - 1
     return positions
+
+
+def padding_id(model: PreTrainedModel) -> int:
+    """The id at padding, by which a classifier is to tell it from a text.
+
+    The padding token of the model's config, since torch passes over it also where a text ends with it, such as an end
+    token. Where the config names none, torch passes over no token, and padding is no token: the tokenizer's padding
+    token may be one that texts have.
+    """
+    config = model.config.get_text_config()
+    named = config.pad_token_id
+    return named if isinstance(named, int) and 0 <= named < config.vocab_size else _NO_TOKEN
+
+
+def input_embeddings(model: PreTrainedModel) -> torch.nn.Module | None:
+    """The module that embeds a model's tokens; None where it has none, such as one that hashes characters."""
+    try:
+        return model.get_input_embeddings()
+    except NotImplementedError:
+        return None

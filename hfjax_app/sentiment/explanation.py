@@ -22,6 +22,7 @@ from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import Encoder, Lengths
+from hfjax_app.sentiment.padded_forward import logits_of
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
 TOLERANCE = 0.018  # share of the logit's change; stretches of the path are divided until it is met. 2 % is promised
@@ -128,8 +129,9 @@ class Explainer:
         if length is None:
             raise ModelUnavailable("the program that explains texts is still being compiled; try again in a moment")
         [ids], [mask] = self._encoder.padded([traced.ids], 1, length)
+        place = self._encoder.place(len(traced.ids), length)
         baseline = ids.copy()
-        baseline[[at for at, span in enumerate(traced.spans) if span is not None]] = self._encoder.pad
+        baseline[place][[at for at, span in enumerate(traced.spans) if span is not None]] = self._encoder.blank
         wanted = np.zeros(self._labels, np.float32)
         wanted[target] = 1
 
@@ -144,7 +146,7 @@ class Explainer:
         shares = np.sum([part.shares for part in stretches], axis=0)
         return Explanation(
             label=label,
-            pieces=merged(text, traced.spans, shares.tolist()),
+            pieces=merged(text, traced.spans, shares[place].tolist()),
             logit=next(part.logits[-1] for part in stretches if part.stop == 1),
             baseline=next(part.logits[0] for part in stretches if part.start == 0),
         )
@@ -198,14 +200,14 @@ def _path_function(model: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
     def gated(
         model: Any, ids: torch.Tensor, baseline: torch.Tensor, mask: torch.Tensor, gates: torch.Tensor
     ) -> torch.Tensor:
-        def mixed(module: torch.nn.Module, _: Any, embedded: torch.Tensor) -> torch.Tensor:
-            start: torch.Tensor = module.forward(baseline)
-            return start + gates[None, :, None] * (embedded - start)
+        def mixed(module: torch.nn.Module, given: Any, embedded: torch.Tensor) -> torch.Tensor:
+            shape = given[0].shape  # [1, length], or as XLNet has it, [length, 1]
+            start: torch.Tensor = module.forward(baseline.reshape(shape))
+            return start + gates.reshape(*shape, 1) * (embedded - start)
 
         hook = model.get_input_embeddings().register_forward_hook(mixed)
         try:
-            logits: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits
-            return logits[0].float()
+            return logits_of(model, ids, mask)[0]
         finally:
             hook.remove()
 
@@ -268,7 +270,7 @@ def merged(text: str, spans: list[tuple[int, int] | None], shares: list[float]) 
     words = [match.span() for match in _WORD.finditer(text)] or [(0, len(text))]
     sums = [0.0] * len(words)
     read = 0
-    for span, share in zip(spans, shares, strict=False):  # the shares go on with the padding's
+    for span, share in zip(spans, shares, strict=False):  # the shares may go on with the padding's
         if span is not None:
             sums[_nearest(words, span)] += share
             read = max(read, span[1])

@@ -3,6 +3,7 @@
 Does not tokenize texts.
 """
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
-from hfjax_app.sentiment.encoding import Encoder, Lengths
+from hfjax_app.sentiment.encoding import Encoder, Lengths, input_embeddings
 from hfjax_app.sentiment.explanation import Explainer
+from hfjax_app.sentiment.padded_forward import logits_of
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
 # Tokens of a batch, padding included. More bring nothing on a CPU; fewer leave an accelerator idle.
@@ -28,19 +30,17 @@ def checked_labels(model: Any) -> tuple[list[str], bool]:
     """A classifier's labels, and whether several may apply to a text, by the rule of transformers' own pipeline.
 
     Raises:
-        ModelUnavailable: the model is a regression model, it reads positions that are padding here, or two labels have
-            the same name.
+        ModelUnavailable: the model is a regression model, it takes no attention mask, or two labels have the same name.
     """
     config = model.config
     if config.problem_type == "regression":
         raise ModelUnavailable(
             f"{type(model).__name__} is a regression model: its output is not the probability of a label"
         )
-    summaries = {module.summary_type for module in model.modules() if hasattr(module, "summary_type")} - {"first"}
-    if summaries:  # transformers' SequenceSummary doesn't look at the mask
+    if "attention_mask" not in inspect.signature(model.forward).parameters:
         raise ModelUnavailable(
-            f"{type(model).__name__} classifies a text by a summary of kind {summaries.pop()!r}, which includes the "
-            "padding on the text's right"
+            f"{type(model).__name__} takes no attention mask, so it would judge the padding of a text too: take a "
+            "classifier of another architecture"
         )
     labels = [str(config.id2label[index]) for index in range(config.num_labels)]
     if len(set(labels)) < len(labels):
@@ -64,7 +64,7 @@ class ClassifierPrograms:
         of_shape: those in use: (rows, length) -> the program from weights, ids and mask (int32 of that shape) to
             probabilities (float32 [rows, labels]).
         call: the fixed cost of a call, in tokens.
-        explainer: None without `explains`.
+        explainer: None without `explains`, for an encoder-decoder, and for a model without embeddings of tokens.
     """
 
     def __init__(
@@ -81,15 +81,17 @@ class ClassifierPrograms:
         _, multi_label = checked_labels(model)
 
         def probabilities(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits
-            return logits.float().sigmoid() if multi_label else logits.float().softmax(-1)
+            logits = logits_of(model, ids, mask)
+            return logits.sigmoid() if multi_label else logits.softmax(-1)
 
         self._function = pure_function(model, probabilities)
         self._weights, self._semaphore = weights, semaphore
         self._lengths, self._tokens = encoder.lengths, CPU_TOKENS if on_cpu else DEVICE_TOKENS
         self.call = CPU_CALL if on_cpu else DEVICE_CALL
         self.of_shape: dict[tuple[int, int], Program] = {}
-        self.explainer = Explainer(model, encoder, weights, semaphore, calls) if explains else None
+        # the decoder of an encoder-decoder embeds the text again, moved by one token
+        explained = explains and not model.config.is_encoder_decoder and input_embeddings(model) is not None
+        self.explainer = Explainer(model, encoder, weights, semaphore, calls) if explained else None
 
     def specs(self) -> list[ProgramSpec]:
         """The programs, those that are needed most first. One row of the greatest length serves every text."""

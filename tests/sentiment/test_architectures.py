@@ -6,18 +6,26 @@ import pytest
 import torch
 from transformers import (
     AutoModelForSequenceClassification,
+    BartConfig,
     BertConfig,
+    ConvBertConfig,
     DebertaV2Config,
     DistilBertConfig,
+    FNetConfig,
+    LlamaConfig,
+    LongformerConfig,
+    MBartConfig,
     ModernBertConfig,
     PretrainedConfig,
     RobertaConfig,
+    T5Config,
+    XLMConfig,
     XLNetConfig,
 )
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.sentiment import SentimentClassifier
-from tests.sentiment.conftest import CLS, PAD, SEP, WORDS, word_tokenizer
+from tests.sentiment.conftest import CLS, PAD, SEP, UNK, WORDS, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 
@@ -135,8 +143,108 @@ def test_a_config_that_names_no_number_of_positions() -> None:
     assert list(scores.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-4)
 
 
-def test_a_model_that_reads_the_last_position_is_refused() -> None:
-    """The last position is padding, which XLNet expects on the left of a text."""
-    model = AutoModelForSequenceClassification.from_config(XLNetConfig(**XLNET, num_labels=3)).eval()
-    with pytest.raises(ModelUnavailable, match=r"XLNetForSequenceClassification .* kind 'last'"):
+SMALL = {
+    "vocab_size": 64,
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "max_position_embeddings": LIMIT,
+    "init_std": 0.3,
+    "pad_token_id": UNK,  # not the tokenizer's
+    "eos_token_id": SEP,
+    "num_labels": 3,
+}
+T5 = {
+    "vocab_size": 64,
+    "d_model": 32,
+    "d_kv": 16,
+    "d_ff": 64,
+    "num_layers": 1,
+    "num_heads": 2,
+    "initializer_factor": 3.0,
+}
+POOLED_IN_OTHER_PLACES = [
+    BartConfig(**SMALL),
+    MBartConfig(**SMALL),
+    T5Config(**T5, eos_token_id=SEP, pad_token_id=PAD, decoder_start_token_id=PAD, num_labels=3),
+    XLNetConfig(**XLNET, num_labels=3),
+]
+
+
+@pytest.mark.parametrize("config", POOLED_IN_OTHER_PLACES, ids=lambda config: config.model_type)
+def test_the_last_end_token_or_position_is_pooled(config: PretrainedConfig) -> None:
+    """BART's and T5's states of end tokens had a shape that depends on values; jax's message about it was shown. XLNet
+    reads the last position, which was padding."""
+    torch.manual_seed(1)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    tokenizer = word_tokenizer(LIMIT)
+    classifier = SentimentClassifier(model, tokenizer)
+    try:
+        results = classifier.classify(TEXTS)
+        if config.is_encoder_decoder:
+            with pytest.raises(ModelUnavailable, match="no explanations"):
+                classifier.explain(TEXTS[0])
+        else:
+            assert classifier.explain(TEXTS[1]).error < 0.02
+    finally:
+        classifier.stop()
+    for text, scores in zip(TEXTS, results, strict=True):
+        with torch.no_grad():
+            logits = model(**tokenizer(text, truncation=True, return_tensors="pt")).logits[0]
+        assert list(scores.values()) == pytest.approx(logits.softmax(-1).tolist(), abs=1e-4)
+
+
+def test_a_tokenizer_without_the_end_token_that_is_pooled() -> None:
+    """torch raises an error; here the probabilities are no numbers, which is refused."""
+    torch.manual_seed(1)
+    model = AutoModelForSequenceClassification.from_config(BartConfig(**SMALL | {"eos_token_id": 60})).eval()
+    with pytest.raises(ModelUnavailable, match="no numbers"):
+        SentimentClassifier(model, word_tokenizer(LIMIT))
+
+
+@pytest.mark.parametrize("where", ["tokenizer", "neither", "another"])
+def test_the_padding_token_of_a_decoder(where: str) -> None:
+    """Decoders pool the last token that is not padding. Where only the tokenizer had a padding token, or the config had
+    another one, they pooled the padding: wrong probabilities, without a word."""
+    torch.manual_seed(1)
+    config = LlamaConfig(**BASE | {"pad_token_id": SEP if where == "another" else None}, bos_token_id=2, eos_token_id=3)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    tokenizer = word_tokenizer(LIMIT)
+    expected = []
+    for text in TEXTS:
+        with torch.no_grad():
+            logits = model(**tokenizer(text, truncation=True, return_tensors="pt")).logits[0]
+        expected.append(logits.softmax(-1).tolist())
+    if where == "neither":
+        tokenizer.pad_token = None
+    classifier = SentimentClassifier(model, tokenizer)
+    try:
+        results = [list(scores.values()) for scores in classifier.classify(TEXTS)]
+        assert classifier.explain(TEXTS[2]).error < 0.02
+    finally:
+        classifier.stop()
+    assert model.config.pad_token_id == (SEP if where == "another" else None)
+    for scores, alone in zip(results, expected, strict=True):
+        assert scores == pytest.approx(alone, abs=1e-4)
+
+
+JUDGES_PADDING = "padding of a text too.* take a classifier of another architecture"
+REFUSED = [
+    (ConvBertConfig(**BASE, embedding_size=32), JUDGES_PADDING),
+    (FNetConfig(**BASE, tpu_short_seq_length=LIMIT), JUDGES_PADDING),
+    (LongformerConfig(**BASE, attention_window=8), r"depends on the values of tensors \(modeling_longformer.py"),
+    (XLMConfig(vocab_size=64, emb_dim=32, n_layers=1, n_heads=2, max_position_embeddings=LIMIT), "values of tensors"),
+]
+
+
+@pytest.mark.parametrize(("config", "reason"), REFUSED, ids=lambda part: getattr(part, "model_type", ""))
+def test_what_cannot_be_right_is_refused(config: PretrainedConfig, reason: str) -> None:
+    """In one line: convolutions and Fourier transforms along the text read its padding."""
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    with pytest.raises(ModelUnavailable, match=rf"{type(model).__name__} .*{reason}") as caught:
         SentimentClassifier(model, word_tokenizer())
+    assert len(str(caught.value)) < 250

@@ -133,7 +133,7 @@ def test_reports_each_program(folder: Path) -> None:
         folder, explains=False, on_report=lambda report: names.append(report.name)
     )
     assert names == [*ones, *batches]
-    with pytest.raises(ModelUnavailable, match="without explanations"):
+    with pytest.raises(ModelUnavailable, match="no explanations"):
         plain.explain("w1")
 
 

@@ -1,0 +1,73 @@
+"""A classifier's forward on rows that end with padding: the logits that the text alone would have.
+
+Classifiers that pool at the last token or at an end token look for it in the ids. Which ids are padding is said here,
+and a row's end token is found without results whose shape depends on values. Does not change the attention mask.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from hfjax_app.sentiment.encoding import padding_id
+
+
+def logits_of(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Logits, float32 [rows, labels], of rows of padded ids and their mask. Is traced."""
+    with _padding_known(model), _padding_embedded(model), _LastEndToken():
+        logits: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits
+    return logits.float()
+
+
+@contextmanager
+def _padding_known(model: Any) -> Iterator[None]:
+    """Inside, the configs of the model and its parts name the id at padding as their padding token."""
+    configs = {id(module.config): module.config for module in model.modules() if hasattr(module, "config")}
+    before = {key: getattr(config, "pad_token_id", None) for key, config in configs.items()}
+    padding = padding_id(model)
+    for config in configs.values():
+        config.pad_token_id = padding
+    try:
+        yield
+    finally:
+        for key, config in configs.items():
+            config.pad_token_id = before[key]
+
+
+@contextmanager
+def _padding_embedded(model: Any) -> Iterator[None]:
+    """Inside, padding that is no token has the embedding of the first one, which the attention mask hides."""
+
+    def tokens(_: torch.nn.Module, given: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (given[0].clamp(min=0),)
+
+    parts = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
+    hooks = [module.register_forward_pre_hook(tokens) for module in parts]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _LastEndToken(TorchFunctionMode):
+    """Inside, `states[mask, :]` is the state at each row's last marked position, [rows, size].
+
+    This is what BART, T5 and their relatives pool: they take the states of all end tokens, whose number depends on
+    values, and of these each row's last. A row without one becomes NaN. Their check that all rows of a batch have
+    equally many end tokens is left out.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.unique_consecutive:
+            return args[0][:1]
+        if func is torch.Tensor.__getitem__ and isinstance(args[1], tuple):
+            states, (mask, *rest) = args
+            if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool and rest == [slice(None)]:
+                from_here = mask.int().flip(1).cumsum(1).flip(1)  # marked positions from each one on
+                is_last = (mask & (from_here == 1))[..., None]
+                found = states.masked_fill(~is_last, 0).sum(1)
+                return found.masked_fill(from_here[:, :1] == 0, torch.nan)
+        return func(*args, **(kwargs or {}))
