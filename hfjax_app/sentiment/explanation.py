@@ -130,7 +130,7 @@ class Explainer:
             raise ModelUnavailable("the program that explains texts is still being compiled; try again in a moment")
         [ids], [mask] = self._encoder.padded([traced.ids], 1, length)
         place = self._encoder.place(len(traced.ids), length)
-        baseline = ids.copy()
+        baseline = np.maximum(ids, 0)  # padding may be no token
         baseline[place][[at for at, span in enumerate(traced.spans) if span is not None]] = self._encoder.blank
         wanted = np.zeros(self._labels, np.float32)
         wanted[target] = 1

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hfjax_app.sentiment.encoding import padding_id
+from hfjax_app.sentiment.encoding import input_embeddings, padding_id
 
 
 def logits_of(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Logits, float32 [rows, labels], of rows of padded ids and their mask. Is traced."""
-    with _padding_known(model), _padding_embedded(model), _LastEndToken():
+    with _padding_known(model), _padding_embedded(model, ids, mask), _LastEndToken():
         logits: torch.Tensor = model(input_ids=ids, attention_mask=mask).logits
     return logits.float()
 
@@ -37,14 +37,28 @@ def _padding_known(model: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _padding_embedded(model: Any) -> Iterator[None]:
-    """Inside, padding that is no token has the embedding of the first one, which the attention mask hides."""
+def _padding_embedded(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> Iterator[None]:
+    """Inside, padding that is no token can be embedded, and where the model embeds its ids as they are, padding is zeros.
 
-    def tokens(_: torch.nn.Module, given: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    That is what convolutions find behind the end of a row; MobileBERT joins the embeddings of neighbours. Models that
+    embed other ids than those that they are given, such as moved or transposed ones, get a token's embedding, which the
+    attention mask hides.
+    """
+    words = input_embeddings(model)
+    unchanged: list[bool] = []  # of the latest ids that were embedded as words
+
+    def tokens(module: torch.nn.Module, given: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        if module is words:
+            unchanged[:] = [given[0] is ids]
         return (given[0].clamp(min=0),)
+
+    def masked(_: torch.nn.Module, __: Any, embedded: torch.Tensor) -> torch.Tensor:
+        return embedded * mask[..., None] if unchanged == [True] else embedded
 
     parts = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     hooks = [module.register_forward_pre_hook(tokens) for module in parts]
+    if words is not None:
+        hooks.append(words.register_forward_hook(masked))
     try:
         yield
     finally:

@@ -15,6 +15,7 @@ from transformers import (
     LlamaConfig,
     LongformerConfig,
     MBartConfig,
+    MobileBertConfig,
     ModernBertConfig,
     PretrainedConfig,
     RobertaConfig,
@@ -167,7 +168,10 @@ T5 = {
     "num_heads": 2,
     "initializer_factor": 3.0,
 }
-POOLED_IN_OTHER_PLACES = [
+ENDS = [
+    MobileBertConfig(
+        **BASE | {"initializer_range": 0.1}, embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32
+    ),
     BartConfig(**SMALL),
     MBartConfig(**SMALL),
     T5Config(**T5, eos_token_id=SEP, pad_token_id=PAD, decoder_start_token_id=PAD, num_labels=3),
@@ -175,10 +179,10 @@ POOLED_IN_OTHER_PLACES = [
 ]
 
 
-@pytest.mark.parametrize("config", POOLED_IN_OTHER_PLACES, ids=lambda config: config.model_type)
-def test_the_last_end_token_or_position_is_pooled(config: PretrainedConfig) -> None:
+@pytest.mark.parametrize("config", ENDS, ids=lambda config: config.model_type)
+def test_the_end_of_a_text_is_that_of_the_text_alone(config: PretrainedConfig) -> None:
     """BART's and T5's states of end tokens had a shape that depends on values; jax's message about it was shown. XLNet
-    reads the last position, which was padding."""
+    reads the last position, which was padding, and MobileBERT the embedding behind the last token."""
     torch.manual_seed(1)
     model = AutoModelForSequenceClassification.from_config(config).eval()
     tokenizer = word_tokenizer(LIMIT)
