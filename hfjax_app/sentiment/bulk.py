@@ -41,12 +41,14 @@ class Row:
         text: as it came, with halves of surrogate pairs replaced.
         prediction: the classifier's; None where the row could not be classified. The note says why.
         note: a remark for the user: the text is empty or cut, the row is ragged ...
+        cells: the texts of all columns of its table; empty for a plain line.
     """
 
     number: int
     text: str
     prediction: Prediction | None
     note: str = ""
+    cells: tuple[str, ...] = ()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -62,12 +64,14 @@ class Results:
 
     Args:
         labels: the classifier's.
+        columns: names of the rows' cells; empty for plain lines.
         rows: in order.
         counts: rows of each label.
         confidence: rows by the probability of their likeliest label, in BINS equal ranges.
     """
 
     labels: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     rows: list[Row] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     confidence: list[int] = field(default_factory=lambda: [0] * BINS)
@@ -84,9 +88,13 @@ class Results:
         return (row for row in self.rows if label is None or label in row.labels)
 
     def write_csv(self, file: IO[str], label: str | None = None) -> None:
-        """Write the rows of a label, or all, below a header. Texts and names are escaped against formulas."""
+        """Write the rows of a label, or all, below a header: the columns of the table (or the text), then the results.
+
+        Texts and names are escaped against formulas.
+        """
         writer = csv.writer(file)
-        writer.writerow(["row", "text", "label", "probability", "note", *map(harmless, self.labels)])
+        columns = self.columns or ("text",)
+        writer.writerow(["row", *map(harmless, columns), "label", "probability", "note", *map(harmless, self.labels)])
         for row in self.of(label):
             prediction = row.prediction
             if prediction is None:
@@ -94,7 +102,8 @@ class Results:
             else:
                 facts = [harmless("; ".join(prediction.labels)), f"{prediction.probability:.6f}"]
                 scores = [f"{score:.6f}" for score in prediction.scores.values()]
-            writer.writerow([row.number, harmless(row.text), *facts, harmless(row.note), *scores])
+            cells = map(harmless, row.cells if self.columns else (row.text,))
+            writer.writerow([row.number, *cells, *facts, harmless(row.note), *scores])
 
     def save_csv(self, path: Path, label: str | None = None) -> Path:
         """`write_csv` to a file in UTF-8 with a byte order mark, which Excel needs."""
@@ -147,7 +156,13 @@ def _classify_piece(classifier: SentimentClassifier, piece: list[tuple[int, Cell
         elif shortened:
             notes[at] = _joined(notes[at], f"first {SENTIMENT_MAX_CHARACTERS:,} characters used")
     return [
-        Row(number=number, text=_whole(cell.text), prediction=predictions.get(at), note=notes[at])
+        Row(
+            number=number,
+            text=_whole(cell.text),
+            prediction=predictions.get(at),
+            note=notes[at],
+            cells=tuple(map(_whole, cell.row)),
+        )
         for at, (number, cell) in enumerate(piece)
     ]
 

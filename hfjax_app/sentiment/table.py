@@ -1,17 +1,16 @@
-"""Texts from a file or a text box: CSV, TSV, JSONL or plain lines, read row by row after every limit was checked.
+"""Texts from a file or a text box: CSV, TSV, JSON or plain lines, read row by row after every limit was checked.
 
-No encoding is guessed: UTF-8 with or without a byte order mark, UTF-16 with one. A row that can't be classified keeps
-its place and has a note; a file is refused only where it can't be read as a whole. Does not classify.
+A row that can't be classified keeps its place and has a note; a file is refused only where it can't be read as a whole.
+Does not classify.
 """
 
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal, TypedDict
+from typing import IO, TypedDict
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import (
@@ -21,33 +20,31 @@ from hfjax_app.limits import (
     TABLE_MAX_NAME_CHARACTERS,
     TABLE_MAX_ROWS,
 )
+from hfjax_app.sentiment.csv_dialect import COMMAS, Dialect, Misquoted, dialect_of, records
+from hfjax_app.sentiment.json_rows import NoValue, as_text, values
+from hfjax_app.sentiment.text_encoding import encoding_of
 
-SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".txt")
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt")
 
-_DELIMITERS = ",;\t|"
-_SAMPLE = 200  # rows that decide a JSONL file's columns, and which column likely holds the texts
+_SAMPLE = 200  # rows that decide a JSON file's columns, and which column likely holds the texts
 _TEXT_NAMES = ("text", "review", "sentence", "comment", "content", "message", "body", "tweet")
-# The first bytes of formats that are often renamed to .csv.
-_ARCHIVES = {
-    b"PK\x03\x04": "a zip archive, which is also what an Excel workbook is",
-    b"\x1f\x8b": "gzip",
-    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
-    b"PAR1": "Parquet",
-    b"%PDF": "a PDF",
-    b"\x28\xb5\x2f\xfd": "zstd",
-    b"7z\xbc\xaf": "a 7z archive",
-}
 _LINES = "line"
-_Quoting = Literal[0, 3]  # csv.QUOTE_MINIMAL, csv.QUOTE_NONE
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters and halves of surrogate pairs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One row's text, and a note on what is wrong with the row, if anything."""
+    """One row's text, and a note on what is wrong with the row, if anything.
+
+    Args:
+        text: of the chosen column.
+        note: "" where nothing is wrong.
+        row: the row's texts of all columns; empty where rows are plain lines.
+    """
 
     text: str
     note: str = ""
+    row: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +66,13 @@ class Table:
     rows: int
     _source: Path | str
     _encoding: str = "utf-8"
-    _delimiter: str = ","
-    _quoting: _Quoting = csv.QUOTE_MINIMAL
+    _dialect: Dialect = COMMAS
     _has_header: bool = True
+
+    @property
+    def headers(self) -> tuple[str, ...]:
+        """The names of `Cell.row`; empty where rows are plain lines."""
+        return () if self.kind == ".txt" else self.columns
 
     def cells(self, column: str) -> Iterator[Cell]:
         """The column's text of each row, read one by one as the caller iterates.
@@ -89,10 +90,10 @@ class Table:
                 for line in _lines(file):
                     yield Cell(text=line)
             elif self.kind == ".jsonl":
-                for line in _lines(file):
-                    yield _json_cell(line, column)
+                for value in values(file, self.name):
+                    yield _json_cell(value, column, self.columns)
             else:
-                rows = _records(file, self._delimiter, self._quoting)
+                rows = records(file, self._dialect)
                 if self._has_header:
                     next(rows, None)
                 at, wide = self.columns.index(column), len(self.columns)
@@ -141,36 +142,30 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
     kind = Path(name).suffix.lower()
     if kind not in SUFFIXES:
         raise RequestRejected(f"{name!r}: the name must end in one of {', '.join(SUFFIXES)}")
-    kind = ".jsonl" if kind == ".ndjson" else kind
+    kind = ".jsonl" if kind in (".ndjson", ".json") else kind
     size = path.stat().st_size
     if size > TABLE_MAX_BYTES:
         raise RequestRejected(f"{name!r} has {size:,} bytes: at most {TABLE_MAX_BYTES:,}")
-    encoding = _encoding(path, name)
+    encoding = encoding_of(path, name)
     shared: _Shared = {"name": name, "kind": kind, "_source": path, "_encoding": encoding}
     with _opened(path, encoding) as file:
         if kind == ".txt":
             return Table(columns=(_LINES,), likely=_LINES, rows=_filled(_counted(_lines(file)), name), **shared)
         if kind == ".jsonl":
             return _json_table(file, shared)
-        if kind == ".csv":
-            return _csv_table(file, has_header, csv.QUOTE_MINIMAL, shared)
+        dialect = dialect_of(file, "\t" if kind == ".tsv" else None)
         try:
-            return _csv_table(file, has_header, csv.QUOTE_MINIMAL, shared)
-        except _Misquoted:  # many programs write tab-separated values without quoting; there quotes are text
-            file.seek(0)
-            return _csv_table(file, has_header, csv.QUOTE_NONE, shared)
+            return _csv_table(file, has_header, dialect, shared)
+        except Misquoted:
+            if dialect.delimiter != "\t":
+                raise
+            file.seek(0)  # many programs write tab-separated values without quoting; there quotes are text
+            return _csv_table(file, has_header, replace(dialect, quoting=csv.QUOTE_NONE), shared)
 
 
-class _Misquoted(RequestRejected):
-    """A row of several lines whose quotes don't match."""
-
-
-def _csv_table(file: IO[str], has_header: bool, quoting: _Quoting, shared: _Shared) -> Table:
-    name = shared["name"]
-    delimiter = "\t" if shared["kind"] == ".tsv" else _delimiter(file.readline())
-    file.seek(0)
-    records = _records(file, delimiter, quoting)
-    first = next((row for row in records), None)
+def _csv_table(file: IO[str], has_header: bool, dialect: Dialect, shared: _Shared) -> Table:
+    name, rows = shared["name"], records(file, dialect)
+    first = next(rows, None)
     if not first:
         raise RequestRejected(f"{name!r}: the first row is empty; it should hold the columns' names or a text")
     if len(first) > TABLE_MAX_COLUMNS:
@@ -180,19 +175,18 @@ def _csv_table(file: IO[str], has_header: bool, quoting: _Quoting, shared: _Shar
 
     def sampled() -> Iterator[list[str]]:
         yield from sample
-        for row in records:
+        for row in rows:
             if len(sample) < _SAMPLE:
                 sample.append(row)
             yield row
 
-    rows = _filled(_counted(sampled()), name)
+    count = _filled(_counted(sampled()), name)
     lengths = [sum(len(row[at]) for row in sample if at < len(row)) for at in range(len(columns))]
     return Table(
         columns=columns,
         likely=_likely(columns, lengths),
-        rows=rows,
-        _delimiter=delimiter,
-        _quoting=quoting,
+        rows=count,
+        _dialect=dialect,
         _has_header=has_header,
         **shared,
     )
@@ -201,21 +195,20 @@ def _csv_table(file: IO[str], has_header: bool, quoting: _Quoting, shared: _Shar
 def _json_table(file: IO[str], shared: _Shared) -> Table:
     lengths: dict[str, int] = {}
 
-    def sampled() -> Iterator[str]:
-        for number, line in enumerate(_lines(file)):
+    def sampled() -> Iterator[object]:
+        for number, value in enumerate(values(file, shared["name"])):
             if number < _SAMPLE:
-                value = _parsed(line)
                 fields = {_LINES: value} if isinstance(value, str) else value if isinstance(value, dict) else {}
                 for key, text in fields.items():
                     if not key.strip() or len(key) > TABLE_MAX_KEY_CHARACTERS or _UNSHOWN.search(key):
                         continue
                     lengths[key] = lengths.get(key, 0) + (len(text) if isinstance(text, str) else 0)
-            yield line
+            yield value
 
     rows = _filled(_counted(sampled()), shared["name"])
     if not lengths:
         raise RequestRejected(
-            f'{shared["name"]!r}: its first {_SAMPLE} lines hold no JSON objects like {{"text": "..."}}'
+            f'{shared["name"]!r}: its first {_SAMPLE} rows hold no JSON objects like {{"text": "..."}}'
         )
     if len(lengths) > TABLE_MAX_COLUMNS:
         raise RequestRejected(f"{shared['name']!r} has {len(lengths):,} fields: at most {TABLE_MAX_COLUMNS}")
@@ -241,67 +234,23 @@ def _unique(names: list[str]) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _delimiter(line: str) -> str:
-    """The delimiter: the candidate that is most frequent outside quotes in the first line."""
-    outside = "".join(line.split('"')[::2])
-    return max(_DELIMITERS, key=outside.count)
-
-
 def _csv_cell(row: list[str], at: int, wide: int) -> Cell:
-    if len(row) in (wide, 0):
-        return Cell(text=row[at] if row else "")
-    return Cell(text=row[at] if at < len(row) else "", note=f"row has {len(row)} cells instead of {wide}")
+    whole = tuple((row + [""] * wide)[:wide])
+    note = "" if len(row) in (wide, 0) else f"row has {len(row)} cells instead of {wide}"
+    return Cell(text=whole[at], note=note, row=whole)
 
 
-def _json_cell(line: str, column: str) -> Cell:
-    if not line.strip():
-        return Cell(text="")
-    value = _parsed(line)
-    if value is None:
-        return Cell(text="", note="not a line of JSON")
-    text = value.get(column) if isinstance(value, dict) else value if column == _LINES else None
+def _json_cell(value: object, column: str, columns: tuple[str, ...]) -> Cell:
+    if isinstance(value, NoValue):
+        note = "" if value is NoValue.BLANK else "not a line of JSON"
+        return Cell(text="", note=note, row=("",) * len(columns))
+    fields = value if isinstance(value, dict) else {_LINES: value} if isinstance(value, str) else {}
+    row = tuple(as_text(fields.get(name)) for name in columns)
+    text = fields.get(column)
     if isinstance(text, str):
-        return Cell(text=text)
-    if text is None:
-        return Cell(text="", note=f"no {column!r} in this line")
-    return Cell(text="", note=f"{column!r} is {type(text).__name__}, not text")
-
-
-def _parsed(line: str) -> object:
-    """A line's JSON value, or None where the line is not JSON."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _records(file: IO[str], delimiter: str, quoting: _Quoting) -> Iterator[list[str]]:
-    """The rows. A row of several lines must be well quoted: an open quote would silently swallow the rows after it."""
-    lines: list[str] = []  # of the row that is being read
-
-    def read() -> Iterator[str]:
-        for line in file:
-            lines.append(line)
-            yield line
-
-    reader = csv.reader(read(), delimiter=delimiter, quoting=quoting)
-    while True:
-        lines.clear()
-        begins = reader.line_num + 1
-        try:
-            row = next(reader, None)
-            if len(lines) > 1:
-                next(csv.reader(lines, strict=True, delimiter=delimiter, quoting=quoting))
-        except csv.Error as error:
-            limit = csv.field_size_limit()
-            if "limit" in str(error):
-                what = f"a cell of more than {limit:,} characters; is a quote left open?"
-            else:
-                what = "the row that begins here leaves a quote open, or has one inside a cell that is not doubled"
-            raise _Misquoted(f"line {begins:,}: {what}") from None
-        if row is None:
-            return
-        yield row
+        return Cell(text=text, row=row)
+    note = f"no {column!r} in this row" if text is None else f"{column!r} is {type(text).__name__}, not text"
+    return Cell(text="", note=note, row=row)
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
@@ -322,31 +271,6 @@ def _filled(rows: int, name: str) -> int:
     if rows == 0:
         raise RequestRejected(f"{name!r} holds no rows")
     return rows
-
-
-def _encoding(path: Path, name: str) -> str:
-    """The file's encoding; the whole file is read once, piece by piece, to check it."""
-    with path.open("rb") as file:
-        head = file.read(8)
-    for mark, what in _ARCHIVES.items():
-        if head.startswith(mark):
-            raise RequestRejected(f"{name!r} is {what}, no table of text: export it as CSV")
-    encoding = "utf-16" if head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    at = 0
-    with path.open(encoding=encoding, newline="") as file:
-        try:
-            while piece := file.read(1 << 16):
-                if "\0" in piece:
-                    raise RequestRejected(
-                        f"{name!r} holds a NUL character at {at + piece.index(chr(0)):,}: no text file"
-                    )
-                at += len(piece)
-        except UnicodeDecodeError as error:
-            what = encoding.removesuffix("-sig").upper()
-            raise RequestRejected(
-                f"{name!r} is not {what} ({error.reason} after character {at:,}): save it as UTF-8"
-            ) from None
-    return encoding
 
 
 def _opened(source: Path | str, encoding: str) -> IO[str]:

@@ -68,7 +68,7 @@ class ManyTexts:
                 )
             with gr.Column(scale=2):
                 file = gr.File(
-                    label="or a CSV, TSV, JSONL or text file",
+                    label="or a CSV, TSV, JSON or text file",
                     file_types=[*SUFFIXES],
                     height=150,
                     elem_id="many-file",
@@ -159,7 +159,7 @@ class ManyTexts:
         classifier = self._backend.get()
         source = pasted(lines) if file is None else await asyncio.to_thread(self._opened, file, has_header)
         cells = source.cells(source.likely if file is None or source.kind == ".txt" else column)
-        job = BulkJob(results=Results(labels=tuple(classifier.labels)), total=source.rows)
+        job = BulkJob(results=Results(labels=tuple(classifier.labels), columns=source.headers), total=source.rows)
         same = [gr.skip()] * 9
         self._jobs.append(job)
         try:

@@ -177,3 +177,18 @@ def test_the_download(classifier: SentimentClassifier, tmp_path: Path) -> None:
     assert float(rows[0][3]) == max(float(score) for score in rows[0][5:])
     with results.save_csv(tmp_path / "some.csv", label).open(encoding="utf-8-sig", newline="") as file:
         assert {row[2] for row in list(csv.reader(file))[1:]} == {label}
+
+
+def test_the_download_has_all_columns_of_the_upload(classifier: SentimentClassifier, tmp_path: Path) -> None:
+    """It had the texts alone, so that nobody could tell whose they were."""
+    path = tmp_path / "a.csv"
+    path.write_text("id,text,=name,stars\n7,w1 w2,=1+1,5\n8,w3\n")
+    source = opened(path)
+    results = Results(labels=tuple(classifier.labels), columns=source.headers)
+    for rows in classify_rows(classifier, source.cells("text")):
+        results.add(rows)
+    with results.save_csv(tmp_path / "all.csv").open(encoding="utf-8-sig", newline="") as file:
+        header, *written = csv.reader(file)
+    assert header[:8] == ["row", "id", "text", "'=name", "stars", "label", "probability", "note"]
+    assert [row[:5] for row in written] == [["1", "7", "w1 w2", "'=1+1", "5"], ["2", "8", "w3", "", ""]]
+    assert written[1][7] == "row has 2 cells instead of 4"

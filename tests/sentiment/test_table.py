@@ -52,6 +52,69 @@ def test_the_same_table_in_every_format(tmp_path: Path, name: str, content: str 
     assert texts(source) == ["good, really\ngood", 'she said "no"']
 
 
+@pytest.mark.parametrize("hint", ["sep=;", "SEP=;", '"sep=;"', "sep=;;;"])
+def test_excel_s_line_with_the_separator_is_no_row(tmp_path: Path, hint: str) -> None:
+    """It was the header, of one column, and every row was ragged."""
+    source = opened(write(tmp_path, "a.csv", f"\ufeff{hint}\r\nid;Review\r\n1;Good, or so\r\n2;Cold, soup\r\n"))
+    assert source.columns == ("id", "Review")
+    assert [cell.row for cell in source.cells("Review")] == [("1", "Good, or so"), ("2", "Cold, soup")]
+    assert not any(cell.note for cell in source.cells("id"))
+    tabs = opened(write(tmp_path, "b.csv", "sep=\t\n1\tgood\n"), has_header=False)
+    assert texts(tabs) == ["good"]
+    with pytest.raises(RequestRejected, match="line 3: the row that begins here leaves a quote open"):
+        opened(write(tmp_path, "a.csv", f'{hint}\nid;Review\n1;"open\n2;x\n'))
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "found"),
+    [
+        ("id;good, bad, or ugly\n1;so, so\n2;no\n", ("id", "good, bad, or ugly"), ["so, so", "no"]),
+        ('"What, in\nshort";stars\nyes;1\nno, no;2\n', ("What, in short", "stars"), ["yes", "no, no"]),
+        ("id|text\n1|a, b; c\n2|d, e; f\n", ("id", "text"), ["a, b; c", "d, e; f"]),
+        ("text\nwell, yes; or no\nwell\n", ("text",), ["well, yes; or no", "well"]),
+        ('id,text\n1,"a;b"\n2,"c;d"\n', ("id", "text"), ["a;b", "c;d"]),
+    ],
+)
+def test_the_delimiter_is_the_one_that_makes_even_rows(
+    tmp_path: Path, content: str, columns: tuple[str, ...], found: list[str]
+) -> None:
+    """The most frequent character of the first line was taken."""
+    source = opened(write(tmp_path, "a.csv", content))
+    assert source.columns == columns
+    assert texts(source, columns[-1] if columns[0] == "id" else columns[0]) == found
+
+
+ESCAPED, DOUBLED = r'0,"\"a\", b"', '0,"""a"", b"'
+
+
+@pytest.mark.parametrize(
+    ("other", "cell", "text"),
+    [
+        (ESCAPED, r'"she said \"no\", twice"', 'she said "no", twice'),
+        (ESCAPED, r'"she said \"no\" twice"', 'she said "no" twice'),
+        (ESCAPED, r'"in C:\\"', "in C:\\"),
+        (DOUBLED, r'"in ""C:\"', 'in "C:\\'),
+    ],
+)
+def test_quotes_behind_backslashes(tmp_path: Path, other: str, cell: str, text: str) -> None:
+    """As MySQL writes them; a backslash in a file that doubles its quotes is text."""
+    source = opened(write(tmp_path, "a.csv", f"id,text\n{other}\n1,{cell}\n"))
+    assert texts(source, "text") == ['"a", b', text]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_one_array_of_json(tmp_path: Path, name: str) -> None:
+    """Each of its lines was "not a line of JSON"."""
+    rows = [{"id": 1, "text": "fine"}, {"text": "so\nso", "tags": ["x"]}, "plain", 7]
+    source = opened(write(tmp_path, name, "\n" + json.dumps(rows, indent=2)))
+    assert source.columns == ("id", "text", "tags", "line")
+    assert [cell.text for cell in source.cells("text")] == ["fine", "so\nso", "", ""]
+    assert [cell.row for cell in source.cells("text")][:3] == [
+        ("1", "fine", "", ""), ("", "so\nso", '["x"]', ""), ("", "", "", "plain"),
+    ]  # fmt: skip
+    assert opened(write(tmp_path, name, json.dumps(rows))).rows == 4
+
+
 def test_without_a_header(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "1,a text that is long\n2,another one\n")
     source = opened(path, has_header=False)
@@ -103,11 +166,11 @@ def test_a_carelessly_quoted_cell_stays_a_cell(tmp_path: Path) -> None:
 def test_ragged_and_empty_rows_stay_and_are_marked(tmp_path: Path) -> None:
     source = opened(write(tmp_path, "a.csv", "id,text\n1,fine\n\n2\n3,one,two\n4,\n"))
     assert list(source.cells("text")) == [
-        Cell(text="fine"),
-        Cell(text=""),
-        Cell(text="", note="row has 1 cells instead of 2"),
-        Cell(text="one", note="row has 3 cells instead of 2"),
-        Cell(text=""),
+        Cell(text="fine", row=("1", "fine")),
+        Cell(text="", row=("", "")),
+        Cell(text="", note="row has 1 cells instead of 2", row=("2", "")),
+        Cell(text="one", note="row has 3 cells instead of 2", row=("3", "one")),
+        Cell(text="", row=("4", "")),
     ]
     assert source.rows == 5
 
@@ -140,14 +203,20 @@ def test_a_zip_renamed_to_csv(tmp_path: Path) -> None:
         ("a.txt", "", "holds no rows"),
         ("a.csv", "\n\nx", "first row is empty"),
         ("a.csv", "text\ncaf\xe9 cr\xe8me\n".encode("latin-1"), "is not UTF-8.*save it as UTF-8"),
-        ("a.csv", b"\xff\xfe" + b"a\0b\0c", "is not UTF-16"),
-        ("a.csv", b"text\na\0b\n", "NUL character at 6"),
+        ("a.csv", b"x" * 70_000 + "\né, café\n".encode() + b"ab\xe9c\n", "line 3, character 3, byte 70,014: 0xe9, inv"),
+        ("a.csv", b"\xef\xbb\xbfab\xff", "line 1, character 3, byte 6: 0xff"),
+        ("a.csv", b"\xff\xfe" + b"a\0b\0c", "is not UTF-16: line 1, character 3, byte 7: 0x63"),
+        ("a.csv", b"text\na\0b\n", "NUL character in line 2, character 2"),
         ("a.csv", 'text\n"Wow, they said\n' + "y\n" * 100, "line 2: the row that begins here leaves a quote open"),
         ("a.csv", 'text\n"Wow\n' + "y\n" * 100 + '"No" is all\n', "line 2: the row that begins here leaves a quote"),
         ("a.csv", "text\n" + "x" * 200_000, "line 2: a cell of more than 131,072 characters"),
         ("a.csv", 'text\n"never closed\n' + "y\n" * 100_000, "is a quote left open"),
-        ("a.csv", ",".join(f"c{i}" for i in range(300)) + "\n1\n", "300 columns: at most 256"),
+        ("a.csv", ",".join(f"c{i}" for i in range(300)) + "\n1" + ",1" * 299, "300 columns: at most 256"),
         ("a.jsonl", "1\n2\n", "no JSON objects"),
+        ("a.json", '[{"text": "a"},\n {"text": "b"]', "line 2: its JSON array is damaged"),
+        ("a.json", '[{"text": "a"}]\n[{"text": "b"}]', "line 1: its JSON array .* goes on behind its end"),
+        ("a.jsonl", "[" * 100_000, "line 1: its JSON array is damaged"),
+        ("a.jsonl", "[" + "{}," * 200_000, "more than 100,000 rows"),
         ("a.jsonl", json.dumps({f"k{i}": "x" for i in range(300)}), "300 fields: at most 256"),
     ],
 )
