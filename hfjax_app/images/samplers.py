@@ -4,31 +4,53 @@ import functools
 import inspect
 from typing import Any
 
+import numpy as np
 from diffusers import (
     DDIMScheduler,
     DPMSolverMultistepScheduler,
+    DPMSolverSinglestepScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    HeunDiscreteScheduler,
     LCMScheduler,
     UniPCMultistepScheduler,
 )
 from diffusers.schedulers import KarrasDiffusionSchedulers
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images.schedule import Schedule, probe
+from hfjax_app.images.schedule import Schedule, noise_levels, probe
 
-# Enough steps for a multistep scheduler to reach its full order.
 _USUAL_STEPS = 20
+_FEW_STEPS = 8  # enough for a multistep scheduler to reach its full order
+_MANY_STEPS, _MANY_STEPS_OF_LCM = 250, 50  # its most
+# How the model was trained. Classes have other defaults for these.
+_TRAINED = (
+    *("beta_start", "beta_end", "beta_schedule", "trained_betas", "rescale_betas_zero_snr"),
+    *("num_train_timesteps", "prediction_type"),
+)
 _CACHED = 256
+_PLAIN, _KARRAS = {"use_karras_sigmas": False}, {"use_karras_sigmas": True}
+_DPM: dict[str, Any] = {"algorithm_type": "dpmsolver++", "solver_order": 2}
+_SDE: dict[str, Any] = {"algorithm_type": "sde-dpmsolver++", "solver_order": 2}
+_ONE_STEP: dict[str, Any] = _SDE | {"lower_order_final": True}
+# By the names that web UIs have for them; docs/api/schedulers/overview of diffusers has the table. LMS and DPM2 would
+# fit too, but it takes seconds to find out their weights.
 _CHOICES: dict[str, tuple[Any, dict[str, Any]]] = {
     "DDIM": (DDIMScheduler, {"clip_sample": False, "thresholding": False}),
-    "Euler": (EulerDiscreteScheduler, {}),
+    "Euler": (EulerDiscreteScheduler, _PLAIN),
+    "Euler Karras": (EulerDiscreteScheduler, _KARRAS),
     "Euler ancestral": (EulerAncestralDiscreteScheduler, {}),
-    "DPM++ 2M": (DPMSolverMultistepScheduler, {"algorithm_type": "dpmsolver++", "solver_order": 2}),
-    "UniPC": (UniPCMultistepScheduler, {}),
+    "Heun": (HeunDiscreteScheduler, _PLAIN),
+    "DPM++ 2M": (DPMSolverMultistepScheduler, _DPM | _PLAIN),
+    "DPM++ 2M Karras": (DPMSolverMultistepScheduler, _DPM | _KARRAS),
+    "DPM++ 2M SDE": (DPMSolverMultistepScheduler, _SDE | _PLAIN),
+    "DPM++ 2M SDE Karras": (DPMSolverMultistepScheduler, _SDE | _KARRAS),
+    "DPM++ SDE": (DPMSolverSinglestepScheduler, _ONE_STEP | _PLAIN),
+    "DPM++ SDE Karras": (DPMSolverSinglestepScheduler, _ONE_STEP | _KARRAS),
+    "UniPC": (UniPCMultistepScheduler, _PLAIN),
     "LCM": (LCMScheduler, {}),
 }
-_NAMES = {kind: name for name, (kind, _) in _CHOICES.items()}
+_LOG_NOISE_APART = 0.3  # of two schedulers for the same model, at the same time: more than interpolation makes
 
 
 class Samplers:
@@ -42,20 +64,22 @@ class Samplers:
 
     Attributes:
         default: the name of the checkpoint's own scheduler, or its class's name where it is not a known one.
-        names: every scheduler, the default first. They are for the same kind of diffusion; LCM is included, though only
-            models distilled for it draw well with it.
+        names: every scheduler, the default first. They have the same noise at the same times as the default; LCM is
+            included, though only models distilled for it draw well with it.
         max_steps: the most steps of a schedule.
         depth: the most pairs of (sample, model output) that one of the schedulers uses, see `schedule.py`.
     """
 
     def __init__(self, scheduler: Any):
         kind = type(scheduler)
-        self.default = _NAMES.get(kind, kind.__name__)
+        self.default = _name_of(scheduler)
         self.max_steps: int = scheduler.config.num_train_timesteps
         self._schedulers = {self.default: scheduler}
         usual = min(_USUAL_STEPS, self.max_steps)
         try:
             self.depth = probe(scheduler, usual).depth
+            many = _MANY_STEPS_OF_LCM if isinstance(scheduler, LCMScheduler) else _MANY_STEPS
+            own = noise_levels(scheduler, min(many, self.max_steps))
         except Exception as error:  # NotLinear, or any error of a class for another kind of pipeline
             raise ModelUnavailable(
                 f"{kind.__name__} can't run in a compiled program: {error}; save the pipeline with DDIMScheduler "
@@ -67,11 +91,12 @@ class Samplers:
                 continue
             try:
                 other = choice.from_config(_config_for(choice, scheduler) | options)
-                depth = probe(other, usual).depth
+                depth, levels = probe(other, min(_FEW_STEPS, self.max_steps)).depth, noise_levels(other, usual)
             except Exception:  # it does not support the checkpoint's kind of prediction or of schedule
                 continue
-            self._schedulers[name] = other
-            self.depth = max(self.depth, depth)
+            if _same_process(own, levels):
+                self._schedulers[name] = other
+                self.depth = max(self.depth, depth)
         self._cached = functools.lru_cache(maxsize=_CACHED)(self._probed)
 
     @property
@@ -100,8 +125,40 @@ class Samplers:
 def _config_for(choice: Any, scheduler: Any) -> dict[str, Any]:
     """The part of a scheduler's configuration for `from_config` of another class.
 
-    It has the values that were set, without the defaults of the scheduler's own class. Names that the other class
-    lacks are left out: diffusers would log them at every probe.
+    It has the values that were set, without the defaults of the scheduler's own class but for those of the training.
+    Names that the other class lacks are left out: diffusers would log them at every probe.
     """
-    accepted = inspect.signature(choice).parameters.keys() - set(scheduler.config.get("_use_default_values", ()))
+    defaults = set(scheduler.config.get("_use_default_values", ())) - set(_TRAINED)
+    accepted = inspect.signature(choice).parameters.keys() - defaults
     return {name: value for name, value in scheduler.config.items() if name in accepted}
+
+
+def _name_of(scheduler: Any) -> str:
+    """The name of a checkpoint's own scheduler: among the choices of its class the one with its options."""
+    kind, config = type(scheduler), scheduler.config
+    named = [name for name, (choice, _) in _CHOICES.items() if choice is kind]
+
+    def same(name: str) -> int:
+        options = _CHOICES[name][1]
+        return sum(config.get(option) == options.get(option) for option in ("use_karras_sigmas", "algorithm_type"))
+
+    return max(named, key=same, default=kind.__name__)
+
+
+def _same_process(own: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> bool:
+    """Whether two schedulers are for the same model: at the same times the same noise, and no times of another scale.
+
+    A model in Karras et al.'s formulation (EDM) has the logarithm of the noise as its time, and flow matching other
+    shares of noise.
+
+    Args:
+        own: `noise_levels` of the checkpoint's scheduler, of many steps.
+        other: of another one.
+    """
+    (times, noise), (other_times, other_noise) = own, other
+    slack = 0.1 * (times[-1] - times[0])
+    if abs(other_times[-1] - times[-1]) > slack or other_times[0] < times[0] - slack:
+        return False
+    shared = (other_times >= times[0]) & (other_times <= times[-1])
+    apart = np.abs(np.interp(other_times, times, noise) - other_noise)[shared]
+    return not (apart > _LOG_NOISE_APART).any()

@@ -133,6 +133,24 @@ def probe(scheduler: Any, steps: int, start: int = 0) -> Schedule:
     )
 
 
+def noise_levels(scheduler: Any, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times in ascending order, and the logarithm of noise over signal in a sample at each; without infinite ones.
+
+    Args:
+        scheduler: of any class; it is not changed.
+        steps: how many times.
+    """
+    fresh = _fresh(scheduler, steps)
+    times = np.array([float(t) for t in fresh.timesteps])
+    with np.errstate(divide="ignore"):
+        levels = np.log(
+            [noise / clean if clean else np.inf for clean, noise in (_noising(fresh, t) for t in fresh.timesteps)]
+        )
+    _, first = np.unique(times, return_index=True)  # in ascending order
+    kept = first[np.isfinite(levels[first])]
+    return times[kept], levels[kept]
+
+
 def _fresh(scheduler: Any, steps: int) -> Any:
     """A new scheduler of the same class and configuration, set to a number of steps: schedulers have state."""
     fresh = type(scheduler).from_config(scheduler.config)

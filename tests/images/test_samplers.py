@@ -7,8 +7,13 @@ import pytest
 from diffusers import (
     DDIMScheduler,
     DPMSolverMultistepScheduler,
+    DPMSolverSinglestepScheduler,
+    EDMDPMSolverMultistepScheduler,
+    EDMEulerScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    HeunDiscreteScheduler,
     LCMScheduler,
     PNDMScheduler,
     UniPCMultistepScheduler,
@@ -17,13 +22,22 @@ from diffusers import (
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import probe
 
-KINDS = {
-    "DDIM": DDIMScheduler,
-    "Euler": EulerDiscreteScheduler,
-    "Euler ancestral": EulerAncestralDiscreteScheduler,
-    "DPM++ 2M": DPMSolverMultistepScheduler,
-    "UniPC": UniPCMultistepScheduler,
-    "LCM": LCMScheduler,
+KARRAS = {"use_karras_sigmas": True}
+SDE = {"algorithm_type": "sde-dpmsolver++"}
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "DDIM": (DDIMScheduler, {}),
+    "Euler": (EulerDiscreteScheduler, {}),
+    "Euler Karras": (EulerDiscreteScheduler, KARRAS),
+    "Euler ancestral": (EulerAncestralDiscreteScheduler, {}),
+    "Heun": (HeunDiscreteScheduler, {}),
+    "DPM++ 2M": (DPMSolverMultistepScheduler, {}),
+    "DPM++ 2M Karras": (DPMSolverMultistepScheduler, KARRAS),
+    "DPM++ 2M SDE": (DPMSolverMultistepScheduler, SDE),
+    "DPM++ 2M SDE Karras": (DPMSolverMultistepScheduler, SDE | KARRAS),
+    "DPM++ SDE": (DPMSolverSinglestepScheduler, SDE | {"lower_order_final": True}),
+    "DPM++ SDE Karras": (DPMSolverSinglestepScheduler, SDE | KARRAS | {"lower_order_final": True}),
+    "UniPC": (UniPCMultistepScheduler, {}),
+    "LCM": (LCMScheduler, {}),
 }
 # As in checkpoints: Stable Diffusion 1.5's, and XL's with all values set.
 STABLE_DIFFUSION = {
@@ -52,9 +66,53 @@ def test_every_choice_is_what_diffusers_makes_of_the_configuration(own: str) -> 
     scheduler: Any = OWN[own]()
     samplers = Samplers(scheduler)
     assert set(KINDS) <= set(samplers.names)
-    for name, kind in KINDS.items():
-        got, want = samplers.schedule(name, 20), probe(kind.from_config(scheduler.config), 20).padded(samplers.depth)
+    for name, (kind, options) in KINDS.items():
+        got = samplers.schedule(name, 20)
+        want = probe(kind.from_config(scheduler.config, **options), 20).padded(samplers.depth)
         assert got.noise_scale == want.noise_scale, name
         for field in ("timesteps", "input_scales", "coefficients", "extras", "noising"):
             np.testing.assert_array_equal(getattr(got, field), getattr(want, field), f"{name}: {field}")
     assert samplers.schedule("Euler", 20).timesteps[0] == (999 if own == "PNDM" else 951)
+
+
+SVD = {"timestep_type": "continuous", "sigma_min": 0.002, "sigma_max": 700.0, "prediction_type": "v_prediction"}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        EDMEulerScheduler(),
+        EDMDPMSolverMultistepScheduler(),
+        EulerDiscreteScheduler(**SVD),
+        FlowMatchEulerDiscreteScheduler(),
+    ],
+    ids=lambda own: type(own).__name__,
+)
+def test_only_schedulers_for_the_same_process_are_offered(own: Any) -> None:
+    """Playground v2.5 was offered schedulers that start from noise of another size and tell times of another scale."""
+    samplers = Samplers(own)
+    start = samplers.schedule(None, 20)
+    for name in samplers.names:
+        assert samplers.schedule(name, 20).timesteps[0] == pytest.approx(start.timesteps[0], abs=0.01)
+    assert len(samplers.names) == 1
+
+
+def test_all_have_the_noise_that_the_model_was_trained_with() -> None:
+    """Classes have other defaults, and betas that a checkpoint's file does not set were those of each class. Where a
+    class can't have its betas, such as those without signal in the last step, it is not offered."""
+    samplers = Samplers(DPMSolverMultistepScheduler())  # as PixArt's
+    assert set(KINDS) <= set(samplers.names)
+    last = {name: samplers.schedule(name, 20).noising[0] for name in ("DPM++ 2M", "Heun", "Euler")}
+    for clean, noise in last.values():
+        assert noise / clean == pytest.approx(last["DPM++ 2M"][1] / last["DPM++ 2M"][0], rel=0.01)
+    no_signal = Samplers(DDIMScheduler(rescale_betas_zero_snr=True, timestep_spacing="trailing", clip_sample=False))
+    assert not {"Heun", "DPM++ SDE"} & set(no_signal.names)
+    assert {"Euler", "DPM++ 2M Karras"} <= set(no_signal.names)
+
+
+def test_a_checkpoint_s_own_scheduler_has_its_usual_name() -> None:
+    """A checkpoint with Karras' noise offered it as the plain scheduler."""
+    samplers = Samplers(DPMSolverMultistepScheduler.from_config(STABLE_DIFFUSION, **SDE, **KARRAS))
+    assert samplers.default == "DPM++ 2M SDE Karras"
+    assert "DPM++ 2M" in samplers.names
+    assert samplers.schedule("Euler", 9).timesteps[1] != samplers.schedule("Euler Karras", 9).timesteps[1]
