@@ -14,8 +14,10 @@ import torch
 from diffusers import (
     DDIMScheduler,
     DPMSolverMultistepScheduler,
+    DPMSolverSinglestepScheduler,
     EulerAncestralDiscreteScheduler,
     EulerDiscreteScheduler,
+    HeunDiscreteScheduler,
     LCMScheduler,
     PNDMScheduler,
     StableDiffusionPipeline,
@@ -75,7 +77,23 @@ def test_equals_diffusers_in_torch(
     assert np.abs(np.asarray(got.image, np.float32) - want * 255).max() < 0.5 + 0.255
 
 
-@pytest.mark.parametrize("name", ["DDIM", "Euler", "Euler ancestral", "DPM++ 2M", "UniPC", "LCM"])
+KARRAS = {"use_karras_sigmas": True}
+SDE = {"algorithm_type": "sde-dpmsolver++"}
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "DDIM": (DDIMScheduler, {}),
+    "Euler": (EulerDiscreteScheduler, {}),
+    "Euler Karras": (EulerDiscreteScheduler, KARRAS),
+    "Euler ancestral": (EulerAncestralDiscreteScheduler, {}),
+    "DPM++ 2M": (DPMSolverMultistepScheduler, {}),
+    "DPM++ 2M Karras": (DPMSolverMultistepScheduler, KARRAS),
+    "DPM++ 2M SDE": (DPMSolverMultistepScheduler, SDE),
+    "DPM++ 2M SDE Karras": (DPMSolverMultistepScheduler, SDE | KARRAS),
+    "UniPC": (UniPCMultistepScheduler, {}),
+    "LCM": (LCMScheduler, {}),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_every_scheduler_equals_diffusers(
     pipeline: StableDiffusionPipeline, folder: Path, generator: ImageGenerator, name: str, compilations: Callable
 ) -> None:
@@ -83,17 +101,10 @@ def test_every_scheduler_equals_diffusers(
 
     Random networks amplify. Enough pixels must not be clipped to black or white.
     """
-    kinds = {
-        "DDIM": DDIMScheduler,
-        "Euler": EulerDiscreteScheduler,
-        "Euler ancestral": EulerAncestralDiscreteScheduler,
-        "DPM++ 2M": DPMSolverMultistepScheduler,
-        "UniPC": UniPCMultistepScheduler,
-        "LCM": LCMScheduler,
-    }
-    assert generator.schedulers == tuple(kinds)
+    assert generator.schedulers == tuple(KINDS)
     own = DDIMScheduler.from_pretrained(folder, subfolder="scheduler")
-    changed = with_scheduler(pipeline, kinds[name].from_config(own.config))
+    kind, settings = KINDS[name]
+    changed = with_scheduler(pipeline, kind.from_config(own.config, **settings))
     shape = generator.latent_shape
     fresh = [np.asarray(noise.step_noise(noise.key_of(5), i, shape)) for i in range(6)]
     with compilations() as seen:
@@ -105,16 +116,25 @@ def test_every_scheduler_equals_diffusers(
     np.testing.assert_allclose(got.pixels, want, atol=1e-3)
 
 
-def test_a_scheduler_that_is_none_of_the_choices_equals_diffusers(pipeline: StableDiffusionPipeline) -> None:
-    """PNDM, Stable Diffusion 1's own, uses the most earlier steps."""
-    changed = with_scheduler(
-        pipeline, PNDMScheduler(skip_prk_steps=True, steps_offset=1, beta_schedule="scaled_linear")
-    )
-    generator = ImageGenerator(changed)
+def test_the_schedulers_of_stable_diffusion_1_equal_diffusers(pipeline: StableDiffusionPipeline) -> None:
+    """PNDM, its own, uses the most earlier steps. Heun's calls the denoiser twice a step."""
+    betas = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+    own = PNDMScheduler(skip_prk_steps=True, steps_offset=1, **betas)
+    generator = ImageGenerator(with_scheduler(pipeline, own))
     assert generator.schedulers[:2] == ("PNDMScheduler", "DDIM")
-    got = last(generator.generate("red dot", steps=6, guidance_scale=2.0, latents=NOISE))
-    want = torch_pixels(changed, "red dot", guidance_scale=2.0)
-    np.testing.assert_allclose(got.pixels, want, atol=1e-3)
+    assert {*KINDS, "Heun", "DPM++ SDE", "DPM++ SDE Karras"} < set(generator.schedulers)
+    shape = generator.latent_shape
+    fresh = [torch.tensor(np.asarray(noise.step_noise(noise.key_of(5), i, shape))) for i in range(6)]
+    for name, scheduler in {
+        "PNDMScheduler": own,
+        "Heun": HeunDiscreteScheduler.from_config(own.config),
+        "DPM++ SDE": DPMSolverSinglestepScheduler.from_config(own.config, **SDE, lower_order_final=True),
+    }.items():
+        options = {"guidance_scale": 2.0, "steps": 6}
+        got = last(generator.generate("red dot", latents=NOISE, seed=5, scheduler=name, **options))
+        with GivenNoise(iter(fresh)):
+            want = torch_pixels(with_scheduler(pipeline, scheduler), "red dot", **options)
+        np.testing.assert_allclose(got.pixels, want, atol=1e-3, err_msg=name)
 
 
 def test_the_prompt_the_negative_prompt_and_guidance_matter(generator: ImageGenerator) -> None:

@@ -22,6 +22,8 @@ from diffusers import (
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import probe
 
+from .pipelines import V_PREDICTION
+
 KARRAS = {"use_karras_sigmas": True}
 SDE = {"algorithm_type": "sde-dpmsolver++"}
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -105,7 +107,7 @@ def test_all_have_the_noise_that_the_model_was_trained_with() -> None:
     last = {name: samplers.schedule(name, 20).noising[0] for name in ("DPM++ 2M", "Heun", "Euler")}
     for clean, noise in last.values():
         assert noise / clean == pytest.approx(last["DPM++ 2M"][1] / last["DPM++ 2M"][0], rel=0.01)
-    no_signal = Samplers(DDIMScheduler(rescale_betas_zero_snr=True, timestep_spacing="trailing", clip_sample=False))
+    no_signal = Samplers(DDIMScheduler(**V_PREDICTION))
     assert not {"Heun", "DPM++ SDE"} & set(no_signal.names)
     assert {"Euler", "DPM++ 2M Karras"} <= set(no_signal.names)
 
