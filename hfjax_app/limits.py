@@ -60,4 +60,5 @@ PICTURES_SENT = 256  # pictures from pages' editors that are not used yet; each 
 PICTURES_SENT_BYTES = 256 << 20  # of these together
 PICTURE_ID_CHARACTERS = 40  # of the number that a page gives such a picture; the page's have about eleven
 GENERATION_PARAMETERS_MAX_CHARACTERS = 20_000  # besides the mask
+FOREIGN_PARAMETERS_MAX_CHARACTERS = 200_000  # of other programs' notes, such as ComfyUI's graphs
 GENERATION_PARAMETERS_MAX_NAME_CHARACTERS = 300  # of a model, a scheduler and the like

@@ -1,14 +1,15 @@
 """A picture's generation parameters inside its PNG file: as JSON, and as the Stable Diffusion web UI's text.
 
 The JSON (text chunk `hfjax`) holds everything that is needed to draw the picture again; the text (chunk `parameters`)
-is for people and other programs. Either is read, and both are untrusted. Does not draw: `verification.py` does.
+is for people and other programs. Either is read, and what other programs write (`foreign_parameters.py`); all of it is
+untrusted. Does not draw: `verification.py` does.
 """
 
 import hashlib
 import io
 import json
 import re
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from typing import Any
 
@@ -18,22 +19,24 @@ from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app import __version__
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images import foreign_parameters, web_ui_text
+from hfjax_app.images.foreign_parameters import ForeignParameters
 from hfjax_app.images.mask import MASK_CHARACTERS, from_text
+from hfjax_app.images.scheduler_names import canonical
 from hfjax_app.images.uploads import read_picture
 from hfjax_app.limits import GENERATION_PARAMETERS_MAX_CHARACTERS, GENERATION_PARAMETERS_MAX_NAME_CHARACTERS
 
 _JSON, _TEXT = "hfjax", "parameters"
 _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
 _SHA256 = re.compile("[0-9a-f]{64}")
-# The web UI's names of schedulers that have another name here.
-_WEB_UI = {"Euler a": "Euler ancestral"}
-# A parameter begins after a comma: without this, the search would begin at each letter of a long word.
-_PARAMETER = re.compile(r'(?:^|(?<=,))\s*([A-Za-z][\w /-]*):\s*("(?:\\.|[^\\"])*"|[^,]*)(?:,|$)')
+_WEB_UI = {"Euler ancestral": "Euler a"}  # the web UI's names of schedulers that have another name here
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParameters:
     """Everything that is needed to draw one picture again. Other fields are as in `ImageGenerator.generate`.
+
+    Steps, guidance scale, seed and scheduler are None where a file of another program doesn't say them.
 
     Attributes:
         strength: None without a picture to start from.
@@ -42,28 +45,30 @@ class GenerationParameters:
         model: the checkpoint's name.
         revision: the checkpoint's.
         versions: the app's and its libraries', the device's kind, and the networks' dtype; None if unknown.
+        left_out: what a file of another program says besides; it is not written into files.
     """
 
     prompt: str
     negative_prompt: str
-    steps: int
-    guidance_scale: float
-    seed: int
+    steps: int | None
+    guidance_scale: float | None
+    seed: int | None
     width: int
     height: int
-    scheduler: str
+    scheduler: str | None
     strength: float | None = None
     image: str | None = None
     mask: str | None = None
     model: str | None = None
     revision: str | None = None
     versions: dict[str, str] | None = None
+    left_out: tuple[str, ...] = field(default=(), compare=False)
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `ImageGenerator.generate`, without the picture and the mask."""
         names = ("prompt", "negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
-        strength = {} if self.strength is None else {"strength": self.strength}
-        return {name: getattr(self, name) for name in names} | strength
+        values = {name: getattr(self, name) for name in (*names, "strength")}
+        return {name: value for name, value in values.items() if value is not None}
 
     def latent_mask(self) -> np.ndarray | None:
         """The mask, bool [height, width] in latents; None where there is none, or only its SHA-256.
@@ -75,23 +80,18 @@ class GenerationParameters:
 
     def text(self) -> str:
         """The parameters in the web UI's form: the prompt, the negative prompt, and a line of the others."""
-        names = {name: web_ui_name for web_ui_name, name in _WEB_UI.items()}
         settings = {
             "Steps": self.steps,
-            "Sampler": names.get(self.scheduler, self.scheduler),
-            "CFG scale": f"{self.guidance_scale:g}",
+            "Sampler": _WEB_UI.get(self.scheduler or "", self.scheduler),
+            "CFG scale": None if self.guidance_scale is None else f"{self.guidance_scale:g}",
             "Seed": self.seed,
             "Size": f"{self.width}x{self.height}",
             "Model hash": self.revision,
-            "Model": self.model and _quoted(self.model),
+            "Model": self.model,
             "Denoising strength": self.strength,
             "Version": self.versions and f"hfjax_app {self.versions.get('hfjax_app')}",
         }
-        lines = [self.prompt]
-        if self.negative_prompt:
-            lines.append(f"Negative prompt: {self.negative_prompt}")
-        lines.append(", ".join(f"{name}: {value}" for name, value in settings.items() if value is not None))
-        return "\n".join(lines)
+        return web_ui_text.write(self.prompt, self.negative_prompt, settings)
 
     def differences(self, versions: dict[str, str]) -> list[str]:
         """The versions that have changed since the picture was made, such as "jax 0.10.1, now 0.10.2"."""
@@ -119,14 +119,16 @@ def to_png(picture: Image.Image, parameters: GenerationParameters) -> bytes:
     """The picture as a PNG file with its parameters inside."""
     info = PngInfo()
     info.add_itxt(_TEXT, parameters.text())
-    info.add_itxt(_JSON, json.dumps(asdict(parameters), ensure_ascii=False))
+    values = asdict(parameters)
+    del values["left_out"]
+    info.add_itxt(_JSON, json.dumps(values, ensure_ascii=False))
     file = io.BytesIO()
     picture.save(file, "PNG", pnginfo=info)
     return file.getvalue()
 
 
 def read_png(data: object) -> tuple[Image.Image, GenerationParameters]:
-    """A picture and the generation parameters inside its PNG file.
+    """A picture and the generation parameters inside its file: PNG, or JPEG and WebP of other programs.
 
     Types, names and the mask are checked; `ImageGenerator.generate` checks the other values.
 
@@ -137,10 +139,17 @@ def read_png(data: object) -> tuple[Image.Image, GenerationParameters]:
     found = picture.info.get(_JSON)
     if isinstance(found, str) and len(found) <= GENERATION_PARAMETERS_MAX_CHARACTERS + MASK_CHARACTERS:
         return picture, _with_printable_names(_from_json(found))
-    text = picture.info.get(_TEXT)
-    if isinstance(text, str) and len(text) <= GENERATION_PARAMETERS_MAX_CHARACTERS:
-        return picture, _with_printable_names(_from_text(text))
-    raise RequestRejected("the picture has no settings inside: only PNG files that came from here or a web UI have")
+    foreign = foreign_parameters.read(picture)
+    if foreign is not None:
+        return picture, _with_printable_names(_from_foreign(foreign, picture.size))
+    if _TEXT in picture.info:
+        raise RequestRejected(
+            "the picture's settings can't be read: their last line must hold Steps, Sampler, CFG scale, Seed and Size"
+        )
+    raise RequestRejected(
+        "the picture has no settings inside: only files that came from here, a Stable Diffusion web UI, ComfyUI, "
+        "Fooocus, InvokeAI, SwarmUI or NovelAI have"
+    )
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -174,7 +183,7 @@ def _from_json(text: str) -> GenerationParameters:
         raise RequestRejected("the picture's settings are damaged: they are no JSON") from None
     if not isinstance(values, dict):
         raise RequestRejected("the picture's settings are damaged: they are no JSON object")
-    names = {field.name for field in fields(GenerationParameters)}
+    names = {field.name for field in fields(GenerationParameters)} - {"left_out"}
     if wrong := sorted(names.symmetric_difference(values)):
         raise RequestRejected(f"the picture's settings are forged or damaged: {wrong[0][:40]!r} is missing or unknown")
     for name, value in values.items():
@@ -190,34 +199,16 @@ def _from_json(text: str) -> GenerationParameters:
     return parameters
 
 
-def _from_text(text: str) -> GenerationParameters:
-    """Parse the web UI's text. The last line holds the parameters; the prompts come before it."""
-    *lines, last = text.strip().split("\n")
-    found = {name: value.strip() for name, value in _PARAMETER.findall(last)}
-    prompt, _, negative = "\n".join(lines).partition("Negative prompt:")
-    try:
-        width, height = found["Size"].split("x")
-        sampler = found["Sampler"]
-        strength = found.get("Denoising strength")
-        return GenerationParameters(
-            prompt=prompt.strip(),
-            negative_prompt=negative.strip(),
-            steps=int(found["Steps"]),
-            guidance_scale=float(found["CFG scale"]),
-            seed=int(found["Seed"]),
-            width=int(width),
-            height=int(height),
-            scheduler=_WEB_UI.get(sampler, sampler),
-            strength=None if strength is None else float(strength),
-            model=found.get("Model"),
-            revision=found.get("Model hash"),
-        )
-    except (KeyError, ValueError):
-        raise RequestRejected(
-            "the picture's settings can't be read: their last line must hold Steps, Sampler, CFG scale, Seed and Size"
-        ) from None
-
-
-def _quoted(value: str) -> str:
-    """The value, in quotes where it would end the parameter, as in the web UI."""
-    return json.dumps(value, ensure_ascii=False) if set(value) & set(',:\n"') else value
+def _from_foreign(found: ForeignParameters, size: tuple[int, int]) -> GenerationParameters:
+    """Another program's values; a size that it doesn't say is the picture's."""
+    named = ("steps", "guidance_scale", "seed", "strength", "model", "revision")
+    scheduler = found.values.get("scheduler")
+    return GenerationParameters(
+        prompt=found.values.get("prompt", ""),
+        negative_prompt=found.values.get("negative_prompt", ""),
+        width=found.values.get("width", size[0]),
+        height=found.values.get("height", size[1]),
+        scheduler=None if scheduler is None else canonical(scheduler),
+        **{name: found.values.get(name) for name in named},
+        left_out=found.left_out,
+    )

@@ -183,6 +183,15 @@ class ImageGenerator:
         """The most steps of a request."""
         return min(MAX_STEPS, self._programs.samplers.max_steps)
 
+    @property
+    def takes_negative_prompt(self) -> bool:
+        """Whether the model takes a negative prompt."""
+        return self._programs.reader.takes_negative
+
+    def nearest_size(self, width: int, height: int) -> tuple[int, int]:
+        """The (width, height) that the model takes nearest to these."""
+        return self._programs.sizes.nearest(width, height)
+
     def generate(
         self,
         prompt: str,
@@ -229,9 +238,9 @@ class ImageGenerator:
             ModelUnavailable: while drawing: latents or pixels are not finite.
         """
         prompt, negative_prompt = checked_prompts(prompt, negative_prompt)
-        if negative_prompt.strip() and not self._programs.reader.takes_negative:
+        if negative_prompt.strip() and not self.takes_negative_prompt:
             raise RequestRejected("negative prompt: this model takes none; leave it empty")
-        size = self._programs.checked_size(width, height)
+        size = self._programs.sizes.checked(width, height)
         pixels, drawn = checked_picture(image, mask, size, self._programs.scale)
         name = self._programs.samplers.default if scheduler is None else scheduler
         request = ImageRequest(

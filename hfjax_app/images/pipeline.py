@@ -15,14 +15,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hfjax_app.errors import RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Network
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.images.prompt_conditioning import PromptReader
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.sized_programs import NEUTRAL, SizedPrograms
-from hfjax_app.limits import IMAGE_MAX_SIDE, IMAGE_WARM_SIZES
+from hfjax_app.images.sizes import Sizes
+from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
@@ -32,9 +32,7 @@ from hfjax_app.runtime.programs import ProgramReport, Programs
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore
 
-SIZE_STEP = 8
 _NETWORKS = ("denoise", "decode_latents", "encode_picture")  # how the names of their programs begin
-MOST_PIXELS = 4  # times the pixels of the checkpoint's own size
 
 
 class DiffusionPrograms:
@@ -59,6 +57,7 @@ class DiffusionPrograms:
 
     Attributes:
         size: (width, height) in pixels of the pictures that the checkpoint was trained for.
+        sizes: those that may be chosen.
         samplers: the schedulers that may be chosen.
         reader: prompts -> the denoiser's conditioning.
         dtype: of the denoiser's and the text encoders' weights.
@@ -106,16 +105,17 @@ class DiffusionPrograms:
         self.channels: int = self.vae.config["latent_channels"]
         self.scale: int = 2 ** (len(self.vae.config["block_out_channels"]) - 1)
         # pixels a side of the denoiser's smallest unit: transformers read patches of latents
-        self._patch = self.scale * (module.config.get("patch_size") or 1)
+        patch = self.scale * (module.config.get("patch_size") or 1)
         sample = module.config.sample_size
         height, width = (sample, sample) if isinstance(sample, int) else sample
         self.size = (width * self.scale, height * self.scale)
+        self.sizes = Sizes(self.size, patch)
         self.rows_guided = self.reader.read(NEUTRAL, "", 2.0, self.size).rows
         self._alone = alone and self.rows_guided == 2
         self._sized: dict[tuple[int, int], SizedPrograms] = {}
         self._asked_at: dict[tuple[int, int], float] = {}
         self._compiling = threading.Lock()
-        kept = dict.fromkeys([self.size, *(self.checked_size(*size) for size in sizes)])
+        kept = dict.fromkeys([self.size, *(self.sizes.checked(*size) for size in sizes)])
         self._kept = {size: SizedPrograms(self, size, alone=self._alone) for size in kept}
         before = [report.name for report in self._programs.reports]  # the text encoders'
         self.warm_up = WarmUp(
@@ -174,31 +174,6 @@ class DiffusionPrograms:
             network = next((name for name in _NETWORKS if report.name.startswith(name)), report.name)
             largest[network] = max(report.arguments, largest.get(network, 0))
         return sum(largest.values())
-
-    def checked_size(self, width: object, height: object) -> tuple[int, int]:
-        """(width, height); None stands for the checkpoint's own.
-
-        Raises:
-            RequestRejected: not a whole number, not a multiple of the model's unit, too small or too large.
-        """
-        given = {"width": width, "height": height}
-        own = dict(zip(given, self.size, strict=True))
-        least = min(32, *self.size)
-        for name, value in given.items():
-            if value is None:
-                continue
-            if type(value) is not int or not least <= value <= IMAGE_MAX_SIDE or value % SIZE_STEP:
-                raise RequestRejected(
-                    f"{name} = {value!r}: must be a multiple of {SIZE_STEP} from {least} to {IMAGE_MAX_SIDE}"
-                )
-            own[name] = value
-        wide, tall = own.values()
-        limit = MOST_PIXELS * self.size[0] * self.size[1]
-        if wide * tall > limit:
-            raise RequestRejected(f"size = {wide} x {tall}: at most {limit:,} pixels with this model")
-        if wide % self._patch or tall % self._patch:
-            raise RequestRejected(f"size = {wide} x {tall}: must be multiples of {self._patch} with this model")
-        return wide, tall
 
     def compile_seconds(self, size: tuple[int, int]) -> float:
         """The estimated compile time of a size's programs, from the first size's; 0 if they are warm."""

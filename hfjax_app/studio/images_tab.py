@@ -247,13 +247,16 @@ class ImagesTab(Tab):
     async def _reuse(self, file: Any) -> AsyncGenerator[list[Any], None]:
         parameters = await self._api.read(self._parameters.read, self._backend.get(), file)
         size = f"{parameters.width} x {parameters.height}"
-        strength = gr.skip() if parameters.strength is None else parameters.strength
         # a picture in the editor that does not belong to these parameters would be drawn into the next one
         source = gr.skip() if parameters.image else None
         hint = " It was started from a picture, which has to be uploaded again." if parameters.image else ""
+        if parameters.left_out:
+            hint += f" Not as in the file: {'; '.join(parameters.left_out)}."
+        seed, is_random = (gr.skip(), gr.skip()) if parameters.seed is None else (str(parameters.seed), False)
         yield [
-            *(parameters.prompt, parameters.negative_prompt, parameters.steps, parameters.guidance_scale),
-            *(parameters.scheduler, size, 1, str(parameters.seed), False, source, strength),
+            *(parameters.prompt, parameters.negative_prompt, _or_same(parameters.steps)),
+            *(_or_same(parameters.guidance_scale), _or_same(parameters.scheduler), size, 1, seed, is_random, source),
+            _or_same(parameters.strength),
             note(f"The settings of the picture are in place.{hint}"),
         ]
 
@@ -352,6 +355,11 @@ def contact_sheet(previews: Sequence[Image.Image]) -> Image.Image:
     for i, picture in enumerate(previews):
         sheet.paste(picture, (i % 2 * wide, i // 2 * tall))
     return sheet
+
+
+def _or_same(value: Any) -> Any:
+    """A control's new value; the file may say none."""
+    return gr.skip() if value is None else value
 
 
 def note(text: str) -> str:

@@ -21,8 +21,8 @@ class ParametersPanel:
 
     def __init__(self) -> None:
         self.file = gr.File(
-            label="A picture from here, or from a Stable Diffusion web UI",
-            file_types=[".png"],
+            label="A picture from here, a Stable Diffusion web UI or ComfyUI",
+            file_types=[".png", ".jpg", ".jpeg", ".webp"],
             height=110,
             elem_id="recipe-file",
         )
@@ -31,16 +31,16 @@ class ParametersPanel:
             self.verify = gr.Button("Replay and verify", elem_id="verify")
 
     def read(self, generator: "ImageGenerator", file: Any) -> "GenerationParameters":
-        """The generation parameters in the file.
+        """The generation parameters in the file, fitted to this model; `left_out` says what is not as in the file.
 
         Raises:
-            RequestRejected: there are none, or this model can't draw with them.
+            RequestRejected: there are none.
         """
         from hfjax_app.images.generation_parameters import read_png
+        from hfjax_app.images.reuse import fitted
 
         _, parameters = read_png(uploaded(file))
-        generator.generate(**parameters.arguments()).close()  # checks them without drawing
-        return parameters
+        return fitted(parameters, generator)
 
     def replay(
         self, generator: "ImageGenerator", file: Any, image: "Image.Image | None", mask: "Image.Image | None"

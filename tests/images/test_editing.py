@@ -124,8 +124,8 @@ def test_a_size_that_the_denoiser_cannot_cut_into_patches_is_refused() -> None:
     programs = DiffusionPrograms(pipeline)
     assert programs.size == (128, 128)
     with pytest.raises(RequestRejected, match="size = 136 x 128: must be multiples of 16 with this model"):
-        programs.checked_size(136, None)
-    assert programs.checked_size(144, 112) == (144, 112)
+        programs.sizes.checked(136, None)
+    assert programs.sizes.checked(144, 112) == (144, 112)
 
 
 def test_another_size_compiles_once_and_says_so(generator: ImageGenerator, compilations: Callable) -> None:

@@ -33,7 +33,11 @@ class Generator:
     def __init__(self) -> None:
         self.revision, self.versions = None, {}
         self.offered_sizes, self.recommended = ((8, 8),), SimpleNamespace(steps=2, guidance_scale=1.0)
+        self.max_steps, self.schedulers, self.takes_negative_prompt = 100, ("DDIM",), True
         self.threads: set[str] = set()
+
+    def nearest_size(self, width: int, height: int) -> tuple[int, int]:
+        return width, height
 
     def seen(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,66 @@
+"""Generation parameters of a file, fitted to the model that is to draw with them: nothing is refused for one value.
+
+Does not read files: `generation_parameters.py` does.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images.generation_parameters import GenerationParameters
+from hfjax_app.images.generator import ImageGenerator
+from hfjax_app.images.request import MAX_GUIDANCE, MAX_SEED
+from hfjax_app.images.scheduler_names import nearest
+from hfjax_app.limits import IMAGE_MAX_CHARACTERS
+from hfjax_app.validation import checked_text
+
+
+def fitted(parameters: GenerationParameters, generator: ImageGenerator) -> GenerationParameters:
+    """The parameters as `generator` takes them; `left_out` says what is not as in the file."""
+    notes = list(parameters.left_out)
+    values: dict[str, Any] = {}
+    for name, limit in (("steps", (1, generator.max_steps)), ("guidance_scale", (0.0, MAX_GUIDANCE))):
+        value = getattr(parameters, name)
+        if value is not None:
+            values[name] = _within(name.replace("_", " "), value, limit, notes)
+    if parameters.strength is not None:
+        values["strength"] = _within("strength", parameters.strength, (0.0, 1.0), notes)
+    if parameters.seed is not None and not 0 <= parameters.seed <= MAX_SEED:
+        notes.append(f"seed {parameters.seed}")
+        values["seed"] = None
+    for name in ("prompt", "negative_prompt"):
+        values[name] = _text(name.replace("_", " "), getattr(parameters, name), notes)
+    if values["negative_prompt"] and not generator.takes_negative_prompt:
+        notes.append("negative prompt: this model takes none")
+        values["negative_prompt"] = ""
+    size = generator.nearest_size(parameters.width, parameters.height)
+    if size != (parameters.width, parameters.height):
+        notes.append(f"size {parameters.width} x {parameters.height}: here {size[0]} x {size[1]}")
+    values["width"], values["height"] = size
+    if parameters.scheduler is not None:
+        values["scheduler"] = nearest(parameters.scheduler, generator.schedulers)
+        if values["scheduler"] != parameters.scheduler:
+            notes.append(f"scheduler {parameters.scheduler}: here {values['scheduler']}")
+    if parameters.revision != generator.revision and parameters.model:
+        notes.append(f"model {parameters.model}")
+    return replace(parameters, **values, left_out=tuple(notes))
+
+
+def _within(name: str, value: float, limits: tuple[float, float], notes: list[str]) -> float | None:
+    low, high = limits
+    kept = None if math.isnan(value) else min(max(value, low), high)
+    if kept != value:
+        notes.append(f"{name} {value:g}: {'no number' if kept is None else f'here {kept:g}'}")
+    return kept
+
+
+def _text(name: str, text: str, notes: list[str]) -> str:
+    kept = text[:IMAGE_MAX_CHARACTERS]
+    if kept != text:
+        notes.append(f"the {name} behind its first {IMAGE_MAX_CHARACTERS:,} characters")
+    try:
+        return checked_text(kept, name, IMAGE_MAX_CHARACTERS, may_be_blank=True)
+    except RequestRejected as error:
+        notes.append(str(error))
+        return ""
