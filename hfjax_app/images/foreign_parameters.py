@@ -75,8 +75,11 @@ def _texts(picture: Image.Image) -> Iterator[str]:
     for name in ("parameters", "prompt", "Comment", "invokeai_metadata", "sd-metadata"):
         if isinstance(text := picture.info.get(name), str):
             yield text
-    exif = picture.getexif()
-    comment = exif.get_ifd(0x8769).get(0x9286)  # UserComment: eight bytes name its encoding
+    try:
+        exif = picture.getexif()
+        comment = exif.get_ifd(0x8769).get(0x9286)  # UserComment: eight bytes name its encoding
+    except Exception:  # Pillow's reader of EXIF raises many kinds of errors on damaged data
+        return
     if isinstance(comment, bytes):
         encodings = ("utf-16-be", "utf-16-le") if comment.startswith(b"UNICODE\0") else ("utf-8",)
         for encoding in encodings:

@@ -20,6 +20,7 @@ from PIL.PngImagePlugin import PngInfo
 from hfjax_app import __version__
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import foreign_parameters, web_ui_text
+from hfjax_app.images.colours import is_transparent
 from hfjax_app.images.foreign_parameters import ForeignParameters
 from hfjax_app.images.mask import MASK_CHARACTERS, from_text
 from hfjax_app.images.scheduler_names import canonical
@@ -108,10 +109,10 @@ def current_versions(device: str, dtype: str) -> dict[str, str]:
 
 
 def digest(picture: Image.Image | None) -> str | None:
-    """SHA-256 of a picture's size and pixels, in hexadecimal; None for None."""
+    """SHA-256 of a picture's size and pixels (with alpha, if some is transparent), in hexadecimal; None for None."""
     if picture is None:
         return None
-    colour = picture.convert("RGB")
+    colour = picture.convert("RGBA" if is_transparent(picture) else "RGB")
     return hashlib.sha256(f"{colour.size}".encode() + colour.tobytes()).hexdigest()
 
 

@@ -22,6 +22,7 @@ from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
 from hfjax_app.images.admission_queue import AdmissionQueue
 from hfjax_app.images.checkpoint import Pipeline, Recommended, fetch_weights, read_empty, recommended, revision_of
+from hfjax_app.images.colours import is_transparent
 from hfjax_app.images.denoising_state import DenoisingState
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions, digest
 from hfjax_app.images.mask import to_text
@@ -225,7 +226,8 @@ class ImageGenerator:
             width: in pixels, a multiple of 8 or of what the model takes; None: the model's own.
             height: the same.
             scheduler: one of `schedulers`; None: the checkpoint's own.
-            image: a picture to start from; it is scaled and cut to the size.
+            image: a picture to start from; it is scaled and cut to the size. What is transparent is white, and the
+                steps' `notice` says so.
             mask: with `image`: white where to draw; the rest of the picture stays.
             strength: with `image`: how much of it to replace, 0 to 1; this share of `steps` is made.
             latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
@@ -252,6 +254,7 @@ class ImageGenerator:
             size=size,
             scheduler=name,
             image=pixels,
+            transparent=image is not None and is_transparent(image),
             mask=drawn,
             strength=real_number("strength", strength, 0, 1),
         )
@@ -408,4 +411,7 @@ class ImageGenerator:
     def _notice(self, request: ImageRequest) -> str | None:
         texts = {"prompt": request.prompt, "negative prompt": request.negative_prompt}
         cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
-        return "; ".join(f"the end of the {name} was not read: {end!r}" for name, end in cut.items()) or None
+        notes = [f"the end of the {name} was not read: {end!r}" for name, end in cut.items()]
+        if request.transparent:
+            notes.append("what is transparent in the picture to start from was white")
+        return "; ".join(notes) or None

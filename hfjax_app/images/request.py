@@ -7,6 +7,7 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.colours import as_seen, scalable
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
 from hfjax_app.validation import checked_text
 
@@ -25,6 +26,7 @@ class ImageRequest:
         seeds: one for each picture.
         size: (width, height) in pixels.
         image: the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
+        transparent: whether the picture was, in part; it is white there.
         mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
     """
 
@@ -36,6 +38,7 @@ class ImageRequest:
     size: tuple[int, int]
     scheduler: str
     image: np.ndarray | None
+    transparent: bool
     mask: np.ndarray | None
     strength: float
 
@@ -121,7 +124,7 @@ def checked_picture(
     """The picture to start from and the mask in the form of `ImageRequest`.
 
     Args:
-        image: a PIL picture, or None. It is scaled to cover the size, and its edges are cut.
+        image: a PIL picture, or None: `as_seen`, scaled to cover the size, with its edges cut.
         mask: a PIL picture of any size, white where to draw, or None.
         size: (width, height).
         scale: pixels a side for each latent.
@@ -134,7 +137,7 @@ def checked_picture(
         if drawn is not None:
             raise RequestRejected("mask: there is no picture to draw into; upload one")
         return None, None
-    pixels = np.asarray(_covering(picture.convert("RGB"), size, Image.Resampling.LANCZOS), np.float32) / 255
+    pixels = np.asarray(as_seen(_covering(scalable(picture), size, Image.Resampling.LANCZOS)), np.float32) / 255
     return pixels, None if drawn is None else checked_mask(drawn, size, scale)
 
 

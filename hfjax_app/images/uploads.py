@@ -11,6 +11,20 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import PICTURE_MAX_BYTES, PICTURE_MAX_PIXELS
 
 FORMATS = ("PNG", "JPEG", "WEBP")
+# The first bytes of other formats.
+_OTHER_FORMATS = {
+    b"GIF8": "GIF",
+    b"BM": "BMP",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+    b"%PDF": "PDF",
+    b"<svg": "SVG",
+    b"<?xml": "SVG",
+    b"8BPS": "Photoshop's format",
+    b"\xff\x0a": "JPEG XL",
+    b"\0\0\0\x0cJXL ": "JPEG XL",
+}
+_HEIF = {b"avif": "AVIF", b"avis": "AVIF"}  # by the brand behind `ftyp`; the others are HEIC
 
 
 def read_file(path: Path, what: str) -> bytes:
@@ -64,15 +78,32 @@ def read_picture(data: object, what: str) -> Image.Image:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
         if picture.width * picture.height <= PICTURE_MAX_PIXELS:
             picture.load()
-            turned = ImageOps.exif_transpose(picture)
+            turned = _turned(picture)
             turned.info = picture.info | {"frames": getattr(picture, "n_frames", 1)}
             return _in_8_bits(turned)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         pass
     except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged files
-        reason = "it is damaged" if data[:4] in (b"\x89PNG", b"RIFF") or data[:2] == b"\xff\xd8" else "it is none"
-        raise RequestRejected(f"{what} can't be read as a PNG, JPEG or WebP picture: {reason}") from error
+        raise RequestRejected(f"{what} can't be read as a PNG, JPEG or WebP picture: {_reason(data)}") from error
     raise RequestRejected(f"{what} has too many pixels: at most {PICTURE_MAX_PIXELS // 10**6} million")
+
+
+def _turned(picture: Image.Image) -> Image.Image:
+    """The picture as it was held. Cameras and editors write EXIF data that Pillow can't read: then as it is."""
+    try:
+        return ImageOps.exif_transpose(picture)
+    except Exception:  # Pillow's reader of EXIF raises many kinds of errors
+        return picture.copy()
+
+
+def _reason(data: bytes) -> str:
+    """Why Pillow can't read a file."""
+    if data[:4] in (b"\x89PNG", b"RIFF") or data[:2] == b"\xff\xd8":
+        return "it is damaged"
+    if data[4:8] == b"ftyp":
+        return f"it is {_HEIF.get(data[8:12], 'HEIC, as phones save photographs')}; save or send it as JPEG"
+    known = next((name for mark, name in _OTHER_FORMATS.items() if data.lstrip().startswith(mark)), None)
+    return "it is none" if known is None else f"it is {known}; save it as PNG"
 
 
 def _in_8_bits(picture: Image.Image) -> Image.Image:
@@ -80,5 +111,5 @@ def _in_8_bits(picture: Image.Image) -> Image.Image:
     if not picture.mode.startswith("I"):
         return picture
     grey = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
-    grey.info = picture.info
+    grey.info = {name: value for name, value in picture.info.items() if name != "transparency"}  # of 16 bits
     return grey

@@ -38,7 +38,7 @@ def _padding_known(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _padding_embedded(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> Iterator[None]:
-    """Inside, padding that is no token can be embedded, and where the model embeds its ids as they are, padding is zeros.
+    """Inside, padding that is no token can be embedded; where the model embeds its ids as they are, padding is zeros.
 
     That is what convolutions find behind the end of a row; MobileBERT joins the embeddings of neighbours. Models that
     embed other ids than those that they are given, such as moved or transposed ones, get a token's embedding, which the

@@ -12,7 +12,7 @@ from diffusers import StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipe
 from PIL import Image, ImageDraw
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
+from hfjax_app.images import Comparison, ImageGenerator, ImageStep, Picture, Waiting, noise, replay
 from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.images.schedule import GivenNoise
 from hfjax_app.images.sized_programs import SizedPrograms
@@ -225,3 +225,15 @@ def test_pictures_of_any_shape_are_cut_to_size(generator: ImageGenerator, shape:
     picture = Image.new("RGB", shape, (200, 40, 40))
     steps = generator.generate("red dot", image=picture, mask=Image.new("L", shape, 255), steps=2, strength=1.0)
     assert list(steps)[-1].pictures[0].image.size == generator.size
+
+
+def test_a_transparent_picture_is_white_there_and_says_so(generator: ImageGenerator) -> None:
+    clear = Image.new("RGBA", (32, 32), (0, 0, 0, 0))
+    white = Image.new("RGB", (32, 32), "white")
+    steps = [[*generator.generate("x", steps=2, seed=1, image=image, strength=0.5)][-1] for image in (clear, white)]
+    assert steps[0].image.tobytes() == steps[1].image.tobytes()
+    assert [step.notice for step in steps] == ["what is transparent in the picture to start from was white", None]
+    [again] = [
+        step for step in replay(generator, steps[0].pictures[0].png, image=clear) if isinstance(step, Comparison)
+    ]
+    assert again.is_identical

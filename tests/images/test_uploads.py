@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.colours import is_transparent
+from hfjax_app.images.generation_parameters import read_png
+from hfjax_app.images.request import checked_picture
 from hfjax_app.images.uploads import from_data_url, read_file, read_picture
 from hfjax_app.limits import PICTURE_MAX_BYTES
 
@@ -51,13 +54,96 @@ def test_a_photograph_is_rotated_by_its_orientation() -> None:
     assert read_picture(encoded("JPEG", exif=exif), "picture").size == (4, 6)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:PIL")  # Pillow's about the damage
+def test_exif_that_can_not_be_read_is_no_reason_to_refuse() -> None:
+    """Editors write it."""
+    for damaged in (
+        b"Exif\0\0II*\0\xff\xff\xff\xff",
+        b"Exif\0\0nothing",
+        b"Exif\0\0MM\0*\0\0\0\x08\xff\xff" + b"\1" * 40,
+    ):
+        file = encoded("JPEG", exif=damaged)
+        assert read_picture(file, "picture").size == (6, 4)
+        with pytest.raises(RequestRejected, match="no settings inside"):
+            read_png(file)
+
+
+def seen(picture: Image.Image, kind: str = "PNG", **options: object) -> np.ndarray:
+    """The pixels that a request has of a file, 8 bits."""
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    pixels, _ = checked_picture(read_picture(file.getvalue(), "picture"), None, (32, 32), 8)
+    return np.round(pixels * 255).astype(int)
+
+
+def cut_out(mode: str) -> Image.Image:
+    """Red in the middle, and transparent around it, over black."""
+    picture = Image.new("RGBA", (32, 32), (0, 0, 0, 0))
+    picture.paste((200, 30, 30, 255), (8, 8, 24, 24))
+    return picture.convert(mode)
+
+
+@pytest.mark.parametrize("form", ["RGBA", "LA", "P", "key", "grey key", "WebP", "large"])
+def test_what_is_transparent_is_white(form: str) -> None:
+    """It was black: the colour that such files have there, and that nobody sees."""
+    red, options, kind = [200, 30, 30], {}, "PNG"
+    picture = cut_out("LA" if form == "LA" else "RGBA")
+    if form == "P":
+        picture = picture.quantize()
+    elif form in ("key", "grey key"):
+        picture = picture.convert("RGB" if form == "key" else "L")
+        options = {"transparency": (0, 0, 0) if form == "key" else 0}
+    elif form == "WebP":
+        kind, options = "WEBP", {"lossless": True}
+    elif form == "large":  # pixels at the edge are averaged by their shares, without black
+        picture = picture.resize((960, 960), Image.Resampling.NEAREST)
+    pixels = seen(picture, kind, **options)
+    assert pixels[2, 2].tolist() == [255, 255, 255]
+    if form not in ("LA", "grey key"):
+        assert np.abs(pixels[16, 16] - red).max() <= 1
+        assert pixels[..., 0].min() >= 198
+    assert is_transparent(cut_out("RGBA"))
+    assert not is_transparent(Image.new("RGBA", (2, 2), "red"))
+
+
+def test_colour_profiles_are_converted_to_srgb() -> None:
+    """A photograph's wide colours were read as sRGB: duller than they are."""
+    picture = Image.new("RGB", (32, 32), (200, 100, 60))
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    assert np.abs(seen(picture, icc_profile=srgb)[0, 0] - (200, 100, 60)).max() <= 1
+    lab = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+    for unusable in (lab, b"profile", b""):  # of other colours than the pixels, or damaged
+        assert seen(picture, icc_profile=unusable)[0, 0].tolist() == [200, 100, 60]
+    wide = seen(picture, icc_profile=swapped(srgb))[0, 0]
+    assert wide[2] > wide[0], "this profile has red and blue in each other's places"
+    alpha = cut_out("RGBA")
+    assert seen(alpha, icc_profile=swapped(srgb))[2, 2].tolist() == [255, 255, 255]
+    assert (middle := seen(alpha, icc_profile=swapped(srgb))[16, 16])[2] > middle[0]
+
+
+def swapped(profile: bytes) -> bytes:
+    """A profile of three colours whose red and blue are each other's."""
+    return profile.replace(b"rXYZ", b"?XYZ").replace(b"bXYZ", b"rXYZ").replace(b"?XYZ", b"bXYZ")
+
+
+def test_cmyk_and_16_bits_in_colour() -> None:
+    picture = Image.new("CMYK", (32, 32), (0, 255, 255, 0))
+    red = seen(picture, "JPEG", quality=95)[0, 0]
+    assert red[0] > 200
+    assert max(red[1:]) < 60
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (b"", "can't be read as a PNG, JPEG or WebP picture: it is none"),
         (b"hello", "it is none"),
-        (encoded("GIF"), "it is none"),
-        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "it is none"),
+        (encoded("GIF"), "it is GIF; save it as PNG"),
+        (encoded("TIFF"), "it is TIFF; save it as PNG"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "it is SVG; save it as PNG"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0", "it is HEIC, as phones save photographs; save or send it as JPEG"),
+        (b"\0\0\0\x18ftypmif1\0\0\0\0", "it is HEIC"),
+        (b"\0\0\0\x1cftypavif\0\0\0\0", "it is AVIF; save or send it as JPEG"),
         (encoded()[:45], "it is damaged"),
         (bomb(30, 30), "it is damaged"),
         (bomb(20_000, 20_000), "too many pixels: at most 40 million"),
@@ -67,7 +153,7 @@ def test_a_photograph_is_rotated_by_its_orientation() -> None:
         (None, "must be a picture file, not NoneType"),
         ("/etc/passwd", "must be a picture file, not str"),
     ],
-    ids=range(12),
+    ids=range(16),
 )
 def test_files_that_are_no_pictures_are_refused(data: object, message: str) -> None:
     with pytest.raises(RequestRejected, match=message) as caught:
