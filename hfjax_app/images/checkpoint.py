@@ -24,6 +24,12 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint, check_vocabulary, expl
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5
+# By the channels that a denoiser reads besides the latents.
+_OTHER_INPUTS = {
+    5: "an inpainting model, which reads a mask and a picture; take the text-to-image model that it was made from",
+    4: "a model that edits or enlarges pictures, which reads one; take a text-to-image model",
+    3: "a model that enlarges pictures, which reads one; take a text-to-image model",
+}
 _WITHOUT = {"safety_checker": None, "requires_safety_checker": False}
 
 
@@ -69,6 +75,11 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
         config = AutoPipelineForText2Image.load_config(folder)
     except Exception as error:
         raise ModelUnavailable(explain(name, error, weights=False)) from error
+    if config.get("requires_aesthetics_score"):
+        raise ModelUnavailable(
+            f"model {name!r} is a refiner: it only finishes pictures that another model began; take that one, such as "
+            "stabilityai/stable-diffusion-xl-base-1.0"
+        )
     try:
         parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
         for key, value in config.items():
@@ -85,6 +96,7 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
     for key, component in pipeline.components.items():
         if isinstance(component, PreTrainedTokenizerBase):
             check_vocabulary(component, Checkpoint(folder=folder, name=name).part(key))
+    _limit_tokenizers(pipeline)
     return _checked(pipeline, name)
 
 
@@ -134,6 +146,17 @@ def _empty(kind: type[Any], folder: Path) -> torch.nn.Module:
     return network
 
 
+def _limit_tokenizers(pipeline: Pipeline) -> None:
+    """Cut prompts where a text encoder's positions end; a tokenizer's config may name another length, or none."""
+    for name in text_encoder_names(pipeline):
+        tokenizer: Any = pipeline.components.get(name.replace("text_encoder", "tokenizer"))
+        positions = getattr(pipeline.components[name].config, "max_position_embeddings", None)
+        if tokenizer is not None and isinstance(positions, int) and tokenizer.model_max_length > positions:
+            tokenizer.model_max_length = positions
+            if name == "text_encoder" and hasattr(pipeline, "tokenizer_max_length"):
+                pipeline.tokenizer_max_length = positions  # Stable Diffusion 3's pipeline keeps it
+
+
 def _checked(pipeline: Pipeline, name: str) -> Pipeline:
     if not isinstance(getattr(pipeline, "vae", None), AutoencoderKL):
         raise ModelUnavailable(f"model {name!r}: its vae is not an AutoencoderKL")
@@ -144,8 +167,8 @@ def _checked(pipeline: Pipeline, name: str) -> Pipeline:
     channels, latent_channels = config.in_channels, pipeline.vae.config["latent_channels"]
     if channels != latent_channels:
         raise ModelUnavailable(
-            f"model {name!r}: its denoiser reads {channels} channels, and the latents have {latent_channels}: not a "
-            "plain text-to-image model"
+            f"model {name!r}: its denoiser reads {channels} channels, and the latents have {latent_channels}: "
+            f"{_OTHER_INPUTS.get(channels - latent_channels, 'not a plain text-to-image model')}"
         )
     return pipeline
 

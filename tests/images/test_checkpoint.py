@@ -23,7 +23,7 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
 
-from .pipelines import CLASSES, vae
+from .pipelines import CLASSES, TOKENS, stable_diffusion_2, stable_diffusion_3, vae
 
 CARD = "---\ninference:\n  parameters:\n    {}\n---\n# A model\n"
 WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -83,9 +83,12 @@ def test_attention_blocks_with_their_old_names(pipeline: StableDiffusionPipeline
     assert_equal(read(tmp_path), held(old))
 
 
-def test_float16_files_where_there_are_no_others(make_pipeline: Callable[..., Any], tmp_path: Path) -> None:
-    made = make_pipeline().to(torch.float16)
-    made.save_pretrained(tmp_path, variant="fp16", max_shard_size="60KB")
+@pytest.mark.parametrize(("variant", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_a_variant_s_files_where_there_are_no_others(
+    make_pipeline: Callable[..., Any], tmp_path: Path, variant: str, dtype: torch.dtype
+) -> None:
+    made = make_pipeline().to(dtype)
+    made.save_pretrained(tmp_path, variant=variant, max_shard_size="60KB")
     assert_equal(read(tmp_path), held(made.to(torch.float32)))
 
 
@@ -105,6 +108,35 @@ def test_a_checkpoint_without_some_weights(pipeline: StableDiffusionPipeline, tm
     assert "is no trained UNet2DConditionModel: its checkpoint lacks conv_in.bias" in refusal(tmp_path)
     save_file(whole | {"conv_in.bias": torch.zeros(3)}, file, {"format": "pt"})
     assert "conv_in.bias is [3], and its config says [16]" in refusal(tmp_path)
+
+
+def test_models_of_other_kinds_are_named(pipeline: StableDiffusionPipeline, tmp_path: Path) -> None:
+    """Stable Diffusion XL's refiner failed with an error about its missing text encoder."""
+    pipeline.save_pretrained(tmp_path)
+    index, unet = tmp_path / "model_index.json", tmp_path / "unet" / "config.json"
+    settings, config = json.loads(index.read_text()), json.loads(unet.read_text())
+    refiner = {"requires_aesthetics_score": True, "_class_name": "StableDiffusionXLImg2ImgPipeline"}
+    index.write_text(json.dumps(settings | refiner | {"text_encoder": [None, None], "tokenizer": [None, None]}))
+    with pytest.raises(ModelUnavailable, match=r"is a refiner: .* take that one, such as"):
+        read_empty(tmp_path)
+    index.write_text(json.dumps(settings))
+    unet.write_text(json.dumps(config | {"in_channels": 9}))
+    with pytest.raises(ModelUnavailable, match="reads 9 channels, and the latents have 4: an inpainting model"):
+        read_empty(tmp_path)
+
+
+@pytest.mark.parametrize("make", [stable_diffusion_2, stable_diffusion_3])
+def test_a_tokenizer_without_a_length_has_its_text_encoder_s(
+    make: Callable[[], DiffusionPipeline], tmp_path: Path
+) -> None:
+    """Training scripts leave it out; then prompts were padded to 10^30 tokens: an OverflowError."""
+    whole = make()
+    whole.save_pretrained(tmp_path)
+    for file in tmp_path.glob("tokenizer*/tokenizer_config.json"):
+        file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "model_max_length"}))
+    pipeline = read_empty(tmp_path)
+    assert pipeline.tokenizer.model_max_length == TOKENS
+    assert getattr(pipeline, "tokenizer_max_length", TOKENS) == TOKENS
 
 
 @pytest.mark.parametrize("part", ["unet", "tokenizer"])

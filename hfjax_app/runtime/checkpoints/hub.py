@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import posixpath
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,9 @@ T = TypeVar("T")
 _CONFIG_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")
 _STEMS = ("model", "diffusion_pytorch_model")  # of the names of weight files: transformers' and diffusers'
-_HALF = ".fp16"  # in the names of files with float16 weights, which are used if there are no others
+_HALF = ".fp16"  # the variant, in the names of files, that is used if there are no others; then any variant is
+_WEIGHTS = re.compile(rf"(?:{'|'.join(_STEMS)})(\.[\w-]+?)?(?:-\d+-of-\d+)?\.safetensors")
+_INDEX = re.compile(rf"(?:{'|'.join(_STEMS)})\.safetensors\.index(\.[\w-]+)?\.json")
 _OTHER_WEIGHTS = {".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack"}
 
 
@@ -85,8 +88,9 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequen
 
     try:
         folder = download([*_CONFIG_FILES, *(files(parts, ".safetensors", "-*.safetensors") if weights else ())])
-        if weights and (bare := [part for part in parts if not any((folder / part).glob("*.safetensors"))]):
-            download(files(bare, f"{_HALF}*.safetensors"))
+        for variant in (f"{_HALF}*", ".*") if weights else ():
+            if bare := [part for part in parts if not any((folder / part).glob("*.safetensors"))]:
+                download(files(bare, f"{variant}.safetensors"))
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
     return folder
@@ -107,22 +111,38 @@ def is_gated(source: str | os.PathLike[str]) -> bool | None:
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The safetensors files of a checkpoint folder: one file, or those of its index; float16 if there are no others.
+    """The safetensors files of a checkpoint folder: one file, those of its index, or all parts.
+
+    Files of a variant are taken if there are no others: float16 first, then bfloat16 or whatever is there.
 
     Args:
         folder: as `fetch` returns it.
         name: the model's name as the user gave it, for the message.
 
     Raises:
-        ModelUnavailable: there are none, or some files of the index are missing.
+        ModelUnavailable: there are none, or some of them are missing.
     """
-    for variant in ("", _HALF):
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    matches = [found for file in names if (found := _WEIGHTS.fullmatch(file) or _INDEX.fullmatch(file))]
+    for variant in sorted(
+        {found[1] or "" for found in matches}, key=lambda found: (found != "", found != _HALF, found)
+    ):
         for stem in _STEMS:
             if (single := folder / f"{stem}{variant}.safetensors").exists():
                 return [single]
             if (index := folder / f"{stem}.safetensors.index{variant}.json").exists():
                 return _indexed(index, folder, name)
+            if parts := sorted(folder.glob(f"{stem}{variant}-*-of-*.safetensors")):
+                return _numbered(parts, name)
     raise ModelUnavailable(_no_weights(name, folder))
+
+
+def _numbered(parts: list[Path], name: str) -> list[Path]:
+    """The parts of weights whose index is missing, if all are there: `model-00001-of-00002.safetensors` and so on."""
+    count = int(parts[0].stem.rpartition("-")[2])
+    if len(parts) != count:
+        raise _in_part(name, count - len(parts), count, f"one of {parts[0].name}'s kind")
+    return parts
 
 
 def _indexed(index: Path, folder: Path, name: str) -> list[Path]:
@@ -134,11 +154,15 @@ def _indexed(index: Path, folder: Path, name: str) -> list[Path]:
     if outside := [file for file in names if Path(file).name != file or not file.endswith(".safetensors")]:
         raise ModelUnavailable(f"model {name!r}: {index.name} names {outside[0]!r}, no safetensors file of it")
     if missing := [file for file in names if not (folder / file).exists()]:
-        raise ModelUnavailable(
-            f"model {name!r} is here in part: {len(missing)} of {len(names)} weight files are missing, such as "
-            f"{missing[0]}; download the rest (with a network, and HF_HUB_OFFLINE unset)"
-        )
+        raise _in_part(name, len(missing), len(names), missing[0])
     return [folder / file for file in names]
+
+
+def _in_part(name: str, missing: int, count: int, one: str) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"model {name!r} is here in part: {missing} of {count} weight files are missing, such as {one}; download the "
+        "rest (with a network, and HF_HUB_OFFLINE unset)"
+    )
 
 
 class NoTokenizer(ModelUnavailable):

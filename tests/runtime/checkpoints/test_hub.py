@@ -44,6 +44,7 @@ class Hub(BaseHTTPRequestHandler):
         "text_encoder/model-00002-of-00002.safetensors",
         "text_encoder/model.fp16-00001-of-00001.safetensors",
         "vae/diffusion_pytorch_model.fp16.safetensors",
+        "image_encoder/model.bf16.safetensors",
         "safety_checker/model.safetensors",
         "sd.safetensors",
     )
@@ -106,7 +107,7 @@ from hfjax_app.runtime.checkpoints.hub import fetch, is_gated, load
 messages = {}
 for name in sys.argv[1:]:
     if name.startswith("parts?"):
-        folder = fetch(name[6:], parts=("unet", "text_encoder", "vae"))
+        folder = fetch(name[6:], parts=("unet", "text_encoder", "vae", "image_encoder"))
         messages[name] = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
         continue
     if name.startswith("load?"):
@@ -126,7 +127,7 @@ print(json.dumps(messages))
 def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, Any]:
     """The messages for requests of these models from a hub at `endpoint`, with an empty cache and no token.
 
-    "gated?NAME": whether the model is gated; "parts?NAME": the files that three networks download; "load?NAME": the
+    "gated?NAME": whether the model is gated; "parts?NAME": the files that four networks download; "load?NAME": the
     options of the tokenizer's loading.
     """
     environment = {
@@ -169,9 +170,10 @@ def test_whether_a_model_is_gated(hub: str, tmp_path: Path) -> None:
 
 
 def test_only_the_weights_of_a_pipeline_that_are_read_are_downloaded(hub: str, tmp_path: Path) -> None:
-    """Not the same weights in other formats, not other networks; float16 if there is nothing else."""
+    """Not the same weights in other formats, not other networks; a variant if there is nothing else."""
     [files] = ask(hub, tmp_path, "parts?owner/pipeline").values()
     assert files == [
+        "image_encoder/model.bf16.safetensors",
         "model_index.json",
         "text_encoder/model-00001-of-00002.safetensors",
         "text_encoder/model-00002-of-00002.safetensors",
@@ -238,6 +240,30 @@ def test_weight_files_of_diffusers(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"a": shard}}))
     (tmp_path / shard).touch()
     assert [path.name for path in weight_files(tmp_path, "m")] == [shard]
+
+
+def test_weight_files_of_another_variant_and_without_an_index(tmp_path: Path) -> None:
+    """bfloat16 files were refused for want of an index, which such a checkpoint never has."""
+
+    def found(*names: str) -> list[str]:
+        for path in tmp_path.iterdir():
+            path.unlink()
+        for name in names:
+            (tmp_path / name).touch()
+        return [path.name for path in weight_files(tmp_path, "m")]
+
+    bf16, fp16, own = (f"model{variant}.safetensors" for variant in (".bf16", ".fp16", ""))
+    assert found(bf16) == [bf16]
+    assert found("diffusion_pytorch_model.non_ema.safetensors") == ["diffusion_pytorch_model.non_ema.safetensors"]
+    assert found(bf16, fp16) == [fp16]
+    assert found(bf16, fp16, own) == [own]
+    parts = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    assert found(bf16, *parts) == parts
+    assert found(*(part.replace("model", "model.bf16") for part in parts))[1] == "model.bf16-00002-of-00002.safetensors"
+    with pytest.raises(ModelUnavailable, match="'m' is here in part: 1 of 2 weight files are missing"):
+        found(parts[1])
+    with pytest.raises(ModelUnavailable, match="has weights, but none as safetensors"):
+        found("else.bf16.safetensors", "model.bin")
 
 
 def test_an_incomplete_download(tmp_path: Path) -> None:
