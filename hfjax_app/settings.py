@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from hfjax_app.errors import RequestRejected
 
 PREFIX = "HFJAX_"
+MOST_LORA_WEIGHT = 4
 
 
 def _default_host() -> str:
@@ -35,6 +36,11 @@ class Settings(BaseSettings):
         "",
         pattern=r"^(\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*)?$",
         description="more sizes to compile before the first request, such as 512x768,768x512",
+    )
+    image_lora: str = Field(
+        "",
+        description="LoRA merged into the image model: a file, a folder or a hub id, several with commas, each with "
+        "its weight behind a colon, such as style.safetensors:0.8,owner/name",
     )
     slots: int = Field(4, ge=1, le=256, description="conversations that are answered at the same time")
     context: int = Field(512, ge=64, le=1 << 20, description="tokens of a conversation that the model can read")
@@ -65,11 +71,38 @@ class Settings(BaseSettings):
             raise ValueError("compiled programs are kept in a folder of this machine")
         return value or None
 
+    @field_validator("image_lora")
+    @classmethod
+    def _loras(cls, value: str) -> str:
+        _loras_of(value)
+        return value
+
+    @property
+    def loras(self) -> list[tuple[str, float]]:
+        """`image_lora` as (source, weight)."""
+        return _loras_of(self.image_lora)
+
     @property
     def sizes(self) -> list[tuple[int, int]]:
         """`image_sizes` as numbers: (width, height)."""
         sizes = (size.split("x") for size in self.image_sizes.split(",") if size)
         return [(int(width), int(height)) for width, height in sizes]
+
+
+def _loras_of(text: str) -> list[tuple[str, float]]:
+    """Sources and weights of a setting such as "style.safetensors:0.8,owner/name"."""
+    loras = []
+    for part in filter(None, text.split(",")):
+        source, colon, weight = part.strip().rpartition(":")
+        try:
+            loras.append((source, float(weight)) if colon else (weight, 1.0))
+        except ValueError:
+            raise ValueError(f"{weight!r} behind the colon of {source!r} is no weight, such as 0.8") from None
+        if not loras[-1][0] or not -MOST_LORA_WEIGHT <= loras[-1][1] <= MOST_LORA_WEIGHT:
+            raise ValueError(
+                f"{part.strip()!r}: must be a LoRA and a weight from -{MOST_LORA_WEIGHT} to {MOST_LORA_WEIGHT}"
+            )
+    return loras
 
 
 def load_settings(**flags: Any) -> Settings:

@@ -56,6 +56,10 @@ def test_settings_are_frozen() -> None:
         ("chat_model", "", "1 character"),
         ("cache_dir", "gs://bucket/programs", "a folder of this machine"),
         ("image_sizes", "512", "match pattern"),
+        ("image_lora", "style:much", "'much' behind the colon of 'style' is no weight, such as 0.8"),
+        ("image_lora", "style:9", "'style:9': must be a LoRA and a weight from -4 to 4"),
+        ("image_lora", ":1", "must be a LoRA and a weight"),
+        ("image_lora", "style:nan", "must be a LoRA and a weight"),
         ("image_sizes", "512x512;768x512", "match pattern"),
     ],
 )
@@ -103,3 +107,9 @@ def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.host, settings.port, settings.chat_model) == ("127.0.0.1", 7860, "chat-gemma")
     with pytest.raises(RequestRejected, match="host"):
         load_settings(host="")
+
+
+def test_loras() -> None:
+    settings = load_settings(image_lora="a/b.safetensors:0.8, owner/name,folder:-1")
+    assert settings.loras == [("a/b.safetensors", 0.8), ("owner/name", 1.0), ("folder", -1.0)]
+    assert load_settings().loras == []

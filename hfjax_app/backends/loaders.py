@@ -92,6 +92,7 @@ class ImageLoader:
 
     def load(self, model: str, watcher: Watcher) -> "ImageGenerator":
         from hfjax_app.images.generator import ImageGenerator
+        from hfjax_app.images.lora import Lora
 
         settings = self._settings
         return ImageGenerator.from_pretrained(
@@ -102,6 +103,7 @@ class ImageLoader:
             on_expected=watcher.expect,
             bundle=model_bundle("images", model, settings),
             staged=is_staged(settings),
+            loras=[Lora(source=source, weight=weight) for source, weight in settings.loras],
         )
 
     def warm_up(self, served: "ImageGenerator") -> WarmUp:

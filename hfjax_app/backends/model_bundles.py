@@ -1,5 +1,6 @@
 """The bundle of each kind of model, by the settings that its programs depend on."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,4 +39,10 @@ def model_bundle(
     facts = {name: getattr(settings, name) for name in _DEPENDS_ON[kind]}
     found = list(jax.local_devices() if devices is None else devices)
     used = {"chat": found, "sentiment": found[:1], "images": found[:PAIR]}[kind]
-    return bundle_of(kind, resolve(model), facts, used, root=root)
+    source: str | os.PathLike[str] = resolve(model)
+    if kind == "images":
+        from hfjax_app.images.single_file import SingleFile, single_file
+
+        file = single_file(source)
+        source = source if file is None else SingleFile(file).configs  # programs depend on configs, not on weights
+    return bundle_of(kind, source, facts, used, root=root)

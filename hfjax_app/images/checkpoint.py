@@ -20,7 +20,16 @@ from huggingface_hub import ModelCard, try_to_load_from_cache
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hfjax_app.errors import ModelUnavailable, first_line
-from hfjax_app.runtime.checkpoints.hub import Checkpoint, check_vocabulary, explain, fetch, needs_code, wants_code
+from hfjax_app.images.single_file import SingleFile, single_file
+from hfjax_app.runtime.checkpoints.hub import (
+    Checkpoint,
+    check_vocabulary,
+    explain,
+    fetch,
+    needs_code,
+    wants_code,
+    weight_files,
+)
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5
@@ -70,7 +79,8 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
     name = os.fspath(source)
-    folder = fetch(source, weights=False)
+    file = single_file(source)
+    folder = fetch(source, weights=False) if file is None else SingleFile(file).configs
     try:
         config = AutoPipelineForText2Image.load_config(folder)
     except Exception as error:
@@ -98,6 +108,39 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
             check_vocabulary(component, Checkpoint(folder=folder, name=name).part(key))
     _limit_tokenizers(pipeline)
     return _checked(pipeline, name)
+
+
+def read_whole(source: str | os.PathLike[str]) -> Pipeline:
+    """The checkpoint's torch pipeline with its weights on the CPU, float32.
+
+    Raises:
+        ModelUnavailable: as `read_empty` and `fetch_weights`.
+    """
+    empty = read_empty(source)  # checks it
+    if file := single_file(source):
+        whole: Pipeline = SingleFile(file).pipeline()
+    else:
+        folder = fetch_weights(source, empty).folder
+        try:
+            whole = type(empty).from_pretrained(  # type: ignore[attr-defined]
+                folder,
+                dtype=torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                variant=_variant(folder / denoiser_name(empty), os.fspath(source)),
+                **{key: value for key, value in _WITHOUT.items() if key in empty.config},  # type: ignore[attr-defined]
+            )
+        except Exception as error:
+            raise ModelUnavailable(explain(os.fspath(source), error)) from error
+    _limit_tokenizers(whole)
+    return whole
+
+
+def _variant(part: Path, name: str) -> str | None:
+    """The variant of a network's weight files, as diffusers takes it: "fp16"; None for the plain ones."""
+    first, *_ = weight_files(part, name)
+    _, *variant, _ = first.name.split(".")
+    return variant[0].partition("-")[0] if variant else None
 
 
 def fetch_weights(source: str | os.PathLike[str], pipeline: Pipeline) -> Checkpoint:
@@ -193,12 +236,15 @@ def denoiser_name(pipeline: Pipeline) -> str:
 
 
 def revision_of(source: str | os.PathLike[str]) -> str:
-    """The checkpoint's revision: its commit on the hub, or a hash of its folder's files.
+    """The checkpoint's revision: its commit on the hub, or a hash of its folder's files or its single file.
 
     Returns:
         12 hexadecimal digits.
     """
     folder = Path(source)
+    if file := single_file(source):
+        with file.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()[:12]
     if not folder.is_dir():
         repository, _, named = os.fspath(source).partition("@")
         config = try_to_load_from_cache(repository, "model_index.json", revision=named or None)

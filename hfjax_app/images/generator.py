@@ -21,10 +21,19 @@ from torchax.ops import mappings
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import preview
 from hfjax_app.images.admission_queue import AdmissionQueue
-from hfjax_app.images.checkpoint import Pipeline, Recommended, fetch_weights, read_empty, recommended, revision_of
+from hfjax_app.images.checkpoint import (
+    Pipeline,
+    Recommended,
+    fetch_weights,
+    read_empty,
+    read_whole,
+    recommended,
+    revision_of,
+)
 from hfjax_app.images.colours import is_transparent
 from hfjax_app.images.denoising_state import DenoisingState
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions, digest
+from hfjax_app.images.lora import Lora, merge, revision_with
 from hfjax_app.images.mask import to_text
 from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.images.request import (
@@ -38,6 +47,7 @@ from hfjax_app.images.request import (
     whole_number,
 )
 from hfjax_app.images.schedule import Schedule
+from hfjax_app.images.single_file import single_file
 from hfjax_app.images.sized_programs import SizedPrograms
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
@@ -132,25 +142,35 @@ class ImageGenerator:
     def from_pretrained(
         cls,
         source: str | os.PathLike[str],
+        *,
+        loras: Sequence[Lora] = (),
         **options: Any,
     ) -> "ImageGenerator":
-        """Load a checkpoint from a folder or by hub id, compile its programs and run each once.
+        """Load a checkpoint, compile its programs and run each once.
 
         Args:
-            source: a folder or a hub id.
+            source: a folder, a hub id, or a single .safetensors file of a whole Stable Diffusion.
+            loras: merged into the weights.
             options: the constructor's sizes, dtype, on_report, on_expected, bundle and staged.
 
         Raises:
             ModelUnavailable: in one line: which model, why not, and what would help.
         """
         prepare()
-        pipeline, advice = read_empty(source), recommended(source)
+        checkpoint = None
+        if loras or single_file(source):
+            pipeline = read_whole(source)
+            merge(pipeline, loras)
+        else:
+            pipeline = read_empty(source)
+            checkpoint = fetch_weights(source, pipeline)
+        name = Path(source).name if Path(source).exists() else os.fspath(source)
         return cls(
             pipeline,
-            checkpoint=fetch_weights(source, pipeline),
-            advice=advice,
-            name=Path(source).name if Path(source).is_dir() else os.fspath(source),
-            revision=revision_of(source),
+            checkpoint=checkpoint,
+            advice=recommended(source),
+            name=" + ".join([name, *(lora.name for lora in loras)]),
+            revision=revision_with(revision_of(source), loras),
             **options,
         )
 

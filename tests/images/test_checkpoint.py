@@ -1,5 +1,6 @@
 """Pipelines read from their files, a model card's settings, and revisions of checkpoints."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,12 +18,22 @@ from diffusers import AutoPipelineForText2Image, DiffusionPipeline, StableDiffus
 from safetensors.torch import load_file, save_file
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.images.checkpoint import Recommended, fetch_weights, network_names, read_empty, recommended, revision_of
+from hfjax_app.images.checkpoint import (
+    Recommended,
+    fetch_weights,
+    network_names,
+    read_empty,
+    read_whole,
+    recommended,
+    revision_of,
+)
 from hfjax_app.images.networks import adapted_weights
+from hfjax_app.images.single_file import CONFIGS
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
 
+from . import original_layout
 from .pipelines import CLASSES, TOKENS, stable_diffusion_2, stable_diffusion_3, vae
 
 CARD = "---\ninference:\n  parameters:\n    {}\n---\n# A model\n"
@@ -137,6 +148,44 @@ def test_a_tokenizer_without_a_length_has_its_text_encoder_s(
     pipeline = read_empty(tmp_path)
     assert pipeline.tokenizer.model_max_length == TOKENS
     assert getattr(pipeline, "tokenizer_max_length", TOKENS) == TOKENS
+
+
+@pytest.fixture
+def single_file(
+    pipeline: StableDiffusionPipeline, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """All weights of `pipeline` in one file; its configs are those of `folder`."""
+    monkeypatch.setitem(CONFIGS, "v1", str(folder))
+    file = tmp_path / "mix" / "someMix_v3.safetensors"
+    file.parent.mkdir()
+    save_file(original_layout.whole(pipeline), file)
+    return file
+
+
+def test_a_single_file_is_a_whole_model(pipeline: StableDiffusionPipeline, folder: Path, single_file: Path) -> None:
+    """As model sites offer it. The advice was to name its folder, which was refused too."""
+    want = held(AutoPipelineForText2Image.from_pretrained(folder, dtype=torch.float32))
+    for source in (single_file, single_file.parent):
+        assert_equal(held(read_whole(source)), want)
+        assert network_names(read_empty(source)) == ["text_encoder", "unet", "vae"]
+        assert revision_of(source) == hashlib.sha256(single_file.read_bytes()).hexdigest()[:12]
+
+
+def test_single_files_that_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    for key, says in {
+        "model.diffusion_model.out.0.weight": "stable-diffusion-v1-5 can't be had here: convert it into a folder",
+        "lora_unet_down_blocks_0.lora_down.weight": "is a LoRA and no model: name it in HFJAX_IMAGE_LORA",
+        "double_blocks.0.weight": "no whole Stable Diffusion 1, 2 or XL: take its folder",
+    }.items():
+        save_file({key: torch.zeros(2)}, file)
+        for source in (file, tmp_path):
+            with pytest.raises(ModelUnavailable, match=f"'x.safetensors' .*{says}") as caught:
+                read_empty(source)
+            assert "name the folder" not in str(caught.value)
+    file.write_bytes(b"no tensors")
+    with pytest.raises(ModelUnavailable, match="is no safetensors file, or is damaged"):
+        read_empty(file)
 
 
 @pytest.mark.parametrize("part", ["unet", "tokenizer"])

@@ -1,0 +1,100 @@
+"""A checkpoint as model sites offer it: one .safetensors file of a whole Stable Diffusion, by diffusers' own loader.
+
+The file has weights alone. Configs and tokenizers are those of the model that it was made from, from the hub. Unlike a
+folder's, its weights are converted by torch and held in memory once before they go to the device.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers.loaders.single_file_utils import DIFFUSERS_DEFAULT_PIPELINE_PATHS, infer_diffusers_model_type
+from safetensors import safe_open
+
+from hfjax_app.errors import ModelUnavailable, first_line
+from hfjax_app.runtime.checkpoints.hub import fetch
+
+# The kinds that are loaded, by diffusers' names.
+_CLASSES: dict[str, Any] = {
+    "v1": StableDiffusionPipeline,
+    "v2": StableDiffusionPipeline,
+    "xl_base": StableDiffusionXLPipeline,
+    "playground-v2-5": StableDiffusionXLPipeline,
+}
+CONFIGS = {kind: DIFFUSERS_DEFAULT_PIPELINE_PATHS[kind]["pretrained_model_name_or_path"] for kind in _CLASSES}
+_DENOISER = "model.diffusion_model."  # the beginning of a denoiser's keys in such files
+_CONVERT = "convert it into a folder of diffusers on a machine that has them (`from_single_file`, `save_pretrained`)"
+
+
+def single_file(source: str | os.PathLike[str]) -> Path | None:
+    """The file of a whole model that `source` is, or that is alone in this folder; None where it is something else."""
+    path = Path(source)
+    if path.is_dir() and not (path / "model_index.json").exists() and not (path / "config.json").exists():
+        files = list(path.glob("*.safetensors"))
+        path = files[0] if len(files) == 1 else path
+    return path if path.is_file() and path.suffix == ".safetensors" else None
+
+
+class SingleFile:
+    """One file of a whole model.
+
+    Args:
+        path: of `single_file`.
+
+    Raises:
+        ModelUnavailable: it is another kind of file, or its configs can't be had; says what would help.
+
+    Attributes:
+        configs: the folder with configs and tokenizers.
+    """
+
+    def __init__(self, path: Path):
+        self.path, name = path, path.name
+        try:
+            with safe_open(path, framework="pt") as file:
+                keys = {key: _Shape(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+        except Exception as error:
+            raise ModelUnavailable(f"{name!r} is no safetensors file, or is damaged: {first_line(error)}") from error
+        if any("lora" in key for key in keys):
+            raise ModelUnavailable(f"{name!r} is a LoRA and no model: name it in HFJAX_IMAGE_LORA, beside its model")
+        kind = infer_diffusers_model_type(keys)
+        if kind not in _CLASSES or not any(key.startswith(_DENOISER) for key in keys):
+            raise ModelUnavailable(
+                f"{name!r} is a single file, and no whole Stable Diffusion 1, 2 or XL: take its folder in diffusers' "
+                "layout, with a model_index.json"
+            )
+        self._class = _CLASSES[kind]
+        try:
+            self.configs = fetch(CONFIGS[kind], weights=False)
+        except ModelUnavailable as error:
+            raise ModelUnavailable(
+                f"{name!r} is a single file without configs, and those of {CONFIGS[kind]} can't be had here: {_CONVERT}"
+            ) from error
+
+    def pipeline(self) -> Any:
+        """The torch pipeline with its weights, float32.
+
+        Raises:
+            ModelUnavailable: diffusers can't convert the file; says why.
+        """
+        try:
+            return self._class.from_single_file(
+                str(self.path),
+                config=str(self.configs),
+                torch_dtype=torch.float32,
+                local_files_only=True,
+                safety_checker=None,
+                feature_extractor=None,
+                **({"requires_safety_checker": False} if self._class is StableDiffusionPipeline else {}),
+            )
+        except Exception as error:
+            raise ModelUnavailable(f"{self.path.name!r} can't be converted: {first_line(error)}") from error
+
+
+class _Shape:
+    """A tensor's shape, by which diffusers tells versions apart."""
+
+    def __init__(self, shape: list[int]):
+        self.shape = tuple(shape)
