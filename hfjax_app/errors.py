@@ -17,8 +17,33 @@ class RequestRejected(HfjaxError):
     """The request is wrong; it was refused before any computation."""
 
 
+class NotFound(RequestRejected):
+    """The request names something that does not exist."""
+
+
+class WrongMediaType(RequestRejected):
+    """The body is not of the kind that the route takes."""
+
+
 class ModelUnavailable(HfjaxError):
     """A model can't be loaded or can't run; the message names the model, the reason and the remedy."""
+
+
+class Overloaded(HfjaxError):
+    """The request is right and comes at a wrong time: a line or the client's share is full, or a quota is used up.
+
+    Args:
+        message: for the client.
+        retry_after_s: when it may be tried again.
+    """
+
+    def __init__(self, message: str, retry_after_s: int):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Draining(HfjaxError):
+    """The server is stopping and takes no new requests."""
 
 
 class EngineStopped(HfjaxError):

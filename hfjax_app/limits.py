@@ -7,11 +7,26 @@ Does not cover the range of a single parameter (temperature, steps, seed), which
 # HTTP
 HTTP_MAX_BODY = 16 << 20  # bytes of a request: a picture of the largest size as text, and a little more
 HTTP_MAX_UPLOAD = 10 << 20  # bytes of a file that a page uploads; limits below are stricter
+HTTP_HEADERS_S = 20  # to send the headers of a request
+HTTP_BODY_S = 20  # to send a body, besides the time that HTTP_BODY_BYTES_PER_S gives it
+HTTP_BODY_BYTES_PER_S = 16 << 10
+HTTP_STALLED_S = 30  # that a client may read nothing of its answer
 
 # Gradio's queue and sessions
 EVENTS_AT_ONCE = 160  # of all kinds: more than all chats, pictures and lists together, so one kind blocks no other
-EVENTS_WAITING = 128  # of one kind, in its queue
-SESSIONS = 1_000  # pages and API calls whose values Gradio stores: 200 kB for each call, removed only for newer ones
+EVENTS_WAITING = 128  # of one kind, in its queue, besides those that run
+SESSIONS = 1_000  # pages whose values Gradio stores; later ones replace those of the client that has most
+SESSIONS_OF_A_CLIENT = 100
+SESSION_CHARACTERS = 64  # of the name that a client gives its session; a page's has eleven
+RESULTS_BYTES = 64 << 20  # of a client, made and not read yet
+RESULTS_KEPT_S = 600  # since something was added or read
+RESULTS_EMPTY_KEPT_S = 60
+HEARTBEAT_S = 15  # between two messages of a stream
+
+# Clients: a key, a login or an address
+CLIENT_RUNNING = 16  # events of one client at the same time; its others wait
+CLIENT_MAX_SHARE = 4_096  # of the setting client_requests
+RETRY_AFTER_S = 5  # what refused clients are told
 
 # Chat
 CHAT_AT_ONCE = 64  # events: running answers and requests that wait for a slot; later ones see nothing until one ends

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import CHAT_MAX_CHARACTERS, CLIENT_MAX_SHARE
 
 PREFIX = "HFJAX_"
 MOST_LORA_WEIGHT = 4
@@ -62,6 +63,18 @@ class Settings(BaseSettings):
         "process of low priority compiles those that are only faster; whole: it serves when all are ready",
     )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
+
+    system_prompt: str = Field(
+        "",
+        max_length=CHAT_MAX_CHARACTERS,
+        description="instructions to the chat model for conversations that bring none of their own",
+    )
+    client_requests: int = Field(
+        64,
+        ge=1,
+        le=CLIENT_MAX_SHARE,
+        description="requests that one key, login or address may have running and waiting",
+    )
 
     @field_validator("cache_dir", mode="before")
     @classmethod

@@ -13,12 +13,19 @@ from hfjax_app.settings import PREFIX, Settings
 
 PATH = Path(__file__).parents[1] / "docs" / "settings.md"
 # Defaults that depend on the machine, or that a table would show as nothing.
-DEFAULTS = {"host": "`127.0.0.1`", "image_sizes": "none", "image_lora": "none", "cache_dir": "the user's cache folder"}
+DEFAULTS = {
+    "host": "`127.0.0.1`",
+    "image_sizes": "none",
+    "image_lora": "none",
+    "cache_dir": "the user's cache folder",
+    "system_prompt": "none",
+}
 ALLOWED = {
     "host": "an address",
     "image_sizes": "`WIDTHxHEIGHT,...`",
     "image_lora": "`SOURCE:WEIGHT,...`",
     "cache_dir": "a folder",
+    "system_prompt": "text",
 }
 
 HEAD = """# Settings

@@ -23,7 +23,9 @@ LEAVES = {
     "embedded": set(),
     "limits": set(),
     "validation": {"errors"},
-    "settings": {"errors"},
+    "settings": {"errors", "limits"},
+    "client": set(),
+    "round_robin": set(),
 }
 ALLOWED = {
     "__main__": {*LEAVES, "server", "studio", "backends", "planning", *BACKENDS, "runtime", "__version__"},
@@ -32,7 +34,10 @@ ALLOWED = {
     "api": {*LEAVES, "backends", *BACKENDS, "runtime"},
     "backends": {*LEAVES, "planning", *BACKENDS, "runtime"},
     "planning": {"errors", "embedded", *BACKENDS, "runtime"},
-    **{backend: {"errors", "limits", "validation", "lazy_import", "runtime", "__version__"} for backend in BACKENDS},
+    **{
+        backend: {"errors", "limits", "validation", "lazy_import", "round_robin", "runtime", "__version__"}
+        for backend in BACKENDS
+    },
     "runtime": {"errors"},
 }
 # Third-party libraries, and the packages that may import them.

@@ -45,7 +45,7 @@ class ChatLoader:
             others=[zero_shot.spec()] if zero_shot is not None else [],
             staged=is_staged(self._settings),
         )
-        return ChatAssistant(engine, zero_shot)
+        return ChatAssistant(engine, zero_shot, system_prompt=self._settings.system_prompt)
 
     def warm_up(self, served: "ChatAssistant") -> WarmUp:
         return served.engine.warm_up

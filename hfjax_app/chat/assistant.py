@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.token_stream import Progress
@@ -36,7 +37,8 @@ class Reply:
         place: place in the queue; 0 while being served.
         dropped_messages: how many of the oldest messages were left out so that the conversation fits.
         prompt_tokens: tokens of the prompt, template included.
-        reused_tokens: prompt tokens that were still in the cache, from this or another conversation.
+        reused_tokens: prompt tokens that were still in the cache, from this client's conversations or the operator's
+            system prompt.
         drafted_tokens: tokens that were drafted from the conversation and verified several at once.
         accepted_tokens: drafted tokens that were accepted.
         tokens: tokens made so far.
@@ -66,17 +68,21 @@ class ChatAssistant:
     Args:
         engine: has a tokenizer; must be started before `reply`.
         zero_shot: classifies texts with the same model; None if the model can't.
+        system_prompt: the operator's, for conversations that come without one; what is computed for it is shared
+            between clients.
 
     Raises:
         ModelUnavailable: the engine has no tokenizer.
     """
 
-    def __init__(self, engine: ChatEngine, zero_shot: ZeroShot | None = None):
+    def __init__(self, engine: ChatEngine, zero_shot: ZeroShot | None = None, *, system_prompt: str = ""):
         if engine.tokenizer is None:
             raise ModelUnavailable("this chat model has no tokenizer")
         self.engine = engine
         self.zero_shot = zero_shot
         self._format = ChatFormat(engine.tokenizer)
+        self._system_prompt = system_prompt
+        self._public = self._operators_tokens()
 
     def stop(self) -> None:
         self.engine.stop()
@@ -112,7 +118,25 @@ class ChatAssistant:
         """The prompt, and the number of the oldest messages that it leaves out."""
         checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         room = min(params.max_tokens, self.engine.context // 4)
-        return self._format.fit(turns, system_prompt, self.engine.context - room)
+        return self._format.fit(turns, self._instructions(system_prompt), self.engine.context - room)
+
+    def _instructions(self, system_prompt: str) -> str:
+        """The client's system prompt, or else the operator's."""
+        return system_prompt if system_prompt.strip() else self._system_prompt
+
+    def _operators_tokens(self) -> list[int]:
+        """The tokens that every conversation with the operator's system prompt begins with; empty without one."""
+        if not self._system_prompt:
+            return []
+        one, other = (
+            self._format.fit([{"role": "user", "content": text}], self._system_prompt, self.engine.context)[0]
+            for text in ("A", "B")
+        )
+        return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
+
+    def _public_tokens(self, prompt: list[int]) -> int:
+        """How many of a prompt's first tokens are the operator's own."""
+        return len(self._public) if prompt[: len(self._public)] == self._public else 0
 
     async def reply(
         self,
@@ -121,6 +145,7 @@ class ChatAssistant:
         *,
         system_prompt: str = "",
         stop: Sequence[str] = (),
+        client: str = "",
     ) -> AsyncGenerator[Reply, None]:
         """Answer the last message.
 
@@ -134,6 +159,7 @@ class ChatAssistant:
             params: sampling parameters.
             system_prompt: instructions before the conversation; may be empty.
             stop: the answer ends before the first of these strings.
+            client: who asks. Clients take turns, and one does not reuse what was computed for another.
 
         Raises:
             RequestRejected: text or parameters out of range; nothing was computed.
@@ -142,6 +168,7 @@ class ChatAssistant:
         stops = StopStrings(checked_stop(stop))
         turns = checked_messages(messages)
         prompt, dropped = self._fitted(turns, params, system_prompt)
+        public = self._public_tokens(prompt)
 
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
@@ -151,12 +178,12 @@ class ChatAssistant:
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
         detokenizer = Detokenizer(self.engine.tokenizer)
-        answer = self._format.answer(turns[dropped:], system_prompt)
+        answer = self._format.answer(turns[dropped:], self._instructions(system_prompt))
         tokens, reused, drafted, accepted = 0, 0, 0, 0
         first_at: float | None = None
         reasoning_s: float | None = None
         started = time.perf_counter()
-        ticket = self.engine.submit(prompt, params, deliver)
+        ticket = self.engine.submit(prompt, params, deliver, client=client, public=public)
         try:
             progress = Progress()
             while True:

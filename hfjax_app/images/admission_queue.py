@@ -1,8 +1,18 @@
-"""A queue that admits a limited number of requests at a time, in the order in which they came."""
+"""A queue that admits a limited number of requests at a time, round robin between clients."""
 
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+
+from hfjax_app.round_robin import RoundRobin
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ticket:
+    """A request in the queue, or served."""
+
+    client: str
 
 
 class AdmissionQueue:
@@ -14,22 +24,28 @@ class AdmissionQueue:
 
     def __init__(self, capacity: int):
         self._capacity = capacity
-        self._tickets: list[object] = []  # of the requests being served, then of those that wait
+        self._served: set[Ticket] = set()
+        self._waiting: RoundRobin[Ticket] = RoundRobin(lambda ticket: ticket.client)
         self._moved = threading.Condition()
 
-    def join(self) -> object:
-        """A ticket at the end of the queue. The caller must return it with `leave`."""
-        ticket = object()
+    def join(self, client: str = "") -> Ticket:
+        """A ticket in the client's turn. The caller must return it with `leave`."""
+        ticket = Ticket(client=client)
         with self._moved:
-            self._tickets.append(ticket)
+            self._waiting.append(ticket)
+            self._admit()
         return ticket
 
-    def leave(self, ticket: object) -> None:
+    def leave(self, ticket: Ticket) -> None:
         with self._moved:
-            self._tickets.remove(ticket)
+            if ticket in self._served:
+                self._served.remove(ticket)
+            else:
+                self._waiting.remove(ticket)
+            self._admit()
             self._moved.notify_all()
 
-    def wait(self, ticket: object, seconds: float) -> Iterator[int]:
+    def wait(self, ticket: Ticket, seconds: float) -> Iterator[int]:
         """Wait for admission.
 
         Args:
@@ -48,8 +64,12 @@ class AdmissionQueue:
                 self._moved.wait_for(partial(self._has_left, ticket, place), seconds)
                 place = self._place(ticket)
 
-    def _has_left(self, ticket: object, place: int) -> bool:
+    def _admit(self) -> None:
+        while self._waiting and len(self._served) < self._capacity:
+            self._served.add(self._waiting.pop(0))
+
+    def _has_left(self, ticket: Ticket, place: int) -> bool:
         return self._place(ticket) != place
 
-    def _place(self, ticket: object) -> int:
-        return self._tickets.index(ticket) - self._capacity + 1
+    def _place(self, ticket: Ticket) -> int:
+        return 0 if ticket in self._served else self._waiting.index(ticket) + 1

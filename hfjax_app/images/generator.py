@@ -229,6 +229,7 @@ class ImageGenerator:
         mask: Image.Image | None = None,
         strength: float = 0.8,
         latents: np.ndarray | None = None,
+        client: str = "",
     ) -> Generator[ImageStep | Waiting, None, None]:
         """Draw pictures. Closing the generator between two steps ends the work there.
 
@@ -251,6 +252,7 @@ class ImageGenerator:
             mask: with `image`: white where to draw; the rest of the picture stays.
             strength: with `image`: how much of it to replace, 0 to 1; this share of `steps` is made.
             latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
+            client: who asks; clients take turns.
 
         Yields:
             Waiting while the request waits, then an ImageStep for each step, the last one with the pictures.
@@ -298,10 +300,15 @@ class ImageGenerator:
             revision=self.revision,
             versions=self.versions,
         )
-        return self._served(request, parameters, schedule, given)
+        return self._served(request, parameters, schedule, given, client)
 
     def _served(
-        self, request: ImageRequest, parameters: GenerationParameters, schedule: Schedule, given: np.ndarray | None
+        self,
+        request: ImageRequest,
+        parameters: GenerationParameters,
+        schedule: Schedule,
+        given: np.ndarray | None,
+        client: str,
     ) -> Generator[ImageStep | Waiting, None, None]:
         # First, so that it holds no place in the queue meanwhile.
         while self._programs.is_pending(request.size):
@@ -311,7 +318,7 @@ class ImageGenerator:
         while request.image is not None and not programs.can_encode:
             yield Waiting(reason="the program that reads pictures is being compiled")
             time.sleep(_LOOK_UP_S)
-        ticket = self._queue.join()
+        ticket = self._queue.join(client)
         try:
             for place in self._queue.wait(ticket, _LOOK_UP_S):
                 yield Waiting(reason=f"number {place} in the line")

@@ -54,7 +54,12 @@ class Comparison:
 
 
 def replay(
-    generator: ImageGenerator, png: object, *, image: Image.Image | None = None, mask: Image.Image | None = None
+    generator: ImageGenerator,
+    png: object,
+    *,
+    image: Image.Image | None = None,
+    mask: Image.Image | None = None,
+    client: str = "",
 ) -> Generator[ImageStep | Waiting | Comparison, None, None]:
     """Draw a PNG file's picture again. The call itself checks the file.
 
@@ -63,6 +68,7 @@ def replay(
         png: the file's bytes.
         image: the picture that it started from, if any.
         mask: the mask, if any; needed only for older files, which do not hold it.
+        client: who asks; clients take turns.
 
     Yields:
         what `ImageGenerator.generate` yields, and a Comparison at the end.
@@ -87,6 +93,7 @@ def replay(
         **parameters.arguments(),
         image=image if parameters.image else None,
         mask=_mask_again(generator, parameters, mask),
+        client=client,
     )
     return _compared(steps, original, parameters, tuple(parameters.differences(generator.versions)))
 

@@ -16,3 +16,11 @@ def test_requests_move_up() -> None:
     assert next(waiting) == 1, "repeated, so that a client that has gone is noticed"
     queue.leave(first)
     assert list(waiting) == []
+
+
+def test_clients_take_turns() -> None:
+    queue = AdmissionQueue(1)
+    first, second, third, other = (queue.join(client) for client in ("a", "a", "a", "b"))
+    assert [next(queue.wait(ticket, 0.01), 0) for ticket in (first, second, other, third)] == [0, 1, 2, 3]
+    queue.leave(second)
+    assert next(queue.wait(other, 0.01)) == 1

@@ -22,8 +22,8 @@ from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DraftCounts
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
-from hfjax_app.errors import EngineStopped, RequestRejected, kind_and_line
-from hfjax_app.limits import CHAT_QUEUE
+from hfjax_app.errors import EngineStopped, Overloaded, kind_and_line
+from hfjax_app.limits import CHAT_QUEUE, RETRY_AFTER_S
 
 MAX_FAILURES = 3  # in a row, without a success in between: then the engine stops
 
@@ -103,13 +103,14 @@ class EngineLoop:
 
         Raises:
             EngineStopped: the thread is not running.
-            RequestRejected: the queue is full.
+            Overloaded: the queue is full.
         """
         with self._changed:
             if not self.alive:
                 raise EngineStopped(f"the chat engine is not running: {self.stop_reason}") from self._cause
             if len(self.scheduler.waiting) >= CHAT_QUEUE:
-                raise RequestRejected(f"the chat engine is busy: {CHAT_QUEUE} requests are waiting; try again later")
+                busy = f"the chat engine is busy: {CHAT_QUEUE} requests are waiting; try again later"
+                raise Overloaded(busy, RETRY_AFTER_S)
             self.scheduler.submit(request)
             self._requests += 1
             self._changed.notify()

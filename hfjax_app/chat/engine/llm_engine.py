@@ -222,25 +222,37 @@ class ChatEngine:
         """Raise RequestRejected as `submit` would; works before the engine is started."""
         self._checked(prompt, params, lambda progress: None)
 
-    def submit(self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Progress], None]) -> Ticket:
+    def submit(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        deliver: Callable[[Progress], None],
+        *,
+        client: str = "",
+        public: int = 0,
+    ) -> Ticket:
         """Put a request into the queue.
 
         Args:
             prompt: token ids, 1 ... context - 1 of them.
             params: sampling parameters; max_tokens at most the context. An answer also ends when the slot is full.
             deliver: called in the engine's thread with each Progress, the last one `finished`; must return quickly.
+            client: who asks. Clients take turns, and one does not reuse what was computed for another.
+            public: the number of the prompt's first tokens that all clients may reuse.
 
         Raises:
-            RequestRejected: the prompt or parameters are out of range, or the queue is full; nothing was computed.
+            RequestRejected: the prompt or parameters are out of range; nothing was computed.
+            Overloaded: the queue is full.
             EngineStopped: the engine is not running.
         """
         request = self._checked(prompt, params, deliver)
+        request.client, request.public = client, public
         self._loop.submit(request)
         return Ticket(request, self._loop.place)
 
-    def stream(self, prompt: Sequence[int], params: SamplingParams) -> TokenStream:
-        """The answer's token ids as they are made, end token not included. Raises: as `submit`."""
-        return TokenStream(lambda deliver: self.submit(prompt, params, deliver))
+    def stream(self, prompt: Sequence[int], params: SamplingParams, *, client: str = "") -> TokenStream:
+        """The answer's token ids as they are made, end token not included. Arguments and errors: as `submit`."""
+        return TokenStream(lambda deliver: self.submit(prompt, params, deliver, client=client))
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
         """The answers to all prompts, without end tokens; as many run at a time as there are slots.

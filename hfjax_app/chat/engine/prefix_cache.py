@@ -16,6 +16,7 @@ class Slot:
     """One slot's record.
 
     Args:
+        client: whose tokens they are; another client may reuse those that are public.
         tokens: tokens[i] is the token at position i. Tokens that were made but not read are not listed.
         written: one past the highest position that was written since the slot last began at 0. A ring has lost the
             positions more than one ring length before that.
@@ -24,6 +25,7 @@ class Slot:
         used: when the slot was last used; larger is later.
     """
 
+    client: str = ""
     tokens: tuple[int, ...] = NO_TOKENS
     written: int = 0
     floor: int = 0
@@ -67,7 +69,7 @@ class PrefixCache:
     def __getitem__(self, index: int) -> Slot:
         return self._slots[index]
 
-    def choose(self, prompt: Sequence[int]) -> int | None:
+    def choose(self, prompt: Sequence[int], *, client: str = "", public: int = 0) -> int | None:
         """Give a free slot to a request; None if there is none.
 
         Takes the slot with the longest usable prefix if the prompt reuses at least half of the slot's tokens, as the
@@ -77,7 +79,7 @@ class PrefixCache:
         free = [i for i, slot in enumerate(self._slots) if not slot.busy]
         if not free:
             return None
-        usable = {i: self.usable(i, prompt) for i in free}
+        usable = {i: self.usable(i, prompt, client=client, public=public) for i in free}
         chosen = max(free, key=lambda i: usable[i])
         if 2 * usable[chosen] < len(self._slots[chosen].tokens) or not usable[chosen]:
             chosen = min(free, key=lambda i: self._slots[i].used)
@@ -85,13 +87,14 @@ class PrefixCache:
         self._slots[chosen].used = next(self._clock)
         return chosen
 
-    def begin(self, index: int, prompt: Sequence[int]) -> PrefixMatch:
+    def begin(self, index: int, prompt: Sequence[int], *, client: str = "", public: int = 0) -> PrefixMatch:
         """Find the longest prefix of the prompt in any slot, and record it as the start of slot `index`."""
         slot = self._slots[index]
-        others = [i for i in range(self.count) if i != index]
-        here = self.usable(index, prompt)
-        source = max(others, key=lambda i: self.usable(i, prompt), default=None)
-        there = 0 if source is None else self.usable(source, prompt)
+        usable = {i: self.usable(i, prompt, client=client, public=public) for i in range(self.count)}
+        here = usable.pop(index)
+        source = max(usable, key=lambda i: usable[i], default=None)
+        there = 0 if source is None else usable[source]
+        slot.client = client
         if source is not None and self._calls(prompt, there) < self._calls(prompt, here):
             slot.floor = self._slots[source].written
             self.wrote(index, prompt[:there], there)
@@ -105,10 +108,16 @@ class PrefixCache:
         slot = self._slots[index]
         slot.tokens, slot.written = tuple(tokens), max(slot.floor, written)
 
-    def usable(self, index: int, prompt: Sequence[int]) -> int:
-        """How many of the prompt's first tokens need no prefill in this slot. Never all: the last one gives logits."""
+    def usable(self, index: int, prompt: Sequence[int], *, client: str = "", public: int = 0) -> int:
+        """How many of the prompt's first tokens need no prefill in this slot. Never all: the last one gives logits.
+
+        Another client's tokens count only as far as they are public: the time and the count of reused tokens would
+        tell one client what another has asked.
+        """
         slot = self._slots[index]
         start = min(_common(slot.tokens, tuple(prompt)), len(prompt) - 1)
+        if slot.client != client:
+            start = min(start, public)
         return start if slot.written <= self.positions_before_wrap or slot.written - start <= self.rollback else 0
 
     def free(self, index: int) -> None:

@@ -1,7 +1,7 @@
 """Which request gets which slot, and which step the device runs next.
 
-Requests are served first come, first served. A prompt is prefilled in chunks, so that running answers continue between
-them. Plain Python: no jax, no threads, no clock.
+Requests are served round robin between clients, and first come, first served within each. A prompt is prefilled in
+chunks, so that running answers continue between them. Plain Python: no jax, no threads, no clock.
 """
 
 from collections import deque
@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfjax_app.chat.engine.prefix_cache import PrefixCache
+from hfjax_app.round_robin import RoundRobin
 
 # Decode steps per call while requests wait or are prefilled; divided by the number of those being prefilled.
 CONTENDED_CHUNK = 4
@@ -22,6 +23,8 @@ class Request:
         prompt: token ids, at least one.
         max_tokens: tokens to make, at least one; prompt and answer fit the context.
         handle: data of the engine; the scheduler does not use it.
+        client: who sent it: requests of several clients are served round robin, and share no prefixes beyond `public`.
+        public: how many of the first tokens are the operator's own, which all clients share.
         slot: its index; None while waiting.
         reused: prompt tokens that were in the cache before.
         prefilled: prompt tokens that are in the cache or were dispatched.
@@ -36,6 +39,8 @@ class Request:
     prompt: tuple[int, ...]
     max_tokens: int
     handle: Any = None
+    client: str = ""
+    public: int = 0
     slot: int | None = None
     reused: int = 0
     prefilled: int = 0
@@ -120,7 +125,7 @@ class Scheduler:
         self.slots = PrefixCache(
             count=slots, positions_before_wrap=positions_before_wrap, rollback=rollback, chunk=prefill_chunks[0]
         )
-        self.waiting: deque[Request] = deque()
+        self.waiting: RoundRobin[Request] = RoundRobin(lambda request: request.client)
         self.running: list[Request | None] = [None] * slots
         self._prefilling: deque[Request] = deque()
 
@@ -146,15 +151,18 @@ class Scheduler:
         return self.waiting.index(request) + 1 if request in self.waiting else 0
 
     def admit(self) -> list[Request]:
-        """Give free slots to the requests that have waited longest; returns those that got one."""
+        """Give free slots to the requests that are next; returns those that got one."""
         admitted = []
-        while self.waiting and (slot := self.slots.choose(self.waiting[0].prompt)) is not None:
-            request = self.waiting.popleft()
+        while self.waiting and (slot := self._choose(self.waiting[0])) is not None:
+            request = self.waiting.pop(0)
             request.slot = slot
             self.running[slot] = request
             self._prefilling.append(request)
             admitted.append(request)
         return admitted
+
+    def _choose(self, request: Request) -> int | None:
+        return self.slots.choose(request.prompt, client=request.client, public=request.public)
 
     def next_prefill(self) -> PrefillStep | None:
         """The next chunk of the oldest unfinished prompt. Call `prefilled` once it is dispatched.
@@ -167,7 +175,7 @@ class Scheduler:
         request, source, written = self._prefilling[0], None, 0
         if not request.begun:
             assert request.slot is not None
-            match = self.slots.begin(request.slot, request.prompt)
+            match = self.slots.begin(request.slot, request.prompt, client=request.client, public=request.public)
             request.reused = request.prefilled = match.start
             request.begun, source, written = True, match.source, match.written
         start, left = request.prefilled, len(request.prompt) - request.prefilled

@@ -2,8 +2,11 @@
 
 import random
 from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Event
 
 from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat.engine.token_stream import Progress
 
 ANSWER = SamplingParams(max_tokens=6, temperature=0.0)
 
@@ -73,3 +76,51 @@ def test_a_shared_system_prompt_is_prefilled_once(engine_of: Callable[[str], Cha
     for prompt, answer in zip(prompts, together, strict=True):
         engine._loop.scheduler.slots.forget_all()
         assert engine.generate([prompt], ANSWER) == [answer]
+
+
+def test_clients_share_no_prefixes_but_public_ones(engine_of: Callable[[str], ChatEngine]) -> None:
+    """How many tokens were reused, and the time that it saved, told one client what another had asked."""
+    engine = engine_of("llama")
+    engine._loop.scheduler.slots.forget_all()
+    prompt = [7, *range(100, 195)]
+
+    def ask(client: str, public: int = 0) -> tuple[list[int], int, int]:
+        """The answer, the tokens reused, and the prefill calls, which take the time."""
+        before, answers = engine.stats().prefill_calls, SimpleQueue[Progress]()
+        engine.submit(prompt, ANSWER, answers.put, client=client, public=public)
+        parts = [answers.get()]
+        while not parts[-1].finished:
+            parts.append(answers.get())
+        tokens = [token for part in parts for token in part.tokens]
+        return tokens, max(part.reused_tokens for part in parts), engine.stats().prefill_calls - before
+
+    answer, reused, calls = ask("key:a")
+    assert (reused, calls) == (0, 6)
+    assert ask("key:b") == (answer, 0, 6), "as if it were the first to ask"
+    assert ask("key:a") == (answer, 95, 1)
+    assert ask("key:c", public=64) == (answer, 64, 2), "the operator's system prompt"
+    assert ask("key:d", public=64) == (answer, 64, 2)
+
+
+def test_clients_take_turns_in_the_queue(engine_of: Callable[[str], ChatEngine]) -> None:
+    """One with thirty requests does not hold up one with one."""
+    engine = engine_of("llama")
+    ended: list[str] = []
+    done = Event()
+
+    def deliver_to(name: str) -> Callable[[Progress], None]:
+        def deliver(progress: Progress) -> None:
+            if progress.finished:
+                ended.append(name)
+                if len(ended) == 31:
+                    done.set()
+
+        return deliver
+
+    with engine._loop._changed:  # all are there before the first is admitted
+        for number in range(30):
+            engine.submit([5, 6, 7], ANSWER, deliver_to(f"a{number}"), client="a")
+        last = engine.submit([5, 6, 7], ANSWER, deliver_to("b"), client="b")
+        assert last.place == 2
+    assert done.wait(60)
+    assert ended.index("b") < 6
