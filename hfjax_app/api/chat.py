@@ -1,6 +1,6 @@
 """The chat endpoint: a conversation in, a streamed answer out. The chat tab asks through the same object."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -11,13 +11,17 @@ from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.chat import SamplingParams
-from hfjax_app.limits import CHAT_AT_ONCE
+from hfjax_app.client import sender
+from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import CHAT_AT_ONCE, CHAT_MAX_CHARACTERS
+from hfjax_app.validation import checked_text, quoted
 
 if TYPE_CHECKING:
     from hfjax_app.chat.assistant import ChatAssistant, Reply
 
 # For every event that asks the chat model for an answer.
 EVENT: Concurrency = {"concurrency_id": "chat", "concurrency_limit": CHAT_AT_ONCE}
+_SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")
 
 
 class ChatApi:
@@ -29,7 +33,7 @@ class ChatApi:
     """
 
     def __init__(self, backend: "Backend[ChatAssistant]", context: int):
-        self._backend = backend
+        self._backend, self._context = backend, context
         self.max_tokens = min(SamplingParams().max_tokens, context)
 
     @streamed
@@ -56,6 +60,24 @@ class ChatApi:
             async for reply in replies:
                 yield asdict(reply)
 
+    def check_chat(self, messages: Any, system_prompt: Any, max_tokens: Any, *options: Any) -> None:
+        """Raise RequestRejected for values that /chat refuses, before the request is queued; tokenizes nothing.
+
+        Args:
+            messages, system_prompt, max_tokens: as for `chat`.
+            options: the other arguments of `chat`, in its order.
+        """
+        from hfjax_app.chat.text.chat_template import checked_messages
+        from hfjax_app.chat.text.stop_strings import checked_stop
+
+        *sampling, stop = options
+        params = SamplingParams(**_given((max_tokens, *sampling)))
+        if max_tokens is not None and params.max_tokens > self._context:
+            raise RequestRejected(f"max tokens = {quoted(max_tokens)}: at most {self._context}, the context")
+        checked_messages(messages)
+        checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
+        checked_stop(() if stop is None else stop)
+
     def replies(
         self, messages: Any, system_prompt: Any, *options: Any, stop: Any = ()
     ) -> "AsyncGenerator[Reply, None]":
@@ -71,12 +93,16 @@ class ChatApi:
             RequestRejected: a parameter is wrong (at once), or the messages are (with the first reply).
             ModelUnavailable: the backend is not ready.
         """
-        names = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")
-        given = {name: value for name, value in zip(names, options, strict=True) if value is not None}
+        given = _given(options)
         SamplingParams(**given)  # refuses a wrong value also while the model is not ready
         assistant = self._backend.get()
         params = replace(assistant.recommended, **{"max_tokens": self.max_tokens, **given})
-        return assistant.reply(messages, params, system_prompt=system_prompt, stop=stop)
+        return assistant.reply(messages, params, system_prompt=system_prompt, stop=stop, client=sender().id)
+
+
+def _given(options: Sequence[Any]) -> dict[str, Any]:
+    """The sampling parameters that are not None, by name."""
+    return {name: value for name, value in zip(_SAMPLING, options, strict=True) if value is not None}
 
 
 def register(backends: Backends) -> ChatApi:

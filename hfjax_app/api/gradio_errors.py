@@ -3,13 +3,17 @@
 import functools
 import html
 import inspect
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import ParamSpec, TypeVar, get_args
 
 import gradio as gr
 
+from hfjax_app.api.internal_errors import where
 from hfjax_app.errors import HfjaxError, RequestRejected, without_folders
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,16 +21,23 @@ T = TypeVar("T")
 
 @contextmanager
 def errors_shown() -> Iterator[None]:
-    """Turn an HfjaxError of the block into a gr.Error with its message.
+    """Turn an HfjaxError of the block into a gr.Error with its message, and any other into one that says nothing.
 
-    The message is escaped, because it quotes what the visitor sent and Gradio shows it as HTML. A message about a model
-    may quote a library that names folders of this machine, so folders are removed from it.
+    Gradio would log an unexpected error with its message, which may quote what the visitor wrote. A message is escaped,
+    because it quotes what the visitor sent and Gradio shows it as HTML. One about a model may quote a library that
+    names folders of this machine, so folders are removed from it.
     """
     try:
         yield
     except HfjaxError as error:
         message = str(error) if isinstance(error, RequestRejected) else without_folders(str(error))
         raise gr.Error(html.escape(message, quote=False), title="That did not work", print_exception=False) from None
+    except gr.Error:
+        raise
+    except Exception as error:
+        _log.error("a request failed with %s", where(error))
+        message = "something failed here, and the server's log says where; try again, or report it"
+        raise gr.Error(message, title="That did not work", print_exception=False) from None
 
 
 def streamed(function: Callable[P, AsyncGenerator[T, None]]) -> Callable[P, AsyncIterator[T]]:

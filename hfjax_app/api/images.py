@@ -8,6 +8,8 @@ import base64
 from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
@@ -16,6 +18,8 @@ from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.iterate_in_thread import ClosableIterator, iterate_in_thread
 from hfjax_app.backends import Backend, Backends
+from hfjax_app.client import sender
+from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import IMAGES_AT_ONCE
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
@@ -65,27 +69,62 @@ class ImagesApi:
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
         picture to start from) and `mask` (white where to draw) are data URLs. `steps` and
         `guidance_scale` null: as the model card recommends."""
-        generator = self._backend.get()
+        start = partial(
+            self._begin, prompt, negative_prompt, steps, guidance_scale, seed, images, width, height, scheduler
+        )
 
         def begin() -> Generator[Progress, None, None]:
-            return generator.generate(
-                prompt,
-                negative_prompt=negative_prompt,
-                steps=generator.recommended.steps if steps is None else steps,
-                guidance_scale=generator.recommended.guidance_scale if guidance_scale is None else guidance_scale,
-                seed=seed,
-                images=images,
-                width=width,
-                height=height,
-                scheduler=scheduler,
-                strength=strength,
-                image=_picture(image, "image"),
-                mask=_picture(mask, "mask"),
-            )
+            return start(_picture(image, "image"), _picture(mask, "mask"), strength)
 
         async with aclosing(self._messages(begin, _drawn)) as messages:
             async for message in messages:
                 yield message
+
+    def check_generate(self, *values: Any) -> None:
+        """Raise RequestRejected for values that /generate refuses, before the request is queued. Reads no picture.
+
+        Args:
+            values: the arguments of `generate`, in its order.
+        """
+        *options, image, mask, strength = values
+        for each, name in ((image, "image"), (mask, "mask")):
+            if each is not None and not isinstance(each, str):
+                raise RequestRejected(f"{name}: must be a data URL, not {type(each).__name__}")
+        options += [None, None, strength]
+        self._begin(*options).close()
+
+    def _begin(
+        self,
+        prompt: Any,
+        negative_prompt: Any,
+        steps: Any,
+        guidance_scale: Any,
+        seed: Any,
+        images: Any,
+        width: Any,
+        height: Any,
+        scheduler: Any,
+        image: "Image.Image | None",
+        mask: "Image.Image | None",
+        strength: Any,
+    ) -> Generator[Progress, None, None]:
+        """The checked request; nothing is computed before the first step."""
+        generator = self._backend.get()
+        return generator.generate(
+            prompt,
+            negative_prompt=negative_prompt,
+            steps=generator.recommended.steps if steps is None else steps,
+            guidance_scale=generator.recommended.guidance_scale if guidance_scale is None else guidance_scale,
+            seed=seed,
+            images=images,
+            width=width,
+            height=height,
+            scheduler=scheduler,
+            image=image,
+            mask=mask,
+            strength=strength,
+            client=sender().id,
+        )
 
     @streamed
     async def replay(
@@ -101,7 +140,7 @@ class ImagesApi:
 
         def begin() -> "Generator[Progress | Comparison, None, None]":
             source, painted = _picture(image, "image"), _picture(mask, "mask")
-            return replay(generator, from_data_url(png, "picture"), image=source, mask=painted)
+            return replay(generator, from_data_url(png, "picture"), image=source, mask=painted, client=sender().id)
 
         async with aclosing(self._messages(begin, _compared)) as messages:
             async for message in messages:
@@ -128,7 +167,8 @@ class ImagesApi:
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function that decodes pictures. One thread does so for all requests, one after the other."""
-        return await asyncio.get_running_loop().run_in_executor(self._reader, function, *arguments)
+        here = copy_context()  # with the request's sender
+        return await asyncio.get_running_loop().run_in_executor(self._reader, here.run, function, *arguments)
 
     async def run(self, steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
         """Draw in a thread, step by step.

@@ -13,8 +13,9 @@ from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.limits import EXPLAINED_AT_ONCE, SENTIMENT_AT_ONCE, ZERO_SHOT_AT_ONCE
+from hfjax_app.limits import EXPLAINED_AT_ONCE, SENTIMENT_AT_ONCE, SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_AT_ONCE
 from hfjax_app.sentiment import Explanation, Prediction
+from hfjax_app.validation import checked_text
 
 if TYPE_CHECKING:
     from hfjax_app.chat.assistant import ChatAssistant
@@ -55,6 +56,19 @@ class SentimentApi:
         """The probability of each of your own labels for a text, by the chat model."""
         with errors_shown():
             return await self.label_scores(text, labels)
+
+    def check_classify(self, text: Any) -> None:
+        """Raise RequestRejected for values that /classify refuses, before the request is queued."""
+        checked_text(text, "text", SENTIMENT_MAX_CHARACTERS)
+
+    def check_explain(self, text: Any, label: Any) -> None:
+        """The same for /explain."""
+        self._backend.get().check(text, label)
+
+    def check_zero_shot(self, text: Any, labels: Any) -> None:
+        """The same for /zero_shot."""
+        if (zero_shot := self._chat.get().zero_shot) is not None:
+            zero_shot.check(text, labels)
 
     async def predict(self, text: Any) -> Prediction:
         """The classifier's prediction.

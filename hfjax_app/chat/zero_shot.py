@@ -56,8 +56,7 @@ class ZeroShot:
             RequestRejected: the value and the limit; nothing was computed.
             ModelUnavailable: the program is still compiled, or the model's scores are NaN or infinite.
         """
-        checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS)
-        names = self._checked(labels)
+        names = self.check(text, labels)
         self._check_ready()
         with self._lock:
             scores = self._scores(text, names) - self._empty_text_scores(names)
@@ -65,6 +64,11 @@ class ZeroShot:
             raise ModelUnavailable("the chat model's scores of these labels are not numbers (NaN or infinite)")
         shares = np.exp(scores - scores.max())
         return dict(zip(names, (shares / shares.sum()).tolist(), strict=True))
+
+    def check(self, text: object, labels: object) -> Labels:
+        """Raise RequestRejected for what `classify` refuses, except too many tokens together; returns the labels."""
+        checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS)
+        return self._checked(labels)
 
     def log_probabilities(self, text: str, labels: list[str]) -> list[float]:
         """Each label's sum of log-probabilities, not calibrated; `text` may be empty. Raises: as `classify`."""
@@ -87,7 +91,7 @@ class ZeroShot:
         if not self._label_scores.is_ready:
             raise ModelUnavailable("the program that scores labels is still being compiled; try again in a moment")
 
-    def _checked(self, labels: list[str]) -> Labels:
+    def _checked(self, labels: object) -> Labels:
         if not isinstance(labels, list):
             raise RequestRejected(f"labels: must be a list of texts, not {type(labels).__name__}")
         if not 2 <= len(labels) <= MAX_LABELS:

@@ -36,7 +36,7 @@ from hfjax_app.sentiment.prediction import Prediction
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.sentiment.request import checked_texts
-from hfjax_app.validation import checked_text
+from hfjax_app.validation import checked_text, quoted
 
 _Batch = tuple[list[int], int, int]  # indices of the texts, rows of their program, its length
 
@@ -167,6 +167,12 @@ class SentimentClassifier:
         """
         return self._batcher.submit(checked_text(text, "text", SENTIMENT_MAX_CHARACTERS))
 
+    def check(self, text: object, label: object = None) -> None:
+        """Raise RequestRejected as `explain` would, and without a label as `classify`."""
+        checked_text(text, "text", SENTIMENT_MAX_CHARACTERS)
+        if label is not None and label not in self.labels:
+            raise RequestRejected(f"label {quoted(label)}: must be one of {', '.join(self.labels)}")
+
     def explain(self, text: str, label: str | None = None) -> Explanation:
         """How much each word moved the model towards a label, or away from it.
 
@@ -178,9 +184,7 @@ class SentimentClassifier:
             RequestRejected: as `classify`, or there is no such label.
             ModelUnavailable: the classifier was made without `explains`.
         """
-        checked_text(text, "text", SENTIMENT_MAX_CHARACTERS)
-        if label is not None and label not in self.labels:
-            raise RequestRejected(f"label {label!r}: must be one of {', '.join(self.labels)}")
+        self.check(text, label)
         if self._explainer is None:
             raise ModelUnavailable(
                 "this classifier has no explanations: it is an encoder-decoder, or was loaded without"

@@ -7,22 +7,25 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
 from hfjax_app.backends import Backends
+from hfjax_app.studio.event_queue import FairQueue
 
 
-def add_health(app: FastAPI, backends: Backends) -> None:
+def add_health(app: FastAPI, backends: Backends, queue: FairQueue) -> None:
     """Serve /health: status 200 when every backend is ready, 503 before that or when one has failed."""
 
     @app.api_route("/health", methods=["GET", "HEAD"])
     def health() -> JSONResponse:
-        state = _health(backends)
+        state = _health(backends, queue)
         return JSONResponse(state, status_code=200 if state["status"] == "ready" else 503)
 
 
-def _health(backends: Backends) -> dict[str, Any]:
+def _health(backends: Backends, queue: FairQueue) -> dict[str, Any]:
     states = [backend.state for backend in backends.all]
     chat = backends.chat
+    broken = "failed" in states or not queue.is_running
     return {
-        "status": "failed" if "failed" in states else "ready" if set(states) == {"ready"} else "warming up",
+        "status": "failed" if broken else "ready" if set(states) == {"ready"} else "warming up",
+        "queue": "running" if queue.is_running else "stopped",
         "device": backends.device(),
         "backends": {
             backend.kind: {

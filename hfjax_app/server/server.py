@@ -10,10 +10,10 @@ import threading
 from types import FrameType
 
 import uvicorn
-from starlette.routing import Mount
 
 from hfjax_app.backends import Backends
 from hfjax_app.errors import HfjaxError
+from hfjax_app.server.connection import PatientForAWhile, cut_stalled_readers
 from hfjax_app.settings import Settings
 
 SHUTDOWN_S = 2  # the time that open connections have to end
@@ -45,16 +45,19 @@ def launch(backends: Backends, settings: Settings) -> None:
 
 
 def _serve(backends: Backends, settings: Settings, listener: socket.socket) -> None:
-    from gradio.routes import App  # takes seconds, and the first model is loaded meanwhile
+    from hfjax_app.server.app import build_app  # Gradio takes seconds, and the first model is loaded meanwhile
 
-    from hfjax_app.server.app import studio_app
-
-    app = studio_app(backends)
+    studio = build_app(backends)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"hfjax studio is at http://{host}:{settings.port}", flush=True)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S, forwarded_allow_ips="*")
-    [page] = [route.app for route in app.routes if isinstance(route, Mount) and isinstance(route.app, App)]
-    _Server(config, backends, page.stop_event).run(sockets=[listener])
+    config = uvicorn.Config(
+        studio.app,
+        http=PatientForAWhile,
+        log_level="warning",
+        timeout_graceful_shutdown=SHUTDOWN_S,
+        forwarded_allow_ips="*",
+    )
+    _Server(config, backends, studio.page.stop_event).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
@@ -92,8 +95,10 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise HfjaxError(f"port {port} is taken; choose another with --port or HFJAX_PORT") from None
         raise HfjaxError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
+    cut_stalled_readers(listener)
+    return listener

@@ -16,6 +16,7 @@ from PIL import Image
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.images import EVENT, ImagesApi
 from hfjax_app.backends import Backend
+from hfjax_app.client import sender
 from hfjax_app.limits import GALLERY_PICTURES, IMAGES_AT_ONCE
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.loading_panel import LoadingPanel
@@ -207,6 +208,7 @@ class ImagesTab(Tab):
             image, mask = self._source.read(source)
             return generator.generate(
                 prompt,
+                client=sender().id,
                 negative_prompt=negative,
                 steps=steps,
                 guidance_scale=guidance,

@@ -2,10 +2,12 @@
 
 import gradio as gr
 
+from hfjax_app.api.admission import Admission
 from hfjax_app.api.endpoints import Endpoints
 from hfjax_app.backends import Backends
-from hfjax_app.limits import EVENTS_AT_ONCE, SESSIONS
+from hfjax_app.limits import EVENTS_AT_ONCE
 from hfjax_app.studio.chat_tab import ChatTab
+from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.request_hardening import harden
@@ -21,14 +23,15 @@ QUEUE_POLL_S = 0.01  # Gradio's default of a millisecond takes a fourteenth of a
 _HEADER = f"<h1>{TITLE}</h1><p>PyTorch models from Hugging Face, computed by JAX.</p>"
 
 
-def build_studio(backends: Backends) -> gr.Blocks:
+def build_studio(backends: Backends, admission: Admission) -> tuple[gr.Blocks, FairQueue]:
     """The studio for these backends, which may still be warming up.
 
     Args:
         backends: chat, sentiment and images.
+        admission: of its events.
 
     Returns:
-        Blocks; theme and CSS are added when they are served (`hfjax_app/server/app.py`).
+        Blocks, whose theme and CSS are added when they are served (`hfjax_app/server/app.py`), and their queue.
     """
     page = gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(FILES_KEPT_S, FILES_KEPT_S))
     with page:
@@ -47,6 +50,4 @@ def build_studio(backends: Backends) -> gr.Blocks:
     page.max_threads = EVENTS_AT_ONCE
     page.queue(api_open=False)  # no request may bypass the queue and its limits
     page._queue.sleep_when_free = QUEUE_POLL_S
-    page.state_session_capacity = SESSIONS
-    harden(page)
-    return page
+    return page, harden(page, admission)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from hfjax_app.client import sender
 from hfjax_app.studio.picture_input import uploaded
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
@@ -52,4 +53,4 @@ class ParametersPanel:
         """
         from hfjax_app.images.verification import replay
 
-        return replay(generator, uploaded(file), image=image, mask=mask)
+        return replay(generator, uploaded(file), image=image, mask=mask, client=sender().id)

@@ -28,7 +28,7 @@ from hfjax_app.backends import Backends
 from hfjax_app.images import ImageGenerator, ImageStep
 from hfjax_app.images.denoiser import Denoiser
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
-from hfjax_app.server.app import studio_app
+from hfjax_app.server.app import build_app
 from hfjax_app.settings import Settings
 from tests.images.pipelines import stable_diffusion
 
@@ -95,7 +95,7 @@ def url(backends: Backends) -> Iterator[str]:
     port, servers, is_there = free_port(), [], threading.Event()
 
     async def serve() -> None:  # without a running loop, Gradio makes its own and never closes it
-        servers.append(uvicorn.Server(uvicorn.Config(studio_app(backends), port=port, log_level="warning")))
+        servers.append(uvicorn.Server(uvicorn.Config(build_app(backends).app, port=port, log_level="warning")))
         is_there.set()
         await servers[0].serve()
 

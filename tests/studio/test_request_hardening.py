@@ -1,24 +1,13 @@
-"""Requests can't make Gradio read the server's files, download others, store what was sent, or fill every line."""
+"""Requests can't make Gradio read the server's files, download others, or store what was sent."""
 
-import asyncio
 import json
 import secrets
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
-import httpx
 import pytest
-import uvicorn
-from fastapi import FastAPI
-
-from hfjax_app.limits import EVENTS_WAITING
-from hfjax_app.studio.request_hardening import harden
 
 from .conftest import ROOT, Studio, free_port, http
 
@@ -82,55 +71,6 @@ def test_sent_values_are_not_stored(studio: Studio) -> None:
     # If they were stored, every five texts would add 40 MiB. What the allocators hold back grows only once.
     assert any(grown() < 20 for _ in range(6)), "memory grew by 20 MiB or more each of six times"
     assert http.get(f"{studio.url}/gradio_api/deep_link", params={"session_hash": "any"}).status_code == 404
-
-
-@pytest.fixture
-def held() -> Iterator[tuple[str, threading.Event]]:
-    """A page with two hardened endpoints; the first one waits for the event."""
-    go, server = threading.Event(), []
-
-    async def slow() -> str:
-        while not go.is_set():
-            await asyncio.sleep(0.01)
-        return "slow"
-
-    async def quick() -> str:
-        return "quick"
-
-    port = free_port()
-
-    async def serve() -> None:
-        with gr.Blocks() as page:
-            for function in (slow, quick):
-                gr.api(function, api_name=function.__name__, concurrency_id=function.__name__)
-        page.queue(api_open=False)
-        harden(page)
-        app = gr.mount_gradio_app(FastAPI(), page, path="/", ssr_mode=False)
-        server.append(uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning")))
-        await server[0].serve()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    deadline = time.monotonic() + 30
-    while not (server and server[0].started):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}/gradio_api/call", go
-    go.set()
-    server[0].should_exit = True
-    thread.join(30)
-
-
-def test_a_full_line_blocks_no_other_kind(held: tuple[str, threading.Event]) -> None:
-    """Gradio counts all events together, so a client that flooded one endpoint blocked all tabs."""
-    url, _ = held
-    with httpx.Client(timeout=30) as client:
-        answers = [client.post(f"{url}/slow", json={"data": []}) for _ in range(EVENTS_WAITING + 3)]
-        assert [answer.status_code for answer in answers[:EVENTS_WAITING]] == [200] * EVENTS_WAITING
-        assert answers[-1].status_code == 503
-        assert "Too many wait already" in answers[-1].text
-        event = client.post(f"{url}/quick", json={"data": []}).json()["event_id"]
-        assert '["quick"]' in client.get(f"{url}/quick/{event}").text
 
 
 def test_a_signal_in_a_finaliser_ends_the_server() -> None:

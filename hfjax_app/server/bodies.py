@@ -1,0 +1,72 @@
+"""Bounds the bodies of requests: their bytes, and the time that they may take."""
+
+import asyncio
+import time
+
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hfjax_app.limits import HTTP_BODY_BYTES_PER_S, HTTP_BODY_S
+
+
+class _Refused(ClientDisconnect):
+    """The body is cut here; whoever reads it takes that for a client that has left."""
+
+    def __init__(self, status: int, detail: str):
+        super().__init__()
+        self.status, self.detail = status, detail
+
+
+class Bodies:
+    """Refuses bodies of more than `limit` bytes (413), also undeclared ones, and those that come slowly (408)."""
+
+    def __init__(self, app: ASGIApp, limit: int):
+        self._app, self._limit = app, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > self._limit:
+            given = f"{int(declared):,} bytes" if declared.isdigit() and len(declared) < 20 else "unknown length"
+            await self._refuse(self._too_long(given), scope, receive, send)
+            return
+        received, is_complete, has_answered = 0, False, False
+        began = time.monotonic()
+
+        async def bounded() -> Message:
+            nonlocal received, is_complete
+            if is_complete:
+                return await receive()
+            try:
+                async with asyncio.timeout(began + HTTP_BODY_S + received / HTTP_BODY_BYTES_PER_S - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                raise _Refused(408, f"the body came too slowly: {received:,} bytes in {HTTP_BODY_S} s") from None
+            received += len(message.get("body", b""))
+            is_complete = not message.get("more_body", False)
+            if received > self._limit:
+                raise self._too_long(f"more than {self._limit:,} bytes")
+            return message
+
+        async def noted(message: Message) -> None:
+            nonlocal has_answered
+            has_answered = True
+            await send(message)
+
+        try:
+            await self._app(scope, bounded, noted)
+        except ClientDisconnect as error:
+            if isinstance(error, _Refused) and not has_answered:
+                await self._refuse(error, scope, receive, send)
+
+    def _too_long(self, given: str) -> _Refused:
+        return _Refused(413, f"request of {given}: at most {self._limit:,} bytes; send a smaller file or picture")
+
+    @staticmethod
+    async def _refuse(error: _Refused, scope: Scope, receive: Receive, send: Send) -> None:
+        """The connection is closed, because the rest of the body is not read."""
+        answer = JSONResponse({"detail": error.detail}, status_code=error.status, headers={"Connection": "close"})
+        await answer(scope, receive, send)

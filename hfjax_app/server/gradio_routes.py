@@ -1,0 +1,90 @@
+"""The routes of Gradio that the studio uses. All others answer 404, also those that a later version of Gradio adds.
+
+Events come in through `gradio_events.py`, whose routes stand before Gradio's. Excluded are among others the routes for
+development (dev/reload, vibe-edit), server-side functions of components, recordings, monitoring, the proxy to Spaces,
+run history and links to a page's values.
+"""
+
+import logging
+import re
+
+from fastapi.responses import JSONResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from hfjax_app.api.internal_errors import where
+from hfjax_app.client import client_of
+from hfjax_app.studio.waiting_results import WaitingResults
+
+_log = logging.getLogger(__name__)
+
+_ALLOWED = tuple(
+    (frozenset(methods.split()), re.compile(path))
+    for methods, path in (
+        ("GET HEAD", r"/"),
+        ("GET", r"/config/?"),
+        ("GET", r"(/gradio_api)?/theme\.css"),
+        ("GET", r"/(assets|static)/[\w./@~+-]+"),
+        ("GET", r"/favicon\.ico"),
+        ("GET", r"/robots\.txt"),
+        ("GET", r"/gradio_api/(info|app_id)/?"),
+        ("GET", r"/gradio_api/heartbeat/(?P<session>[A-Za-z0-9_-]{1,64})"),
+        ("POST", r"/gradio_api/upload"),
+        ("GET", r"/gradio_api/upload_progress"),
+        ("GET HEAD", r"/gradio_api/file=(?!\w+:)[^\0]+"),
+        ("POST", r"/gradio_api/reset/?"),
+        ("POST", r"/login/?"),
+        ("GET", r"/logout"),
+    )
+)
+
+
+def is_allowed(method: str, path: str) -> re.Match[str] | None:
+    """The match of a request with the list; None: the studio does not use such a route."""
+    for methods, pattern in _ALLOWED:
+        if method in methods and (match := pattern.fullmatch(path)):
+            return match
+    return None
+
+
+class GradioRoutes:
+    """Gradio's app behind the list.
+
+    What Gradio raises on a request becomes status 400: its routes on the list read what clients send, and serve files.
+    """
+
+    def __init__(self, app: ASGIApp, results: WaitingResults):
+        self._app, self._results = app, results
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await send({"type": "websocket.close"})
+            return
+        path = scope["path"]
+        match = is_allowed(scope["method"], path)
+        if match is None:
+            await JSONResponse({"detail": "Not Found"}, status_code=404)(scope, receive, send)
+            return
+        session = match.groupdict().get("session")
+        inbox = self._results.get(session) if session else None
+        if inbox is not None and inbox.client.id != client_of(scope).id:
+            detail = "this session belongs to another client: load the page again"
+            await JSONResponse({"detail": detail}, status_code=403)(scope, receive, send)
+            return
+        has_failed = False
+
+        async def without_failures(message: Message) -> None:
+            nonlocal has_failed
+            has_failed = has_failed or message.get("status") == 500
+            if not has_failed:
+                await send(message)
+
+        try:
+            await self._app(scope, receive, without_failures)
+        except ClientDisconnect:
+            raise
+        except Exception as error:
+            _log.warning("Gradio can't serve a request to %s: %s", path.split("=")[0], where(error))
+        if has_failed:
+            detail = "this request can't be served: it was cut off, or is not what this address takes"
+            await JSONResponse({"detail": detail}, status_code=400)(scope, receive, send)

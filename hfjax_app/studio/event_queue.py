@@ -1,0 +1,188 @@
+"""Gradio's queue, with its faults mended: no client can stop it, fill it, or take another client's turn or results."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import fastapi
+from gradio.data_classes import PredictBodyInternal
+from gradio.queueing import Event, EventQueue, Queue
+from gradio.server_messages import EventMessage, ProcessCompletedMessage
+
+from hfjax_app.api.admission import Admission, Place
+from hfjax_app.api.internal_errors import where
+from hfjax_app.client import client_of, sent_by
+from hfjax_app.limits import CLIENT_RUNNING
+from hfjax_app.round_robin import RoundRobin
+from hfjax_app.studio.waiting_results import WaitingResults
+
+_log = logging.getLogger(__name__)
+
+SWEEP_S = 5.0  # between two looks for expired results
+RESTART_S = 0.1
+_STOPPED = "the server lost this request: try again"
+
+
+class FairQueue(Queue):
+    """Gradio's queue for a page whose events come in through `server/gradio_events.py`.
+
+    - Waiting events are served round robin between clients, and a client has at most CLIENT_RUNNING running.
+    - Messages go into inboxes that are bounded for each client. A message for a session that is gone is dropped; in
+      Gradio it stops the queue.
+    - Its loops are started again if they fail; events that ran meanwhile are told.
+    - No statistics of events are kept: Gradio computes them with pandas after each event.
+    """
+
+    admission: Admission
+    results: WaitingResults
+    _closed = False
+
+    def take_over(self, admission: Admission) -> None:
+        """Set up what Gradio's constructor, which has already run, does not know."""
+        self.admission = admission
+        self.results = WaitingResults()
+        self.pending_messages_per_session = self.results  # type: ignore[assignment]
+        self._places: dict[str, Place] = {}  # by the event's id
+
+    @property
+    def is_running(self) -> bool:
+        """Whether events are served: false after `close`, and for a moment before a restart."""
+        return not self.stopped
+
+    def start(self) -> None:
+        super().start()
+        self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
+
+    def close(self) -> None:
+        self._closed = True
+        super().close()
+
+    async def start_processing(self) -> None:
+        await self._keep_running(super().start_processing)
+
+    async def start_progress_updates(self) -> None:
+        await self._keep_running(super().start_progress_updates)
+
+    async def _keep_running(self, loop: Callable[[], Awaitable[None]]) -> None:
+        while not self._closed:
+            self.stopped = False
+            try:
+                await loop()  # ends without an error where the other loop failed
+            except Exception as error:
+                _log.error("the queue of the studio stopped and is started again: %s", where(error))
+                for event in [event for job in self.active_jobs for event in job or ()]:
+                    self.tell(event, _STOPPED)
+            await asyncio.sleep(RESTART_S)
+
+    async def _sweep(self) -> None:
+        while not self._closed:
+            await asyncio.sleep(SWEEP_S)
+            for session in self.results.expired():
+                await self.forget(session)
+
+    async def push(self, body: PredictBodyInternal, request: fastapi.Request, username: str | None) -> Any:
+        """Put a checked event into its line.
+
+        Returns:
+            (True, its id, "success"), as Gradio's method.
+
+        Raises:
+            PermissionError: the session is another client's.
+            Draining, ModelUnavailable, Overloaded: see `Admission.enter`.
+        """
+        assert body.fn_index is not None
+        fn, client = self.blocks.fns[body.fn_index], client_of(request.scope)
+        event = Event(body.session_hash, fn, request, username)
+        event.data, body.session_hash = body, event.session_hash
+        body.event_id = event._id
+        line = self._line(event)
+        place = self.admission.enter(client, str(fn.concurrency_id))
+        try:
+            inbox = self.results.open(event.session_hash, client)
+        except PermissionError:
+            place.release()
+            raise
+        self._places[event._id] = place
+        inbox.pending.add(event._id)
+        self.pending_event_ids_session[event.session_hash] = inbox.pending
+        self.event_ids_to_events[event._id] = event
+        line.queue.append(event)
+        self.broadcast_estimations(event.concurrency_id, line.queue.index(event))
+        return True, event._id, "success"
+
+    def _line(self, event: Event) -> EventQueue:
+        self.create_event_queue_for_fn(event.fn)
+        line = self.event_queue_per_concurrency_id[event.concurrency_id]
+        if not isinstance(line.queue, RoundRobin):
+            line.queue = RoundRobin(client_of_event)
+        return line
+
+    def get_events(self) -> tuple[list[Event], bool, str] | None:
+        for name, line in self.event_queue_per_concurrency_id.items():
+            if line.concurrency_limit is not None and line.current_concurrency >= line.concurrency_limit:
+                continue
+            for event in line.queue:
+                if self._running(event) < CLIENT_RUNNING:
+                    line.queue.remove(event)
+                    return [event], False, name
+        return None
+
+    def _running(self, event: Event) -> int:
+        """How many events of the same client and line run."""
+        client = client_of_event(event)
+        others = (other for job in self.active_jobs for other in job or ())
+        return sum(
+            other.concurrency_id == event.concurrency_id and client_of_event(other) == client for other in others
+        )
+
+    async def process_events(self, events: list[Event], *arguments: Any) -> None:
+        try:
+            with sent_by(client_of(events[0].request.scope)):
+                await super().process_events(events, *arguments)
+        finally:
+            for event in events:
+                self._release(event)
+
+    async def remove_from_queue(self, event_id: str) -> None:
+        event = self.event_ids_to_events.get(event_id)
+        await super().remove_from_queue(event_id)
+        if event is not None and event_id not in self.event_ids_to_events:
+            self._release(event)
+
+    async def clean_events(self, *, session_hash: str | None = None, event_id: str | None = None) -> None:
+        waiting = [event for line in self.event_queue_per_concurrency_id.values() for event in line.queue]
+        await super().clean_events(session_hash=session_hash, event_id=event_id)
+        for event in waiting:
+            if event._id not in self.event_ids_to_events:
+                self._release(event)
+
+    def _release(self, event: Event) -> None:
+        if (place := self._places.pop(event._id, None)) is not None:
+            place.release()
+
+    async def forget(self, session: str) -> None:
+        """Drop a session's results, and end its events."""
+        self.results.drop(session)
+        await self.clean_events(session_hash=session)
+        self.pending_event_ids_session.pop(session, None)
+
+    def send_message(self, event: Event, event_message: EventMessage) -> None:
+        inbox = self.results.get(event.session_hash)
+        if inbox is None:
+            event.alive = False  # nothing waits for it; its function is closed at its next item
+        elif event.alive:
+            event_message.event_id = event._id
+            inbox.put_nowait(event_message)
+
+    def tell(self, event: Event, message: str) -> None:
+        """End an event for its client with an error."""
+        output = {"error": message, "visible": True, "duration": 10, "title": "That did not work"}
+        self.send_message(event, ProcessCompletedMessage(output=output, success=False, title="That did not work"))
+
+    def compute_analytics_summary(self, records: Any) -> dict[str, Any]:
+        return {"functions": {}}
+
+
+def client_of_event(event: Event) -> str:
+    return client_of(event.request.scope).id

@@ -1,0 +1,70 @@
+"""The values that Gradio keeps for each page, bounded for each client; API calls share one state, which holds nothing.
+
+Gradio makes a state for every new session, also of an API call, which takes 10 ms of the event loop, and forgets the
+oldest of all clients' when there are too many.
+"""
+
+import threading
+from collections import Counter
+
+from gradio.blocks import Blocks
+from gradio.state_holder import SessionState, StateHolder
+
+from hfjax_app.client import Client
+from hfjax_app.limits import SESSIONS, SESSIONS_OF_A_CLIENT
+
+
+class PageStates(StateHolder):
+    """The states of pages, by session.
+
+    Sessions that `open` was not called for get the shared state: the API's functions have no components and store
+    nothing in it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._clients: dict[str, str] = {}  # session -> client
+        self._shared: SessionState | None = None
+        self._opening = threading.Lock()
+
+    def set_blocks(self, blocks: Blocks) -> None:
+        super().set_blocks(blocks)
+        self._shared = SessionState(blocks)
+
+    def open(self, session: str, client: Client) -> None:
+        """Keep values for this session, in the place of the client's oldest ones where it has too many."""
+        with self._opening:
+            if session in self._clients:
+                return
+            self._clients[session] = client.id
+            self._clients = {name: owner for name, owner in self._clients.items() if name in self or name == session}
+            owners = Counter(self._clients.values())
+            if owners[client.id] > SESSIONS_OF_A_CLIENT:
+                self._drop_oldest(client.id)
+            elif len(self._clients) > SESSIONS:
+                self._drop_oldest(owners.most_common(1)[0][0])
+        super().__getitem__(session)
+
+    def __getitem__(self, session_id: str) -> SessionState:
+        if session_id in self._clients:
+            return super().__getitem__(session_id)
+        assert self._shared is not None, "set_blocks comes first"
+        return self._shared
+
+    def _drop_oldest(self, client: str) -> None:
+        oldest = next((name for name in self.session_data if self._clients.get(name) == client), None)
+        if oldest is not None:
+            del self._clients[oldest], self.session_data[oldest]
+            self.time_last_used.pop(oldest, None)
+
+
+def light(state: SessionState, blocks: Blocks) -> None:
+    """Replaces `SessionState.__init__`: without the copy of every component's configuration, which only links need."""
+    from copy import copy
+
+    state.blocks_config = copy(blocks.default_config)
+    state.config_values = {}
+    state.state_data = {}
+    state._state_ttl = {}
+    state.is_closed = False
+    state.STATE_TTL_WHEN_CLOSED = 3600

@@ -1,0 +1,112 @@
+"""Clients that send slowly, send nothing, or read nothing."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from hfjax_app.server import bodies, connection
+from hfjax_app.server.bodies import Bodies
+from hfjax_app.server.connection import PatientForAWhile, cut_stalled_readers
+
+LIMIT = 1_000_000
+
+
+class Server:
+    def __init__(self, listener: socket.socket):
+        self.port: int = listener.getsockname()[1]
+        self.left = threading.Event()
+        app = FastAPI()
+        app.add_middleware(Bodies, limit=LIMIT)
+
+        @app.post("/length")
+        async def length(request: Request) -> JSONResponse:
+            return JSONResponse(len(await request.body()))
+
+        async def chunks() -> AsyncIterator[bytes]:
+            try:
+                while True:
+                    await asyncio.sleep(0)
+                    yield b"x" * 65_536
+            finally:
+                self.left.set()
+
+        @app.get("/endless")
+        async def endless() -> StreamingResponse:
+            return StreamingResponse(chunks())
+
+        self.server = uvicorn.Server(uvicorn.Config(app, http=PatientForAWhile, log_level="warning"))
+        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[listener])))
+        self.thread.start()
+
+    def connect(self, *lines: str) -> socket.socket:
+        peer = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        peer.sendall("".join(f"{line}\r\n" for line in lines).encode())
+        return peer
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(bodies, "HTTP_BODY_S", 0.3)
+    monkeypatch.setattr(connection, "HTTP_HEADERS_S", 0.3)
+    monkeypatch.setattr(connection, "HTTP_STALLED_S", 1)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        cut_stalled_readers(listener)
+        server = Server(listener)
+        yield server
+        server.server.should_exit = True
+        server.server.force_exit = True
+        server.thread.join(10)
+
+
+POST = ("POST /length HTTP/1.1", "Host: x")
+
+
+def answer(peer: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    with peer:
+        return b"".join(iter(lambda: peer.recv(65_536), b""))
+
+
+def test_a_slow_body_is_a_408(server: Server) -> None:
+    """200 such requests were held for as long as their clients liked."""
+    peer = server.connect(*POST, "Content-Length: 100", "", "ten bytes")
+    said = answer(peer)
+    assert said.startswith(b"HTTP/1.1 408 ")
+    assert b"the body came too slowly: 11 bytes in 0.3 s" in said
+
+
+def test_a_body_that_keeps_coming_has_its_time(server: Server) -> None:
+    """Longer than a body of a few bytes may take, and no slower than HTTP_BODY_BYTES_PER_S."""
+    peer = server.connect(*POST, "Content-Length: 40000", "Connection: close", "")
+    for _ in range(4):
+        peer.sendall(b"x" * 10_000)
+        time.sleep(0.15)
+    assert answer(peer).endswith(b"40000")
+
+
+def test_long_bodies_are_a_413(server: Server) -> None:
+    declared = server.connect(*POST, f"Content-Length: {LIMIT + 1}", "", "x")
+    assert answer(declared).startswith(b"HTTP/1.1 413 ")
+    chunked = server.connect(*POST, "Transfer-Encoding: chunked", "", "100000", "x" * 0x100000, "")
+    with contextlib.suppress(ConnectionResetError):  # the rest of the body is not read
+        assert answer(chunked).startswith(b"HTTP/1.1 413 ")
+
+
+@pytest.mark.parametrize("lines", [(), ("GET /endless HTTP/1.1",), ("GET /endless HTTP/1.1", "Host: x", "X: y")])
+def test_a_connection_without_a_request_is_closed(server: Server, lines: tuple[str, ...]) -> None:
+    assert answer(server.connect(*lines)) == b""
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux's kernel cuts them")
+def test_a_reader_that_stalls_is_cut(server: Server) -> None:
+    peer = server.connect("GET /endless HTTP/1.1", "Host: x", "")
+    assert server.left.wait(20)
+    peer.close()
