@@ -86,8 +86,11 @@ docs: $(VENV)/.installed-dev
 screenshots: $(VENV)/.installed-dev chromium
 	@$(PY) -m tests.screenshots
 
-# The browser tests drive Debian's chromium; without it they are skipped and say so.
+# Tests drive Debian's chromium, and run behind its nginx; without them they are skipped and say so.
 chromium:
+	@test -x /usr/sbin/nginx || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing nginx" \
+	  && apt-get update -qq && apt-get install -y -qq nginx-light >/dev/null; } \
+	  || echo "nginx is not installed: its tests will be skipped (as root: apt-get install nginx-light)"
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
 	  && echo "installing chromium" && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
 	  || echo "chromium is not installed: the browser tests will be skipped (as root: apt-get install chromium)"

@@ -12,6 +12,12 @@ HTTP_BODY_S = 20  # to send a body, besides the time that HTTP_BODY_BYTES_PER_S 
 HTTP_BODY_BYTES_PER_S = 16 << 10
 HTTP_STALLED_S = 30  # that a client may read nothing of its answer
 
+# Logins
+LOGINS = 10_000  # sessions that are kept, and addresses whose failures are counted
+LOGIN_KEPT_S = 7 * 86_400
+LOGIN_FAILURES = 10  # of an address in LOGIN_FAILURES_S
+LOGIN_FAILURES_S = 60
+
 # Gradio's queue and sessions
 EVENTS_AT_ONCE = 160  # of all kinds: more than all chats, pictures and lists together, so one kind blocks no other
 EVENTS_WAITING = 128  # of one kind, in its queue, besides those that run

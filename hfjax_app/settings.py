@@ -12,11 +12,17 @@ from hfjax_app.limits import CHAT_MAX_CHARACTERS, CLIENT_MAX_SHARE
 
 PREFIX = "HFJAX_"
 MOST_LORA_WEIGHT = 4
+SECRET = ("api_keys", "auth")  # never shown
 
 
 def _default_host() -> str:
     """This machine only; in a Hugging Face Space all interfaces, because requests come from outside its container."""
     return "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1"
+
+
+def _default_proxies() -> str:
+    """A proxy on this machine; in a Space, whose container only its proxy can reach, all."""
+    return "*" if "SPACE_ID" in os.environ else "127.0.0.1,::1"
 
 
 class Settings(BaseSettings):
@@ -68,6 +74,39 @@ class Settings(BaseSettings):
         "",
         max_length=CHAT_MAX_CHARACTERS,
         description="instructions to the chat model for conversations that bring none of their own",
+    )
+    api_keys: str = Field(
+        "",
+        repr=False,
+        description="keys of who may use the studio and its API: KEY, NAME:KEY or NAME:KEY:TOKENS_A_DAY, several with "
+        "commas; or a file, whose path begins with / or ./, with one a line",
+    )
+    auth: str = Field(
+        "",
+        repr=False,
+        description="users who may: USER:PASSWORD, several with commas; or a file of lines USER:HASH, as htpasswd -B "
+        "makes them; or oauth, the login of a Hugging Face Space",
+    )
+    daily_tokens: int = Field(
+        0, ge=0, le=1 << 40, description="tokens that each key may read and make in a day (UTC); 0: any number"
+    )
+    grace: int = Field(
+        30, ge=0, le=3600, description="seconds that running requests have to end when the server is told to stop"
+    )
+    log: Literal["text", "json"] = Field("text", description="form of the log on stderr: one line a request")
+    cors_origins: str = Field(
+        "",
+        pattern=r"^(https?://[^/,\s]+(,https?://[^/,\s]+)*|\*)?$",
+        description="origins whose pages may call the API, such as https://example.com, with commas; * for all",
+    )
+    forwarded_allow_ips: str = Field(
+        default_factory=_default_proxies,
+        description="addresses or networks of proxies whose X-Forwarded-* headers are believed, with commas; * for all",
+    )
+    root_path: str = Field(
+        "",
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="path under which a proxy serves the studio, such as /studio",
     )
     client_requests: int = Field(
         64,
@@ -133,4 +172,5 @@ def load_settings(**flags: Any) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else "settings"
-        raise RequestRejected(f"{field} = {first['input']!r}: {first['msg']}") from None
+        value = "..." if field in SECRET else repr(first["input"])
+        raise RequestRejected(f"{field} = {value}: {first['msg']}") from None

@@ -19,6 +19,11 @@ DEFAULTS = {
     "image_lora": "none",
     "cache_dir": "the user's cache folder",
     "system_prompt": "none",
+    "api_keys": "none",
+    "auth": "none",
+    "cors_origins": "none",
+    "forwarded_allow_ips": "`127.0.0.1,::1`",
+    "root_path": "none",
 }
 ALLOWED = {
     "host": "an address",
@@ -26,6 +31,11 @@ ALLOWED = {
     "image_lora": "`SOURCE:WEIGHT,...`",
     "cache_dir": "a folder",
     "system_prompt": "text",
+    "api_keys": "a list, or a file",
+    "auth": "a list, a file, or `oauth`",
+    "cors_origins": "a list",
+    "forwarded_allow_ips": "a list",
+    "root_path": "`/PATH`",
 }
 
 HEAD = """# Settings

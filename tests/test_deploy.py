@@ -34,6 +34,14 @@ def test_dockerfiles_pass_hadolint(file: Path) -> None:
     lint("hadolint", file)
 
 
+def test_kubernetes_accepts_the_manifests() -> None:
+    program = Path(sys.executable).with_name("kubernetes-validate")
+    command = [program, "--strict", ROOT / "deploy" / "kubernetes.yaml"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (result.stdout + result.stderr).count(" passed for resource ") == 3
+
+
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.name)
 def test_images_copy_what_exists_and_do_not_run_as_root(file: Path) -> None:
     text = file.read_text()
@@ -65,7 +73,7 @@ def test_the_health_check_uses_the_port_that_is_served(file: Path) -> None:
             server.timeout = 30
             server.handle_request()
         assert process.returncode == 0
-    assert asked == ["/health"]
+    assert asked == ["/ready"]
 
 
 def run_script(folder: Path, *arguments: str, settings: str | None = None) -> subprocess.CompletedProcess[str]:

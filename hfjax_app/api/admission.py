@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.client import Client
 from hfjax_app.errors import Draining, Overloaded
@@ -39,10 +40,12 @@ class Admission:
     Args:
         backends: a line's model must be ready.
         client_requests: the most requests of a client that run and wait.
+        usage: the clients' tokens of today.
     """
 
-    def __init__(self, backends: Backends, client_requests: int):
+    def __init__(self, backends: Backends, client_requests: int, usage: Usage):
         self._backends, self._client_requests = backends, client_requests
+        self._usage = usage
         self._of_clients: Counter[str] = Counter()
         self._of_lines: Counter[str] = Counter()
         self._counting = threading.Lock()
@@ -83,12 +86,13 @@ class Admission:
         Raises:
             Draining: the server is stopping.
             ModelUnavailable: the line's model warms up or is gone.
-            Overloaded: the client has its share already, or the line is full.
+            Overloaded: the client has its share already, its quota is used up, or the line is full.
         """
         if self._draining:
             raise Draining("the server is stopping: try again in a moment")
         if (backend := self.backend(line)) is not None:
             backend.get()
+        self._usage.check(client)
         most = LINES.get(line, EVENTS_WAITING)
         with self._counting:
             if self._of_clients[client.id] >= self._client_requests:

@@ -1,5 +1,6 @@
 """The chat endpoint: a conversation in, a streamed answer out. The chat tab asks through the same object."""
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, replace
@@ -9,9 +10,10 @@ import gradio as gr
 
 from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
+from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.chat import SamplingParams
-from hfjax_app.client import sender
+from hfjax_app.client import Client, sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_AT_ONCE, CHAT_MAX_CHARACTERS
 from hfjax_app.validation import checked_text, quoted
@@ -30,10 +32,11 @@ class ChatApi:
     Args:
         backend: the chat backend.
         context: tokens that one slot of the engine holds, and so the upper bound of an answer.
+        usage: the clients' tokens.
     """
 
-    def __init__(self, backend: "Backend[ChatAssistant]", context: int):
-        self._backend, self._context = backend, context
+    def __init__(self, backend: "Backend[ChatAssistant]", context: int, usage: Usage):
+        self._backend, self._context, self._usage = backend, context, usage
         self.max_tokens = min(SamplingParams().max_tokens, context)
 
     @streamed
@@ -97,7 +100,27 @@ class ChatApi:
         SamplingParams(**given)  # refuses a wrong value also while the model is not ready
         assistant = self._backend.get()
         params = replace(assistant.recommended, **{"max_tokens": self.max_tokens, **given})
-        return assistant.reply(messages, params, system_prompt=system_prompt, stop=stop, client=sender().id)
+        replies = assistant.reply(messages, params, system_prompt=system_prompt, stop=stop, client=sender().id)
+        return self._counted(replies, sender())
+
+    async def _counted(self, replies: "AsyncGenerator[Reply, None]", client: Client) -> "AsyncGenerator[Reply, None]":
+        """The replies, with the tokens that they took counted for the client."""
+        made, place, came = 0, 1, time.monotonic()
+        last: Reply | None = None
+        try:
+            async with aclosing(replies):
+                async for last in replies:
+                    if place and not last.place:
+                        self._usage.waited("slot", time.monotonic() - came)
+                    place = last.place
+                    if last.tokens and not made and last.ttft_s is not None:
+                        self._usage.began(client, last.prompt_tokens, last.ttft_s)
+                    self._usage.made(client, last.tokens - made)
+                    made = last.tokens
+                    yield last
+        finally:
+            if last is not None:
+                self._usage.ended(last.tokens_per_s)
 
 
 def _given(options: Sequence[Any]) -> dict[str, Any]:
@@ -105,7 +128,7 @@ def _given(options: Sequence[Any]) -> dict[str, Any]:
     return {name: value for name, value in zip(_SAMPLING, options, strict=True) if value is not None}
 
 
-def register(backends: Backends) -> ChatApi:
-    api = ChatApi(backends.chat, backends.settings.context)
+def register(backends: Backends, usage: Usage) -> ChatApi:
+    api = ChatApi(backends.chat, backends.settings.context, usage)
     gr.api(api.chat, api_name="chat", **EVENT)
     return api

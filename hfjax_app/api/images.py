@@ -17,6 +17,7 @@ import gradio as gr
 from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.iterate_in_thread import ClosableIterator, iterate_in_thread
+from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
@@ -182,7 +183,7 @@ class ImagesApi:
                 yield step
 
 
-def register(backends: Backends) -> ImagesApi:
+def register(backends: Backends, usage: Usage) -> ImagesApi:
     api = ImagesApi(backends.images)
     gr.api(api.generate, api_name="generate", **EVENT)
     gr.api(api.replay, api_name="replay", **EVENT)

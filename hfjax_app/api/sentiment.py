@@ -11,6 +11,7 @@ import gradio as gr
 
 from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import errors_shown
+from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.limits import EXPLAINED_AT_ONCE, SENTIMENT_AT_ONCE, SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_AT_ONCE
@@ -114,7 +115,7 @@ class SentimentApi:
         return await asyncio.to_thread(zero_shot.classify, text, labels)
 
 
-def register(backends: Backends) -> SentimentApi:
+def register(backends: Backends, usage: Usage) -> SentimentApi:
     api = SentimentApi(backends.sentiment, backends.chat)
     gr.api(api.classify, api_name="classify", **EVENT)
     gr.api(api.explain, api_name="explain", **EVENT)

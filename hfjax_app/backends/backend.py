@@ -48,6 +48,9 @@ class Loader(Protocol[T]):
     def failure(self, served: T) -> str | None:
         """Why a model that was ready stopped serving; None while it serves."""
 
+    def restart(self, served: T) -> None:
+        """Serve again with a model that stopped by itself; nothing is loaded or compiled."""
+
     def stop(self, served: T) -> None:
         """Stop its computations; may be called twice."""
 
@@ -66,6 +69,7 @@ class Backend(Generic[T]):
         expected: how many programs it will have in the end; 0 while that is unknown.
         seconds: the time to get ready, plus that of every program compiled later.
         error: why it can't be used; None while it can.
+        restarts: how often it was started again after it had died.
     """
 
     def __init__(self, *, kind: str, name: str, model: str, loader: Loader[T]):
@@ -75,6 +79,7 @@ class Backend(Generic[T]):
         self.expected = 0
         self.seconds = 0.0
         self.error: str | None = None
+        self.restarts = 0
         self._loader = loader
         self._served: T | None = None
         self._warm_up: WarmUp | None = None
@@ -82,11 +87,13 @@ class Backend(Generic[T]):
         self._started_at = 0.0
         self._no_more = ""  # why missing programs will not come
         self._state = "waiting"
+        self._has_died = False
 
     @property
     def state(self) -> str:
         """ "waiting" (for the models before it), "loading", "compiling", "ready" or "failed"."""
         if self._state == "ready" and self._served is not None and (reason := self._loader.failure(self._served)):
+            self._has_died = True
             self.refuse(reason)
         return self._state
 
@@ -256,8 +263,27 @@ class Backend(Generic[T]):
         """Serve no more requests; may be called twice."""
         if self.state != "failed":
             self.refuse(reason)
+        self._has_died = False
         if self._served is not None:
             self._loader.stop(self._served)
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it was ready, and stopped serving by itself."""
+        return self.state == "failed" and self._has_died
+
+    def restart(self) -> None:
+        """Serve again after `has_died`. Never raises: a failure becomes the state, as another death."""
+        served = self._served
+        if served is None or not self.has_died:
+            return
+        self.restarts += 1
+        try:
+            self._loader.restart(served)
+        except Exception as error:
+            self.refuse(f"it can't be started again: {in_words(error)}")
+        else:
+            self._has_died, self.error, self._state = False, None, "ready"
 
     def drop(self) -> None:
         """Drop the reference to the stopped model, so that its memory can be freed."""

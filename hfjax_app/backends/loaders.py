@@ -53,6 +53,9 @@ class ChatLoader:
     def failure(self, served: "ChatAssistant") -> str | None:
         return served.broken
 
+    def restart(self, served: "ChatAssistant") -> None:
+        served.engine.restart()
+
     def stop(self, served: "ChatAssistant") -> None:
         served.stop()
 
@@ -79,6 +82,9 @@ class SentimentLoader:
 
     def failure(self, served: "SentimentClassifier") -> str | None:
         return None
+
+    def restart(self, served: "SentimentClassifier") -> None:
+        """Never needed: `failure` knows none."""
 
     def stop(self, served: "SentimentClassifier") -> None:
         served.stop()
@@ -111,6 +117,9 @@ class ImageLoader:
 
     def failure(self, served: "ImageGenerator") -> str | None:
         return None
+
+    def restart(self, served: "ImageGenerator") -> None:
+        """Never needed: `failure` knows none."""
 
     def stop(self, served: "ImageGenerator") -> None:
         """Nothing to do: a running request ends by itself, with an error at its next step."""

@@ -34,6 +34,7 @@ class Backends:
     Attributes:
         chat_models, sentiment_models, image_models: by name, the settings' own first.
         compiler: counts the compilations of all models from `start` on.
+        compiled_for_warm_up: those up to the end of the warm-up; None before that.
     """
 
     def __init__(self, settings: Settings):
@@ -47,6 +48,7 @@ class Backends:
         self._thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
         self._prepared = threading.Event()
         self._later = LaterPrograms(settings)
+        self.compiled_for_warm_up: int | None = None
 
     @property
     def chat(self) -> "Backend[ChatAssistant]":
@@ -171,6 +173,7 @@ class Backends:
         prune_bundles()
         freeze_objects()
         self._later.take(self.all)
+        self.compiled_for_warm_up = self.compiler.compilations
 
     def _warm_up_later(self, backend: Backend[Any]) -> None:
         """Warm up an added model, after the settings' own."""

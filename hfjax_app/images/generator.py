@@ -129,6 +129,7 @@ class ImageGenerator:
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
         self._device = FairLock()
         self._queue = AdmissionQueue(IMAGES_SERVED_TOGETHER)
+        self.steps = 0  # denoising steps of all pictures
         self._compiler = threading.Lock()  # held while a size compiles
         self._colours: np.ndarray | None = None
         self._programs.start()
@@ -382,6 +383,7 @@ class ImageGenerator:
                 DenoisingState.advance, programs=programs, conditioning=conditioning, schedule=schedule, step=i
             )
             expected = self._in_turns(advance, states)
+            self.steps += len(states)
             results: list[tuple[np.ndarray | None, np.ndarray | None]] = [(None, None)] * len(states)
             if i == schedule.steps - 1:
                 results = self._in_turns(partial(self._finished, programs=programs), states)

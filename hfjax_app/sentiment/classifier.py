@@ -74,6 +74,7 @@ class SentimentClassifier:
         staged: bool = False,
     ):
         self.labels, self.multi_label = checked_labels(model)
+        self.texts = 0  # that were given to the model
         self._encoder = Encoder(tokenizer, model)
         self._calls = Calls("sentiment-call", calls_at_once(None))
         self._semaphore = PrioritySemaphore(self._calls.at_once)
@@ -218,6 +219,7 @@ class SentimentClassifier:
     def _predict_together(self, texts: list[str], urgent: bool) -> list[Prediction | Exception]:
         if not texts:
             return []
+        self.texts += len(texts)
         encoded = self._encoder.encode(texts)
         predictions: list[Prediction | Exception] = [ModelUnavailable("unreachable")] * len(texts)
 

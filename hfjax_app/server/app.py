@@ -4,17 +4,27 @@ from dataclasses import dataclass
 
 import gradio as gr
 from fastapi import FastAPI
+from gradio.queueing import Event
 from gradio.routes import App
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
 from hfjax_app.api.admission import Admission
+from hfjax_app.api.usage import RequestUsage, Usage
 from hfjax_app.backends import Backends
+from hfjax_app.client import client_of
 from hfjax_app.limits import HTTP_MAX_BODY, HTTP_MAX_UPLOAD
 from hfjax_app.server.bodies import Bodies
+from hfjax_app.server.credentials import Credentials
+from hfjax_app.server.door import Door, Login, Sessions
 from hfjax_app.server.gradio_events import GradioEvents
 from hfjax_app.server.gradio_routes import GradioRoutes
 from hfjax_app.server.health import add_health
-from hfjax_app.server.middleware import ContentPolicy
+from hfjax_app.server.metrics import StudioMetrics, metrics_router
+from hfjax_app.server.middleware import Forwarded, SecurityHeaders
+from hfjax_app.server.readiness import Live, Readiness
+from hfjax_app.server.request_log import RequestLog, log_request
+from hfjax_app.server.space_login import add_login, user_of
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page import build_studio
 from hfjax_app.studio.page_states import PageStates
@@ -39,25 +49,61 @@ class Studio:
     admission: Admission
 
 
-def build_app(backends: Backends) -> Studio:
-    """The studio as an ASGI app with its page at / and the state of the backends at /health."""
+def build_app(backends: Backends, credentials: Credentials | None = None) -> Studio:
+    """The studio as an ASGI app with its page at / and the state of the backends at /health.
+
+    Args:
+        backends: may still be warming up.
+        credentials: who may use it; None: read from the settings.
+    """
     run_first()
+    settings = backends.settings
+    credentials = credentials or Credentials(settings)
+    sessions, usage = Sessions(), Usage()
+    admission = Admission(backends, settings.client_requests, usage)
     app = FastAPI(openapi_url=None)
     app.add_middleware(Bodies, limit=HTTP_MAX_BODY)
-    app.add_middleware(ContentPolicy)
-    admission = Admission(backends, backends.settings.client_requests)
-    blocks, queue = build_studio(backends, admission)
+    app.add_middleware(
+        Door, credentials=credentials, sessions=sessions, oauth_user=user_of if credentials.oauth else None
+    )
+    origins = [origin for origin in settings.cors_origins.split(",") if origin]
+    # also without origins: it takes the place of Gradio's, which lets in all of them
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "POST"],
+        allow_headers=["Authorization", "Content-Type", "X-Api-Key"],
+        expose_headers=["Retry-After"],
+    )
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(RequestLog, registry=usage.registry)
+    app.add_middleware(Forwarded, trusted=settings.forwarded_allow_ips)
+    app.add_middleware(Live)
+    blocks, queue = build_studio(backends, admission, usage, _log_event)
     add_health(app, backends, queue)
-    page = mount_page(app, blocks, queue)
+    app.include_router(Readiness(backends, queue, admission).router())
+    usage.registry.register(StudioMetrics(backends, queue, admission))
+    app.include_router(metrics_router(usage.registry))
+    if not credentials.oauth:
+        app.include_router(Login(credentials, sessions).router())
+    page = mount_page(app, blocks, queue, credentials, settings.root_path)
+    if credentials.oauth:
+        add_login(page)
     return Studio(app=app, page=page, queue=queue, admission=admission)
 
 
-def mount_page(app: FastAPI, blocks: gr.Blocks, queue: FairQueue) -> App:
+def mount_page(
+    app: FastAPI, blocks: gr.Blocks, queue: FairQueue, credentials: Credentials | None = None, root_path: str = ""
+) -> App:
     """Put Gradio's page at /, behind the list of its routes, with this app's own routes for events before it."""
+    asks = credentials is not None and not credentials.is_open and not credentials.oauth
     gr.mount_gradio_app(
         app,
         blocks,
         path="/",
+        root_path=root_path or None,
+        auth=_never if asks else None,  # Gradio shows its login page to whom it does not know
+        auth_message=credentials.asks if asks and credentials else None,
         theme=theme(),
         css_paths=[CSS],
         head=HEAD,
@@ -78,5 +124,14 @@ def mount_page(app: FastAPI, blocks: gr.Blocks, queue: FairQueue) -> App:
     queue.set_server_app(page)
     app.router.routes.remove(mount)
     app.include_router(GradioEvents(page, queue, states).router())
-    app.mount("/", GradioRoutes(page, queue.results))
+    app.mount("/", GradioRoutes(page, page, queue.results))
     return page
+
+
+def _log_event(event: Event, status: int, seconds: float, usage: RequestUsage) -> None:
+    log_request(f"event {event.fn.api_name}", client_of(event.request.scope).id, status, seconds, usage)
+
+
+def _never(user: str, password: str) -> bool:
+    """Gradio's own login is replaced (`door.py`)."""
+    return False

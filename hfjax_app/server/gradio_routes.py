@@ -7,8 +7,10 @@ run history and links to a page's values.
 
 import logging
 import re
+import secrets
 
 from fastapi.responses import JSONResponse
+from gradio.routes import App
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,7 +35,7 @@ _ALLOWED = tuple(
         ("GET", r"/gradio_api/upload_progress"),
         ("GET HEAD", r"/gradio_api/file=(?!\w+:)[^\0]+"),
         ("POST", r"/gradio_api/reset/?"),
-        ("POST", r"/login/?"),
+        ("GET", r"/login/(huggingface|callback)"),
         ("GET", r"/logout"),
     )
 )
@@ -53,8 +55,15 @@ class GradioRoutes:
     What Gradio raises on a request becomes status 400: its routes on the list read what clients send, and serve files.
     """
 
-    def __init__(self, app: ASGIApp, results: WaitingResults):
-        self._app, self._results = app, results
+    def __init__(self, app: ASGIApp, page: App, results: WaitingResults):
+        self._app, self._page, self._results = app, page, results
+        self._token = secrets.token_urlsafe(32)
+        page.tokens[self._token] = ""  # a user without a name
+
+    def _known(self, scope: Scope) -> Scope:
+        """The scope with the cookie that Gradio expects of a user who is logged in: the door has let this one in."""
+        cookie = f"access-token-unsecure-{self._page.cookie_id}={self._token}"
+        return {**scope, "headers": [*scope["headers"], (b"cookie", cookie.encode())]}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,7 +89,7 @@ class GradioRoutes:
                 await send(message)
 
         try:
-            await self._app(scope, receive, without_failures)
+            await self._app(self._known(scope) if client_of(scope).is_known else scope, receive, without_failures)
         except ClientDisconnect:
             raise
         except Exception as error:

@@ -1,32 +1,73 @@
-"""ASGI middleware: what a page may load."""
+"""ASGI middleware for HTTP headers: which proxies are believed, and what a page may load, run and be framed by."""
 
 import os
+import secrets
+from typing import Any, cast
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from hfjax_app.studio.scripts import NONCE
 
 
-class ContentPolicy:
-    """Prevents pages from loading pictures and the like from other hosts.
+class Forwarded:
+    """Believes X-Forwarded-* from the operator's proxies; from others, removes them.
 
-    A model's answer is Markdown and may name a picture, whose address could leak the conversation. Answers can contain
-    neither scripts nor connections, so the policy does not restrict those.
+    Args:
+        app: sees the client's address and scheme.
+        trusted: addresses and networks with commas, or * for all.
+    """
+
+    def __init__(self, app: ASGIApp, trusted: str):
+        proxied = ProxyHeadersMiddleware(cast(Any, app), trusted_hosts=trusted)
+        self._app, self._trusted = app, proxied.trusted_hosts
+        self._proxied = cast(ASGIApp, proxied)  # the types of uvicorn and Starlette say the same in two ways
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        peer = (scope.get("client") or ("",))[0]
+        if scope["type"] != "http" or peer in self._trusted:
+            await self._proxied(scope, receive, send)
+            return
+        headers = [each for each in scope["headers"] if not each[0].startswith(b"x-forwarded-")]
+        await self._app({**scope, "headers": headers}, receive, send)
+
+
+class SecurityHeaders:
+    """Limits what a page may load and run, and what browsers may make of other answers.
+
+    A model's answer is Markdown and may name a picture, whose address could leak the conversation. Scripts must be
+    files of this server, or carry the page's nonce; Gradio makes functions of the events' `js`, which needs
+    'unsafe-eval'.
     """
 
     def __init__(self, app: ASGIApp):
         self._app = app
-        # The bar above the page of a Space shows the owner's picture.
-        hub = " https://huggingface.co https://*.huggingface.co" if "SPACE_ID" in os.environ else ""
+        in_space = "SPACE_ID" in os.environ
+        # The bar above the page of a Space shows the owner's picture, and the Space's page frames this one.
+        hub = " https://huggingface.co https://*.huggingface.co" if in_space else ""
+        framed_by = f"'self'{hub} https://*.hf.space" if in_space else "'self'"
         own = "'self' data: blob:"
         self._policy = (
-            f"img-src {own}{hub}; media-src {own}; font-src {own}; style-src 'self' 'unsafe-inline'; "
-            "frame-src 'self'; object-src 'none'; form-action 'self'"
+            f"default-src 'self'; img-src {own}{hub}; media-src {own}; font-src {own}; connect-src {own}; "
+            "style-src 'self' 'unsafe-inline'; worker-src 'self' blob:; frame-src 'self'; object-src 'none'; "
+            f"base-uri 'self'; form-action 'self'; frame-ancestors {framed_by}; script-src 'self' 'unsafe-eval'"
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def with_policy(message: Message) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        nonce = scope[NONCE] = secrets.token_urlsafe(16)
+
+        async def secured(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["Content-Security-Policy"] = self._policy
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = f"{self._policy} 'nonce-{nonce}'"
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Referrer-Policy"] = "same-origin"
+                if headers.get("content-type", "").startswith("text/event-stream"):
+                    headers["X-Accel-Buffering"] = "no"  # nginx would hold the whole stream back
             await send(message)
 
-        await self._app(scope, receive, with_policy)
+        await self._app(scope, receive, secured)

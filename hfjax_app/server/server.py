@@ -6,17 +6,29 @@ import importlib
 import os
 import signal
 import socket
+import sys
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from hfjax_app.backends import Backends
-from hfjax_app.errors import HfjaxError
+from hfjax_app.backends.watch import Watch
+from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.server.connection import PatientForAWhile, cut_stalled_readers
+from hfjax_app.server.credentials import Credentials
+from hfjax_app.server.request_log import set_up_log
+from hfjax_app.server.space_login import check_space
 from hfjax_app.settings import Settings
 
+if TYPE_CHECKING:
+    from hfjax_app.server.app import Studio
+
 SHUTDOWN_S = 2  # the time that open connections have to end
+TOLD_S = 2  # the time that clients have to read the error that ended their requests
 
 
 def launch(backends: Backends, settings: Settings) -> None:
@@ -30,6 +42,10 @@ def launch(backends: Backends, settings: Settings) -> None:
         HfjaxError: the port is taken, or the address does not belong to this machine.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    set_up_log(settings.log)
+    credentials = Credentials(settings)
+    if credentials.oauth:
+        check_space()
     with _listen(settings.host, settings.port) as listener:
         for name in ("chat", "sentiment", "images"):  # before two threads import the same modules
             importlib.import_module(f"hfjax_app.{name}")
@@ -37,51 +53,87 @@ def launch(backends: Backends, settings: Settings) -> None:
             signal.signal(number, _end)
         backends.start()
         try:
-            _serve(backends, settings, listener)
+            _serve(backends, credentials, settings, listener)
         finally:
             backends.stop()
     if not backends.wait(0):
         os._exit(0)  # a compiler's threads can't be stopped, and abort the process when Python shuts down
 
 
-def _serve(backends: Backends, settings: Settings, listener: socket.socket) -> None:
+def _serve(backends: Backends, credentials: Credentials, settings: Settings, listener: socket.socket) -> None:
     from hfjax_app.server.app import build_app  # Gradio takes seconds, and the first model is loaded meanwhile
 
-    studio = build_app(backends)
+    studio = build_app(backends, credentials)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"hfjax studio is at http://{host}:{settings.port}", flush=True)
+    if credentials.is_open and settings.host not in ("127.0.0.1", "::1", "localhost"):
+        unset = "HFJAX_API_KEYS and HFJAX_AUTH are not set"
+        print(f"warning: everybody who reaches this port may use the studio: {unset}", file=sys.stderr, flush=True)
     config = uvicorn.Config(
         studio.app,
         http=PatientForAWhile,
-        log_level="warning",
+        log_config=None,
         timeout_graceful_shutdown=SHUTDOWN_S,
-        forwarded_allow_ips="*",
+        proxy_headers=False,  # see middleware.Forwarded
     )
-    _Server(config, backends, studio.page.stop_event).run(sockets=[listener])
+    server = _Server(config, backends, studio, settings.grace)
+    given_up: list[str] = []
+
+    def give_up(reason: str) -> None:
+        given_up.append(reason)
+        server.drain()
+
+    watch = Watch(backends, give_up).start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        watch.stop()
+    if given_up:
+        raise ModelUnavailable(given_up[0])
 
 
 class _Server(uvicorn.Server):
-    """On shutdown, stops the backends, which ends all streams with an error, and then Gradio's heartbeats.
+    """Drains on the first signal, and ends at once on the second.
 
-    A page that receives the error works again with the next server. A page whose connection is cut waits until it is
-    reloaded. Heartbeats would otherwise end only when their pages are closed.
+    While it drains, new requests are refused and running ones have `grace` seconds to end. Then the backends are
+    stopped, which ends all streams with an error, and last Gradio's heartbeats, which would end only when their pages
+    are closed. A page that receives the error works again with the next server. A page whose connection is cut waits
+    until it is reloaded.
     """
 
     ending = False
 
-    def __init__(self, config: uvicorn.Config, backends: Backends, heartbeats_end: asyncio.Event):
+    def __init__(self, config: uvicorn.Config, backends: Backends, studio: "Studio", grace: int):
         super().__init__(config)
-        self._backends, self._heartbeats_end = backends, heartbeats_end
+        self._backends, self._studio, self._grace = backends, studio, grace
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if not _Server.ending:
-            _Server.ending = True
-            threading.Thread(target=self._backends.stop, name="ending", daemon=True).start()
-        super().handle_exit(sig, frame)
+        if _Server.ending:
+            os._exit(128 + sig)
+        self.drain()
+
+    def drain(self) -> None:
+        """Begin to end the server; returns at once."""
+        _Server.ending = True
+        self._studio.admission.drain()
+        threading.Thread(target=self._drained, name="draining", daemon=True).start()
+
+    def _drained(self) -> None:
+        studio, queue = self._studio, self._studio.queue
+        _wait_while(lambda: studio.admission.inside > 0, self._grace)
+        self._backends.stop()
+        _wait_while(lambda: studio.admission.inside > 0 or queue.is_read_from, TOLD_S)
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().call_later(SHUTDOWN_S / 2, self._heartbeats_end.set)
+        asyncio.get_running_loop().call_later(SHUTDOWN_S / 2, self._studio.page.stop_event.set)
         await super().shutdown(sockets)
+
+
+def _wait_while(holds: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while holds() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from gradio.server_messages import EventMessage, ProcessCompletedMessage
 
 from hfjax_app.api.admission import Admission, Place
 from hfjax_app.api.internal_errors import where
+from hfjax_app.api.usage import RequestUsage, Usage, request_usage
 from hfjax_app.client import client_of, sent_by
 from hfjax_app.limits import CLIENT_RUNNING
 from hfjax_app.round_robin import RoundRobin
@@ -19,6 +21,9 @@ from hfjax_app.studio.waiting_results import WaitingResults
 
 _log = logging.getLogger(__name__)
 
+LogEvent = Callable[[Event, int, float, RequestUsage], None]
+
+CUT = 499  # the status of an event whose client left
 SWEEP_S = 5.0  # between two looks for expired results
 RESTART_S = 0.1
 _STOPPED = "the server lost this request: try again"
@@ -35,20 +40,40 @@ class FairQueue(Queue):
     """
 
     admission: Admission
+    usage: Usage
+    log_event: LogEvent
     results: WaitingResults
     _closed = False
 
-    def take_over(self, admission: Admission) -> None:
-        """Set up what Gradio's constructor, which has already run, does not know."""
+    def take_over(self, admission: Admission, usage: Usage, log_event: LogEvent) -> None:
+        """Set up what Gradio's constructor, which has already run, does not know.
+
+        Args:
+            admission: of the events.
+            usage: counts their times in line.
+            log_event: called at an event's end with its HTTP status, its seconds and what it used.
+        """
         self.admission = admission
         self.results = WaitingResults()
         self.pending_messages_per_session = self.results  # type: ignore[assignment]
+        self.usage, self.log_event = usage, log_event
         self._places: dict[str, Place] = {}  # by the event's id
+        self._statuses: dict[str, int] = {}  # of events that have ended
 
     @property
     def is_running(self) -> bool:
         """Whether events are served: false after `close`, and for a moment before a restart."""
         return not self.stopped
+
+    def waiting_in(self, name: str) -> int:
+        """Events that wait in a line."""
+        line = self.event_queue_per_concurrency_id.get(name)
+        return 0 if line is None else len(line.queue)
+
+    @property
+    def is_read_from(self) -> bool:
+        """Whether a client reads a stream that has not ended."""
+        return any(inbox.readers and (inbox.pending or not inbox.empty()) for inbox in [*self.results.values()])
 
     def start(self) -> None:
         super().start()
@@ -137,12 +162,16 @@ class FairQueue(Queue):
         )
 
     async def process_events(self, events: list[Event], *arguments: Any) -> None:
-        try:
-            with sent_by(client_of(events[0].request.scope)):
+        [event] = events
+        began = time.monotonic()
+        self.usage.waited(str(event.concurrency_id), began - event.enqueue_time)
+        with sent_by(client_of(event.request.scope)), request_usage() as usage:
+            try:
                 await super().process_events(events, *arguments)
-        finally:
-            for event in events:
+            finally:
                 self._release(event)
+                status = self._statuses.pop(event._id, CUT)
+                self.log_event(event, status, time.monotonic() - event.enqueue_time, usage)
 
     async def remove_from_queue(self, event_id: str) -> None:
         event = self.event_ids_to_events.get(event_id)
@@ -173,6 +202,8 @@ class FairQueue(Queue):
             event.alive = False  # nothing waits for it; its function is closed at its next item
         elif event.alive:
             event_message.event_id = event._id
+            if isinstance(event_message, ProcessCompletedMessage):
+                self._statuses[event._id] = 200 if event_message.success else 400
             inbox.put_nowait(event_message)
 
     def tell(self, event: Event, message: str) -> None:

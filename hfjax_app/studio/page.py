@@ -4,10 +4,11 @@ import gradio as gr
 
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.endpoints import Endpoints
+from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backends
 from hfjax_app.limits import EVENTS_AT_ONCE
 from hfjax_app.studio.chat_tab import ChatTab
-from hfjax_app.studio.event_queue import FairQueue
+from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.request_hardening import harden
@@ -23,12 +24,16 @@ QUEUE_POLL_S = 0.01  # Gradio's default of a millisecond takes a fourteenth of a
 _HEADER = f"<h1>{TITLE}</h1><p>PyTorch models from Hugging Face, computed by JAX.</p>"
 
 
-def build_studio(backends: Backends, admission: Admission) -> tuple[gr.Blocks, FairQueue]:
+def build_studio(
+    backends: Backends, admission: Admission, usage: Usage, log_event: LogEvent
+) -> tuple[gr.Blocks, FairQueue]:
     """The studio for these backends, which may still be warming up.
 
     Args:
         backends: chat, sentiment and images.
         admission: of its events.
+        usage: the clients' tokens.
+        log_event: see `FairQueue.take_over`.
 
     Returns:
         Blocks, whose theme and CSS are added when they are served (`hfjax_app/server/app.py`), and their queue.
@@ -37,7 +42,7 @@ def build_studio(backends: Backends, admission: Admission) -> tuple[gr.Blocks, F
     with page:
         files = MadeFiles()
         page.temp_file_sets.append(files)
-        shared = Shared(backends=backends, endpoints=Endpoints(backends), files=files)
+        shared = Shared(backends=backends, endpoints=Endpoints(backends, usage), files=files)
         gr.HTML(_HEADER, elem_id="header")
         status = StatusLine(backends)
         tabs = []
@@ -50,4 +55,4 @@ def build_studio(backends: Backends, admission: Admission) -> tuple[gr.Blocks, F
     page.max_threads = EVENTS_AT_ONCE
     page.queue(api_open=False)  # no request may bypass the queue and its limits
     page._queue.sleep_when_free = QUEUE_POLL_S
-    return page, harden(page, admission)
+    return page, harden(page, admission, usage, log_event)

@@ -16,12 +16,18 @@ from gradio import processing_utils
 from gradio.state_holder import SessionState
 
 from hfjax_app.api.admission import Admission
-from hfjax_app.studio.event_queue import FairQueue
+from hfjax_app.api.usage import Usage
+from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.page_states import light
 
 
-def harden(page: gr.Blocks, admission: Admission) -> FairQueue:
-    """Apply all of it. Call it after all events have been added. The first three changes apply to the whole process."""
+def harden(page: gr.Blocks, admission: Admission, usage: Usage, log_event: LogEvent) -> FairQueue:
+    """Apply all of it, after all events have been added. The first three changes apply to the whole process.
+
+    Args:
+        page: with all its events.
+        admission, usage, log_event: see `FairQueue.take_over`.
+    """
     processing_utils.async_ssrf_protected_download = _refuse  # Gradio reads a file of any size into memory
     # Gradio keeps the last inputs of a thousand sessions, 16 MB each
     SessionState._update_value_in_config = _forget  # type: ignore[method-assign,assignment]
@@ -31,7 +37,7 @@ def harden(page: gr.Blocks, admission: Admission) -> FairQueue:
     queue = page._queue
     queue.__class__ = FairQueue
     assert isinstance(queue, FairQueue)
-    queue.take_over(admission)
+    queue.take_over(admission, usage, log_event)
     return queue
 
 

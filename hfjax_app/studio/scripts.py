@@ -14,6 +14,8 @@ from pathlib import Path
 from gradio.routes import templates
 from jinja2.ext import Extension
 
+NONCE = "hfjax.nonce"  # in the ASGI scope of a request: what the page's inline scripts carry
+
 _SCRIPTS = "".join(
     f"<script>{{% raw %}}{Path(__file__).with_name(name).read_text(encoding='utf-8')}{{% endraw %}}</script>"
     for name in ("frames.js", "clipboard.js", "pictures.js", "session_storage.js")
@@ -21,10 +23,11 @@ _SCRIPTS = "".join(
 
 
 class _ScriptsFirst(Extension):
-    """Puts the scripts first into the head of Gradio's pages, which are Jinja templates."""
+    """Puts the scripts first into the head of Gradio's pages, which are Jinja templates, and the nonce into all."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-        return source.replace("<head>", f"<head>{_SCRIPTS}", 1)
+        source = source.replace("<head>", f"<head>{_SCRIPTS}", 1)
+        return source.replace("<script", f"<script nonce=\"{{{{ request.scope['{NONCE}'] }}}}\"")
 
 
 def run_first() -> None:

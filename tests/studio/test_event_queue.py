@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from hfjax_app.api.admission import Admission
+from hfjax_app.api.usage import Usage
 from hfjax_app.limits import CLIENT_RUNNING, EVENTS_WAITING
 from hfjax_app.server.app import mount_page
 from hfjax_app.studio import event_queue, waiting_results
@@ -36,7 +37,8 @@ class Held:
         self.server: uvicorn.Server
         # a line without a model needs no backends
         nothing = SimpleNamespace(chat=None, sentiment=None, images=None)
-        self.admission = Admission(nothing, SHARE)  # type: ignore[arg-type]
+        self.usage, self.logged = Usage(), []
+        self.admission = Admission(nothing, SHARE, self.usage)  # type: ignore[arg-type]
 
     @property
     def url(self) -> str:
@@ -68,7 +70,7 @@ class Held:
             gr.api(quick, api_name="quick", concurrency_id="quick", concurrency_limit=4)
         page.queue(api_open=False)
         app = FastAPI()
-        self.queue = harden(page, self.admission)
+        self.queue = harden(page, self.admission, self.usage, lambda event, status, *rest: self.logged.append(status))
         mount_page(app, page, self.queue)
         self.server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="warning"))
         await self.server.serve()

@@ -21,6 +21,17 @@ def test_not_ready_until_all_backends_are(studio: Studio) -> None:
     assert {backend["state"] for backend in late.json()["backends"].values()} == {"ready"}
 
 
+def test_ready_after_a_first_answer(studio: Studio) -> None:
+    """Each model is asked once, and /ready is their sum."""
+    for path in ("/live", "/ready", "/ready/chat", "/ready/sentiment", "/ready/images"):
+        assert http.get(f"{studio.url}{path}").status_code == 200, path
+    unknown = http.get(f"{studio.url}/ready/music")
+    assert (unknown.status_code, unknown.json()["detail"]) == (
+        404,
+        "there are /ready/chat, /ready/sentiment, /ready/images",
+    )
+
+
 def test_the_address_is_printed_once(studio: Studio) -> None:
     assert studio.output.read_text().count(studio.url) == 1
 

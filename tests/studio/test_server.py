@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,84 @@ def test_an_unknown_setting_is_one_line_and_status_2() -> None:
     assert ended.returncode == 2
     assert "HFJAX_SLOT" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def slow_call(studio: Studio, tokens: int) -> str:
+    """The path of a call that makes so many tokens."""
+    data = [[{"role": "user", "content": "Tell me a story."}], "", tokens, 1.0]
+    joined = http.post(f"{studio.url}/gradio_api/call/chat", json={"data": data})
+    assert joined.status_code == 200, joined.text
+    return f"{studio.url}/gradio_api/call/chat/{joined.json()['event_id']}"
+
+
+@pytest.fixture
+def ending_studio(tmp_path: Path, slow_model: Path, request: pytest.FixtureRequest) -> Iterator[Studio]:
+    """A server with a slow chat model alone, and so many seconds of grace."""
+    studio = start(
+        tmp_path / "log",
+        HFJAX_CHAT_MODEL=str(slow_model),
+        HFJAX_SENTIMENT_MODEL=str(tmp_path / "none"),
+        HFJAX_IMAGE_MODEL=str(tmp_path / "none"),
+        HFJAX_SLOTS="2",
+        HFJAX_SPECULATION="never",
+        HFJAX_GRACE=str(request.param),
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+    )
+    studio.wait_until(lambda health: health["backends"]["chat"]["state"] == "ready", 240, "ready")
+    yield studio
+    studio.process.kill()
+    studio.process.wait(10)
+
+
+@pytest.mark.parametrize("ending_studio", [60], indirect=True)
+def test_a_server_that_is_told_to_stop_finishes_what_runs(ending_studio: Studio) -> None:
+    """Every answer was cut after 0.08 s. What comes in meanwhile is refused; heartbeats of pages end last."""
+    studio = ending_studio
+    assert http.get(f"{studio.url}/ready/chat").status_code == 200
+    with (
+        http.stream("GET", slow_call(studio, 60), timeout=60) as stream,
+        http.stream("GET", f"{studio.url}/gradio_api/heartbeat/page", timeout=60) as heartbeat,
+    ):
+        lines, beats = stream.iter_lines(), heartbeat.iter_lines()
+        next(line for line in lines if '"tokens": 1' in line)
+        next(beats)
+        studio.process.send_signal(signal.SIGTERM)
+        studio.wait_until(lambda _: http.get(f"{studio.url}/ready/chat").status_code == 503, 10, "draining")
+        assert http.get(f"{studio.url}/live").status_code == 200
+        refused = http.post(f"{studio.url}/gradio_api/call/classify", json={"data": ["x"]})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        last = [line for line in lines if line][-2:]
+        assert last[0] == "event: complete"
+        assert '"finish_reason": "length"' in last[1]
+    assert studio.process.wait(10) == 0
+    assert "Traceback" not in studio.output.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending_studio", [1], indirect=True)
+def test_what_runs_after_the_grace_is_told(ending_studio: Studio) -> None:
+    studio = ending_studio
+    with http.stream("GET", slow_call(studio, 480), timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if '"tokens": 1' in line)
+        studio.process.send_signal(signal.SIGTERM)
+        assert [line for line in lines if line][-2] == "event: error", "told"
+    assert studio.process.wait(6) == 0
+    assert "Traceback" not in studio.output.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending_studio", [60], indirect=True)
+def test_a_second_signal_ends_at_once(ending_studio: Studio) -> None:
+    studio = ending_studio
+    with http.stream("GET", slow_call(studio, 480), timeout=60) as stream:
+        lines = stream.iter_lines()
+        next(line for line in lines if '"tokens": 1' in line)
+        studio.process.send_signal(signal.SIGTERM)
+        studio.wait_until(lambda _: http.get(f"{studio.url}/ready/chat").status_code == 503, 10, "draining")
+        studio.process.send_signal(signal.SIGTERM)
+        assert studio.process.wait(2) == 128 + signal.SIGTERM
+    assert "Traceback" not in studio.output.read_text()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)

@@ -171,6 +171,10 @@ def test_a_tab_whose_model_failed_says_why_and_stays_closed(
     assert page.locator("#classify:visible, #generate:visible").count() == 0
     response = http.get(f"{slow_studio.url}/health")
     assert (response.status_code, response.json()["status"]) == (503, "failed")
+    ready = http.get(f"{slow_studio.url}/ready/{tab.lower()}")
+    assert (ready.status_code, list(ready.json()["reasons"])) == (503, [tab.lower()])
+    assert http.get(f"{slow_studio.url}/ready/chat").status_code == 200
+    assert http.get(f"{slow_studio.url}/ready").status_code == 503
     failed = response.json()["backends"][tab.lower()]
     assert failed["model"] == model
     assert model in failed["error"]

@@ -121,7 +121,8 @@ class ChatEngine:
             traced=TracedFacts.of(bundle),
         )
         self._bundle = bundle
-        self._loop = EngineLoop(self.runner, self.end_tokens, always_drafts=speculation == "always")
+        self._always_drafts = speculation == "always"
+        self._loop = self._new_loop()
 
     @classmethod
     def from_pretrained(
@@ -202,6 +203,22 @@ class ChatEngine:
         self._loop.start()
         return self
 
+    def _new_loop(self) -> EngineLoop:
+        return EngineLoop(self.runner, self.end_tokens, always_drafts=self._always_drafts)
+
+    def restart(self) -> None:
+        """Serve again after a failure, with an empty cache; nothing is compiled.
+
+        Raises:
+            EngineStopped: it runs, or was never started.
+        """
+        if self._loop.alive or not self._loop.started:
+            raise EngineStopped("only an engine that has stopped can be started again")
+        self._loop.stop()
+        self.runner.reset()
+        self._loop = self._new_loop()
+        self._loop.start()
+
     def stop(self) -> None:
         """Stop the thread; requests that still wait get EngineStopped. May be called twice."""
         self._loop.stop()
@@ -247,8 +264,9 @@ class ChatEngine:
         """
         request = self._checked(prompt, params, deliver)
         request.client, request.public = client, public
-        self._loop.submit(request)
-        return Ticket(request, self._loop.place)
+        loop = self._loop
+        loop.submit(request)
+        return Ticket(request, loop.place)
 
     def stream(self, prompt: Sequence[int], params: SamplingParams, *, client: str = "") -> TokenStream:
         """The answer's token ids as they are made, end token not included. Arguments and errors: as `submit`."""

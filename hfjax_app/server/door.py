@@ -1,0 +1,173 @@
+"""The door: says who sends a request, and lets in who may. Login sessions are kept in memory."""
+
+import ipaddress
+import os
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hfjax_app.client import SCOPE_KEY, Client, sent_by
+from hfjax_app.limits import LOGIN_FAILURES, LOGIN_FAILURES_S, LOGIN_KEPT_S, LOGINS
+from hfjax_app.server.credentials import Credentials
+
+COOKIE = "hfjax-session"
+# For everybody: health, and what the login page needs. Gradio serves the login page at / to who is not logged in.
+_OPEN = (
+    "/live",
+    "/ready",
+    "/login",
+    "/logout",
+    "/theme.css",
+    "/gradio_api/theme.css",
+    "/favicon.ico",
+    "/robots.txt",
+    "/",
+)
+_OPEN_FOLDERS = ("/ready/", "/assets/", "/static/", "/login/", "/gradio_api/theme.css")
+
+OAuthUser = Callable[[str], str | None]  # the value of a Space's session cookie -> the user's name
+
+
+class Sessions:
+    """Login sessions: random tokens in a cookie, each of one client for some time."""
+
+    def __init__(self) -> None:
+        self._clients: OrderedDict[str, tuple[Client, float]] = OrderedDict()
+
+    def begin(self, client: Client) -> str:
+        while len(self._clients) >= LOGINS:
+            self._clients.popitem(last=False)
+        token = secrets.token_urlsafe(32)
+        self._clients[token] = client, time.monotonic() + LOGIN_KEPT_S
+        return token
+
+    def client(self, token: str) -> Client | None:
+        client, ends = self._clients.get(token, (None, 0.0))
+        return client if time.monotonic() < ends else None
+
+    def end(self, token: str) -> None:
+        self._clients.pop(token, None)
+
+
+class Door:
+    """ASGI middleware: puts the client into the scope, and answers 401 to strangers where the door is closed.
+
+    Args:
+        app: what is behind the door.
+        credentials: who may.
+        sessions: of those who have logged in.
+        oauth_user: reads the session cookie of a Space's login; None: there is none.
+    """
+
+    def __init__(self, app: ASGIApp, credentials: Credentials, sessions: Sessions, oauth_user: OAuthUser | None = None):
+        self._app, self._credentials, self._sessions, self._oauth_user = app, credentials, sessions, oauth_user
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        known = self._known(scope)
+        client = scope[SCOPE_KEY] = known or Client(id=f"address:{_network(scope)}")
+        if known is None and not self._credentials.is_open and not _is_open(path):
+            detail = "who are you? Send Authorization: Bearer KEY, or log in"
+            answer = JSONResponse({"detail": detail}, status_code=401, headers={"WWW-Authenticate": "Bearer"})
+            await answer(scope, receive, send)
+            return
+        if known is None and self._oauth_user is not None and path == "/":
+            await RedirectResponse(f"{scope.get('root_path', '')}/login/huggingface")(scope, receive, send)
+            return
+        with sent_by(client):
+            await self._app(scope, receive, send)
+
+    def _known(self, scope: Scope) -> Client | None:
+        headers = Headers(scope=scope)
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._credentials.of_key(key.strip())
+        if "x-api-key" in headers:
+            return self._credentials.of_key(headers["x-api-key"])
+        cookies = cookie_parser(headers.get("cookie", ""))
+        if (token := cookies.get(COOKIE)) is not None:
+            return self._sessions.client(token)
+        if self._oauth_user is not None and (user := self._oauth_user(cookies.get("session", ""))):
+            return Client(id=f"user:{user}", is_known=True)
+        return None
+
+
+class Login:
+    """POST /login and GET /logout, in place of Gradio's, which would believe the typed name of who shows a key."""
+
+    def __init__(self, credentials: Credentials, sessions: Sessions):
+        self._credentials, self._sessions = credentials, sessions
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()  # by address
+
+    def router(self) -> APIRouter:
+        router = APIRouter()
+        for path in ("/login", "/login/"):
+            router.add_api_route(path, self.login, methods=["POST"], include_in_schema=False, response_model=None)
+        router.add_api_route("/logout", self.logout, methods=["GET"], include_in_schema=False, response_model=None)
+        return router
+
+    async def login(self, request: Request) -> Response:
+        address = _network(request.scope)
+        if len(self._recent(address)) >= LOGIN_FAILURES:
+            wait = f"{LOGIN_FAILURES} wrong passwords: wait a minute"
+            raise HTTPException(429, wait, {"Retry-After": str(LOGIN_FAILURES_S)})
+        form = await request.form(max_files=0, max_fields=10, max_part_size=4_096)
+        user, password = form.get("username"), form.get("password")
+        if not isinstance(user, str) or not isinstance(password, str):
+            raise HTTPException(422, "username and password are missing")
+        client = await self._credentials.of_login(user.strip(), password)
+        if client is None:
+            self._recent(address).append(time.monotonic())
+            raise HTTPException(400, "Incorrect credentials.")
+        answer = JSONResponse({"success": True})
+        in_space = "SPACE_ID" in os.environ  # whose page is a frame of another site
+        answer.set_cookie(
+            COOKIE,
+            self._sessions.begin(client),
+            max_age=LOGIN_KEPT_S,
+            httponly=True,
+            secure=in_space or request.url.scheme == "https",
+            samesite="none" if in_space else "lax",
+        )
+        return answer
+
+    async def logout(self, request: Request) -> Response:
+        self._sessions.end(request.cookies.get(COOKIE, ""))
+        answer = RedirectResponse("./", status_code=302)
+        answer.delete_cookie(COOKIE)
+        return answer
+
+    def _recent(self, address: str) -> list[float]:
+        """The times of an address's failures in the last minute."""
+        since = time.monotonic() - LOGIN_FAILURES_S
+        while len(self._failures) > LOGINS:
+            self._failures.popitem(last=False)
+        recent = self._failures[address] = [at for at in self._failures.get(address, ()) if at > since]
+        return recent
+
+
+def _is_open(path: str) -> bool:
+    return path in _OPEN or path.startswith(_OPEN_FOLDERS)
+
+
+def _network(scope: Scope) -> str:
+    """The peer's address; of IPv6 the network of 64 bits, within which a household changes its addresses."""
+    host = (scope.get("client") or ("unknown", 0))[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return str(host)
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped or ipaddress.ip_network((int(address) >> 64 << 64, 64)).network_address)
+    return str(address)

@@ -1,0 +1,123 @@
+"""/live and /ready: whether the process runs, and whether each model answers.
+
+/health, which has the state in detail, is in `health.py`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hfjax_app.api.admission import Admission
+from hfjax_app.api.internal_errors import where
+from hfjax_app.backends import Backend, Backends
+from hfjax_app.errors import HfjaxError, without_folders
+from hfjax_app.limits import RETRY_AFTER_S
+from hfjax_app.studio.event_queue import FairQueue
+
+PROBE_S = 30.0  # that a request to /ready waits for the first answer of a model
+
+
+class Live:
+    """Outermost ASGI middleware: answers /live before anything else is done."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/live" and scope["method"] in ("GET", "HEAD"):
+            await JSONResponse({"status": "live"})(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+class Readiness:
+    """Says why a kind of model is not ready. A model is ready after it has answered once, and while nothing stops it.
+
+    Args:
+        backends: the models.
+        queue: of Gradio's events.
+        admission: of all requests.
+    """
+
+    def __init__(self, backends: Backends, queue: FairQueue, admission: Admission):
+        self._backends, self._queue, self._admission = backends, queue, admission
+        self._probes: dict[str, tuple[object, asyncio.Task[str | None]]] = {}  # kind -> what was asked, its answer
+
+    def router(self) -> APIRouter:
+        router = APIRouter()
+        for path, answer in (("/ready", self.all), ("/ready/{kind}", self.one)):
+            router.add_api_route(path, answer, methods=["GET", "HEAD"], response_model=None)
+        return router
+
+    async def all(self) -> JSONResponse:
+        """Whether every model answers."""
+        kinds = [backend.kind for backend in (self._backends.chat, self._backends.sentiment, self._backends.images)]
+        reasons = await asyncio.gather(*map(self.reason, kinds))
+        return _answer({kind: reason for kind, reason in zip(kinds, reasons, strict=True) if reason is not None})
+
+    async def one(self, kind: str) -> JSONResponse:
+        """Whether the model of one kind answers."""
+        if kind not in _PROBES:
+            detail = f"there are /ready/{', /ready/'.join(_PROBES)}"
+            return JSONResponse({"detail": detail}, status_code=404)
+        reason = await self.reason(kind)
+        return _answer({} if reason is None else {kind: reason})
+
+    async def reason(self, kind: str) -> str | None:
+        """Why the model of this kind does not answer; None where it does."""
+        if self._admission.is_draining:
+            return "the server is stopping"
+        if not self._queue.is_running:
+            return "the queue of requests is not running"
+        backend: Backend[Any] = getattr(self._backends, kind)
+        try:
+            served = backend.get()
+        except HfjaxError as error:
+            return without_folders(str(error))
+        key = (served, backend.restarts)
+        if kind not in self._probes or self._probes[kind][0] != key:
+            self._probes[kind] = key, asyncio.create_task(self._probe(kind, served))
+        try:
+            reason = await asyncio.wait_for(asyncio.shield(self._probes[kind][1]), PROBE_S)
+        except TimeoutError:
+            return "its first answer is still being made"
+        if reason is not None:
+            del self._probes[kind]  # asked again next time
+        return reason
+
+    @staticmethod
+    async def _probe(kind: str, served: Any) -> str | None:
+        try:
+            await asyncio.to_thread(_PROBES[kind], served)
+        except Exception as error:
+            return f"its first answer failed: {where(error)}"
+        return None
+
+
+def _answer(reasons: dict[str, str]) -> JSONResponse:
+    if not reasons:
+        return JSONResponse({"status": "ready"})
+    body = {"status": "not ready", "reasons": reasons}
+    return JSONResponse(body, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def _one_token(assistant: Any) -> None:
+    from hfjax_app.chat import SamplingParams
+
+    assistant.engine.generate([[0]], SamplingParams(max_tokens=1, temperature=0.0))
+
+
+def _one_text(classifier: Any) -> None:
+    classifier.classify(["ready"])
+
+
+def _one_picture(generator: Any) -> None:
+    for _ in generator.generate("ready", steps=2, seed=0):
+        pass
+
+
+_PROBES: dict[str, Callable[[Any], None]] = {"chat": _one_token, "sentiment": _one_text, "images": _one_picture}

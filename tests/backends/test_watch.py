@@ -1,0 +1,99 @@
+"""Models that die: logged, started again once a minute, and given up after three deaths in ten minutes."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hfjax_app.backends import Backends, watch
+from hfjax_app.backends.watch import Watch
+from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.errors import EngineStopped
+from hfjax_app.settings import Settings
+
+
+class Fault(Exception):
+    pass
+
+
+@pytest.fixture(scope="module")
+def backends(quick_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
+    missing = str(tmp_path_factory.mktemp("missing") / "none")
+    backends = Backends(Settings(sentiment_model=missing, image_model=missing, slots=2))
+    for backend in backends.all:
+        backend.warm_up()
+    assert backends.chat.state == "ready", backends.chat.error
+    yield backends
+    backends.stop()
+
+
+@pytest.fixture
+def given_up(backends: Backends, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    monkeypatch.setattr(watch, "LOOK_S", 0.02)
+    reasons: list[str] = []
+    watching = Watch(backends, reasons.append).start()
+    yield reasons
+    watching.stop()
+
+
+def answer(engine: ChatEngine) -> list[int]:
+    return list(engine.stream([5, 6, 7], SamplingParams(max_tokens=4, temperature=0.0)))
+
+
+def die(backends: Backends, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device fault in every call until the engine stops; all who wait are told."""
+    engine = backends.chat.get().engine
+
+    def fail(*arguments: Any) -> Any:
+        raise Fault("the device is gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.runner, "prefill", fail)
+        for _ in range(3):
+            with pytest.raises(EngineStopped):
+                answer(engine)
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_engine_that_died_serves_again(
+    backends: Backends,
+    given_up: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    compilations: Callable[[], Any],
+) -> None:
+    before = answer(backends.chat.get().engine)
+    with caplog.at_level(logging.WARNING), compilations() as compiled:
+        die(backends, monkeypatch)
+        wait_until(lambda: backends.chat.restarts == 1 and backends.chat.state == "ready")
+        assert answer(backends.chat.get().engine) == before
+    assert compiled == []
+    assert "chat model chat-gemma died: the chat engine is not running: it failed 3 times in a row" in caplog.text
+    assert "chat model chat-gemma was started again" in caplog.text
+    assert given_up == []
+
+    die(backends, monkeypatch)  # at once again: not started again within a minute
+    time.sleep(0.2)
+    assert (backends.chat.state, backends.chat.restarts) == ("failed", 1)
+    monkeypatch.setattr(watch, "RESTART_S", 0.0)
+    wait_until(lambda: backends.chat.state == "ready")
+    die(backends, monkeypatch)
+    wait_until(lambda: given_up != [])
+    assert given_up[0].startswith("chat died 3 times in 10 minutes: the chat engine is not running")
+    assert backends.chat.state == "failed"
+
+
+def test_a_model_that_was_stopped_stays_stopped(backends: Backends, given_up: list[str], tmp_path: Path) -> None:
+    backends.chat.stop()
+    time.sleep(0.1)
+    assert not backends.chat.has_died
+    assert given_up == []

@@ -1,0 +1,145 @@
+"""The studio behind nginx with deploy/nginx.conf, under a prefix: page, streams, uploads and downloads."""
+
+import asyncio
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, expect
+
+from hfjax_app.backends import Backends
+from hfjax_app.server.app import Studio, build_app
+from hfjax_app.server.connection import PatientForAWhile
+from hfjax_app.settings import Settings
+
+from .conftest import ROOT, free_port
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A studio whose models were never started, under http://127.0.0.1:PORT/studio/."""
+    if NGINX is None:
+        pytest.skip("nginx is not installed: apt-get install nginx-light")
+    folder: Path = tmp_path_factory.mktemp("nginx")
+    inner, outer = free_port(), free_port()
+    config = (ROOT / "deploy" / "nginx.conf").read_text()
+    for old, new in (("127.0.0.1:7860;", f"127.0.0.1:{inner};"), ("listen 80;", f"listen 127.0.0.1:{outer};")):
+        assert config.count(old) == 1
+        config = config.replace(old, new)
+    (folder / "nginx.conf").write_text(config)
+    running: list[uvicorn.Server] = []
+
+    async def serve() -> None:
+        studio: Studio = build_app(Backends(Settings(root_path="/studio")))
+        served = uvicorn.Config(studio.app, port=inner, http=PatientForAWhile, proxy_headers=False, log_level="warning")
+        running.append(uvicorn.Server(served))
+        await running[0].serve()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    temporary = " ".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    (folder / "nginx.conf").write_text(config.replace("access_log off;", f"access_log off; {temporary}"))
+    options = f"daemon off; pid {folder}/pid; error_log {folder}/error.log; user root;"
+    with subprocess.Popen([NGINX, "-p", folder, "-c", folder / "nginx.conf", "-g", options]) as nginx:
+        url, deadline = f"http://127.0.0.1:{outer}/studio", time.monotonic() + 60
+        while True:
+            try:
+                if httpx.get(f"{url}/live").status_code == 200:
+                    break
+            except httpx.TransportError:
+                assert nginx.poll() is None, (folder / "error.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield url
+        nginx.terminate()
+    running[0].should_exit = running[0].force_exit = True
+    thread.join(30)
+
+
+def test_the_page_loads_from_its_prefix(site: str, browser: Browser) -> None:
+    page = browser.new_page()
+    faults: list[str] = []
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+    page.on("response", lambda answer: faults.append(answer.url) if answer.status >= 400 else None)
+    page.goto(f"{site}/")
+    expect(page.locator("#status-line .chip.waiting")).to_have_count(3, timeout=30_000)
+    assert faults == [], faults
+    page.close()
+
+
+def test_addresses_are_nginx_s(site: str) -> None:
+    """Also from a client that sends X-Forwarded-Host itself."""
+    config = httpx.get(f"{site}/config", headers={"X-Forwarded-Host": "evil.example"}).json()
+    assert config["root"] == site
+
+
+def test_streams_are_not_held_back(site: str) -> None:
+    """With nginx's buffering, the first byte of a stream came after 2.1 s."""
+    with httpx.stream("GET", f"{site}/gradio_api/heartbeat/nginx", timeout=10) as stream:
+        assert next(stream.iter_lines()) == "data: ALIVE"
+        assert "x-accel-buffering" not in stream.headers, "nginx has read it"
+
+
+def test_large_files_go_up_and_come_down(site: str) -> None:
+    """nginx's default limit is 1 MB."""
+    content = b"text\n" + b"x" * (5 << 20)
+    [path] = httpx.post(f"{site}/gradio_api/upload", files={"files": ("list.csv", content)}, timeout=30).json()
+    assert httpx.get(f"{site}/gradio_api/file={path}", timeout=30).content == content
+    over = httpx.post(f"{site}/gradio_api/upload", content=b"x" * (17 << 20), timeout=30)
+    assert over.status_code == 413
+
+
+def test_a_forwarded_address_is_believed_only_from_a_proxy() -> None:
+    """X-Forwarded-* was believed from everybody."""
+    from starlette.testclient import TestClient
+
+    from hfjax_app.server.middleware import Forwarded
+
+    async def app(scope, receive, send):  # type: ignore[no-untyped-def]
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        body = json.dumps([scope["client"][0], scope["scheme"], headers.get("x-forwarded-host")]).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    sent = {"X-Forwarded-For": "1.2.3.4", "X-Forwarded-Proto": "https", "X-Forwarded-Host": "evil.example"}
+    for trusted, seen in (
+        ("10.0.0.0/8", ["10.1.2.3", "1.2.3.4", "https", "evil.example"]),
+        ("10.0.0.0/8", ["9.1.2.3", "9.1.2.3", "http", None]),
+        ("*", ["9.1.2.3", "1.2.3.4", "https", "evil.example"]),
+    ):
+        client = TestClient(Forwarded(app, trusted), client=(seen[0], 5))
+        assert client.get("/", headers=sent).json() == seen[1:]
+
+
+def test_headers(site: str) -> None:
+    page = httpx.get(f"{site}/")
+    policy = page.headers["content-security-policy"]
+    [nonce] = re.findall(r"'nonce-([\w-]+)'", policy)
+    scripts = re.findall(r"<script[^>]*>", page.text)
+    assert len(scripts) > 4
+    assert all(f'nonce="{nonce}"' in script for script in scripts)
+    assert httpx.get(f"{site}/").headers["content-security-policy"] != policy
+    assert "frame-ancestors 'self';" in policy
+    scripts_from = re.search(r"script-src ([^;]*)", policy)[1]
+    assert "unsafe-inline" not in scripts_from
+    for name, value in (("x-content-type-options", "nosniff"), ("referrer-policy", "same-origin")):
+        assert page.headers[name] == value
+
+
+@pytest.mark.parametrize("path", ["/config", "/gradio_api/call/classify", "/health"])
+def test_other_origins_are_shut_out(site: str, path: str) -> None:
+    """Gradio let in all origins, with credentials."""
+    answer = httpx.get(f"{site}{path}", headers={"Origin": "https://evil.example"})
+    assert not any(name.startswith("access-control-allow") for name in answer.headers)
+    asked = {"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"}
+    assert httpx.options(f"{site}{path}", headers=asked).status_code == 400
