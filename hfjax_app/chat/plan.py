@@ -20,6 +20,7 @@ from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.hub import NoTokenizer
+from hfjax_app.runtime.checkpoints.lora import base_and_adapter
 from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import AXIS, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
@@ -68,11 +69,12 @@ class ChatPlanner:
     ):
         self.slots, self.context, self.quantize, self.speculation = slots, context, quantize, speculation
         self._on_one_cpu = on_one_cpu
-        self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, source, DTYPES[dtype])
-        self._kept, self._saved = on_one_cpu and kept, saved_dtype(source)
+        base, _ = base_and_adapter(source)
+        self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, base, DTYPES[dtype])
+        self._kept, self._saved = on_one_cpu and kept, saved_dtype(base)
         self._estimates: dict[int, MemoryEstimate] = {}
         try:
-            tokenizer = load_tokenizer(source, context)
+            tokenizer = load_tokenizer(source, context, base=base)
         except NoTokenizer:
             tokenizer = None
         template = None if tokenizer is None else tokenizer.chat_template is not None

@@ -30,6 +30,7 @@ from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
+from hfjax_app.runtime.checkpoints.lora import base_and_adapter
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.mesh import device_memory, serving_mesh
@@ -139,7 +140,7 @@ class ChatEngine:
         """Load a model and its tokenizer from a folder or a hub id: safetensors only, no remote code.
 
         Args:
-            source: a folder or a hub id.
+            source: a folder or a hub id, of a model or of a LoRA adapter.
             slots, context, options: as for the constructor.
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
                 CPU device keeps weights in bfloat16 that are bfloat16 in the files.
@@ -151,8 +152,9 @@ class ChatEngine:
                 missing. An architecture that can't run is refused before its weights are downloaded.
         """
         prepare()
-        model = empty_model(AutoModelForCausalLM, source, default_dtype() if dtype == "auto" else DTYPES[dtype])
-        tokenizer = load_tokenizer(source, context)
+        base, adapter = base_and_adapter(source)
+        model = empty_model(AutoModelForCausalLM, base, default_dtype() if dtype == "auto" else DTYPES[dtype])
+        tokenizer = load_tokenizer(source, context, base=base)
         # On shapes first: a model that can't run here is refused before its weights are downloaded.
         engine = cls(
             model,
@@ -160,7 +162,7 @@ class ChatEngine:
             mesh=serving_mesh(),
             quantize=quantize,
             keep_bf16=dtype == "auto",
-            saved_dtype=saved_dtype(source),
+            saved_dtype=saved_dtype(base),
             slots=slots,
             context=context,
             bundle=bundle,
@@ -170,7 +172,8 @@ class ChatEngine:
         check_memory(
             os.fspath(source), estimate_memory(runner, model), memory=device_memory(), slots=slots, context=context
         )
-        runner.load(read(model, source, transforms=runner.transforms, placement=runner.placement))
+        weights = read(model, base, transforms=runner.transforms, placement=runner.placement, adapter=adapter)
+        runner.load(weights)
         return engine
 
     def start(

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime.checkpoints.hub import fetch, load
+from hfjax_app.runtime.checkpoints.hub import NoTokenizer, fetch, load
 
 # Files of processors, which AutoTokenizer does not read.
 _PROCESSOR_FILES = ("chat_template.json", "processor_config.json", "preprocessor_config.json")
@@ -23,19 +23,25 @@ _ROOM = 64  # tokens of a short message and its answer
 _SHARE = 4 / 3  # of the context to the longest prompt, see `ChatAssistant`
 
 
-def load_tokenizer(source: str | os.PathLike[str], context: int) -> Any:
+def load_tokenizer(source: str | os.PathLike[str], context: int, *, base: str | os.PathLike[str] | None = None) -> Any:
     """A checkpoint's tokenizer, its chat template tried out.
 
     Args:
         source: a folder or a hub id.
         context: tokens of prompt and answer together.
+        base: another source, for a source without a tokenizer.
 
     Raises:
         NoTokenizer: there is none.
         ModelUnavailable: one line with the model, the reason, and the remedy.
     """
     name = os.fspath(source)
-    tokenizer = load(AutoTokenizer.from_pretrained, source)
+    try:
+        tokenizer = load(AutoTokenizer.from_pretrained, source)
+    except NoTokenizer:
+        if base is None or base == source:
+            raise
+        tokenizer = load(AutoTokenizer.from_pretrained, base)
     if tokenizer.chat_template is None:
         tokenizer.chat_template = _of_processor(fetch(source, weights=False))
     try:

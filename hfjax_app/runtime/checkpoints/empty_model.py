@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from accelerate import init_empty_weights
+from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import dtype_policy
 from hfjax_app.runtime.checkpoints.config import read_config
 from hfjax_app.runtime.checkpoints.hub import explain, fetch
+from hfjax_app.runtime.checkpoints.quantized import READABLE
 from hfjax_app.runtime.checkpoints.text_part import causal_lm_class, text_part
 
 
@@ -41,7 +43,9 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         raise ModelUnavailable(f"model {name!r} is a {config.model_type}, which transformers has no {kind} for")
     if quantized := getattr(whole, "quantization_config", None):
         method = quantized.get("quant_method") if isinstance(quantized, dict) else type(quantized).__name__
-        raise ModelUnavailable(f"model {name!r} is quantised ({method}): take its unquantised original")
+        if auto_class is not AutoModelForCausalLM or method not in READABLE:
+            raise ModelUnavailable(f"model {name!r} is quantised ({method}): take {_original(folder)}")
+        config.quantization_config = quantized
     try:
         with init_empty_weights(include_buffers=False):
             dtype = dtype or config.dtype or torch.float32
@@ -58,6 +62,16 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         raise ModelUnavailable(explain(name, error, weights=False)) from error
     model.eval()
     return model
+
+
+def _original(folder: Path) -> str:
+    """The unquantised original of a quantised checkpoint, if the model card names it."""
+    try:
+        names = ModelCard.load(folder / "README.md").data.base_model
+    except Exception:  # no card, or none with metadata
+        names = None
+    first = names[0] if isinstance(names, list) and names else names
+    return f"its unquantised original, {first}" if isinstance(first, str) and first else "its unquantised original"
 
 
 def saved_dtype(source: str | os.PathLike[str]) -> torch.dtype | None:

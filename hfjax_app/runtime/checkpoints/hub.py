@@ -32,9 +32,10 @@ T = TypeVar("T")
 
 # The files of a checkpoint. A repository may also contain other formats of the same weights, many times as large. In
 # these patterns `*` matches `/` too.
-_CONFIG_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
+_CONFIG_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "README.md")
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "*.model", "tekken.json")
 _STEMS = ("model", "diffusion_pytorch_model")  # of the names of weight files: transformers' and diffusers'
+_ADAPTER = "adapter_model.safetensors"
 _HALF = ".fp16"  # the variant, in the names of files, that is used if there are no others; then any variant is
 _WEIGHTS = re.compile(rf"(?:{'|'.join(_STEMS)})(\.[\w-]+?)?(?:-\d+-of-\d+)?\.safetensors")
 _INDEX = re.compile(rf"(?:{'|'.join(_STEMS)})\.safetensors\.index(\.[\w-]+)?\.json")
@@ -87,7 +88,8 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequen
         return [posixpath.join(part, stem + ending) for part in parts for stem in _STEMS for ending in endings]
 
     try:
-        folder = download([*_CONFIG_FILES, *(files(parts, ".safetensors", "-*.safetensors") if weights else ())])
+        whole = [*files(parts, ".safetensors", "-*.safetensors"), _ADAPTER] if weights else []
+        folder = download([*_CONFIG_FILES, *whole])
         for variant in (f"{_HALF}*", ".*") if weights else ():
             if bare := [part for part in parts if not any((folder / part).glob("*.safetensors"))]:
                 download(files(bare, f"{variant}.safetensors"))

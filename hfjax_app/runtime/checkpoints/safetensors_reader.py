@@ -28,7 +28,9 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.checkpoints import quantized
 from hfjax_app.runtime.checkpoints.hub import Checkpoint, explain, fetch, weight_files
+from hfjax_app.runtime.checkpoints.lora import Adapter
 from hfjax_app.runtime.checkpoints.text_part import own_names
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.model_transform import LazyTensor, Transforms
@@ -67,6 +69,7 @@ def read(
     *,
     transforms: Transforms | None = None,
     placement: Placement = on_one_device,
+    adapter: Adapter | None = None,
 ) -> Weights:
     """A checkpoint's weights and the model's buffers as JAX arrays, tied weights once.
 
@@ -78,6 +81,7 @@ def read(
         transforms: applied to each tensor; None: a cast to the model's dtype.
         placement: the sharding of each array; a tensor that is split over devices and that no transform changes is read
             part by part.
+        adapter: merged into the tensors that it changes.
 
     Raises:
         ModelUnavailable: one line with the model, the reason, and the remedy.
@@ -87,18 +91,34 @@ def read(
     name = source.name
     transforms = Transforms(Cast(model)) if transforms is None else transforms
     try:
-        with closing(_Files(weight_files(source.folder, name))) as files:
-            return _read(model, name, files, transforms, placement)
+        with closing(_Files(weight_files(source.folder, name), _block_of(model))) as files:
+            return _read(model, name, files, transforms, placement, adapter)
     except ModelUnavailable:
         raise
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
 
 
-def _read(model: torch.nn.Module, name: str, files: "_Files", transforms: Transforms, placement: Placement) -> Weights:
+def _block_of(model: torch.nn.Module) -> list[int] | None:
+    """Rows and columns of a quantised weight that share a scale."""
+    quantization = getattr(getattr(model, "config", None), "quantization_config", None)
+    block: list[int] | None = quantization.get("weight_block_size") if isinstance(quantization, dict) else None
+    return block
+
+
+def _read(
+    model: torch.nn.Module,
+    name: str,
+    files: "_Files",
+    transforms: Transforms,
+    placement: Placement,
+    adapter: Adapter | None,
+) -> Weights:
     parameters, saved = dict(model.named_parameters()), model.state_dict()
     expected = parameters | {key: buffer for key, buffer in model.named_buffers() if key in saved}
     targets = _targets(model, files.file_of)
+    canonical = _canonical(model)
+    changes = {} if adapter is None else {canonical[at]: own for at, own in adapter.changes(canonical).items()}
     weights: Weights = {}
     found: set[str] = set()
 
@@ -108,6 +128,8 @@ def _read(model: torch.nn.Module, name: str, files: "_Files", transforms: Transf
             raise ModelUnavailable(
                 f"model {name!r}: {target} is {list(tensor.shape)}, and its config says {list(shape)}"
             )
+        if adapter is not None and target in changes:
+            tensor = adapter.merged(changes[target], tensor)
         held = transforms.store(target, tensor)
         made = {key: _placed(value, placement(key, value.shape)) for key, value in held.items()}
         weights.update(jax.block_until_ready(made))  # before the next read: the host holds one tensor at a time
@@ -153,11 +175,13 @@ class _Target:
 
 
 class _Files:
-    """The tensors of several safetensors files by their keys; only files in use are open."""
+    """The tensors of several files by their keys, quantised ones as bfloat16. Only files in use are open."""
 
-    def __init__(self, paths: list[Path]):
+    def __init__(self, paths: list[Path], block: Sequence[int] | None = None):
         self._open: dict[Path, Any] = {}
-        self.file_of = {key: path for path in paths for key in self._handle(path).keys()}  # noqa: SIM118
+        self._block = block
+        self._path_of = {key: path for path in paths for key in self._handle(path).keys()}  # noqa: SIM118
+        self.file_of = {name: self._path_of[key] for name, key in quantized.names(self._path_of).items()}
         self.close()
 
     def _handle(self, path: Path) -> Any:
@@ -170,7 +194,10 @@ class _Files:
         self.close(except_for={self.file_of[key] for key in keys})
 
     def tensor(self, key: str) -> LazyTensor:
-        part = self._handle(self.file_of[key]).get_slice(key)
+        return quantized.tensor(key, self._path_of, self._saved, self._block)
+
+    def _saved(self, key: str) -> LazyTensor:
+        part = self._handle(self._path_of[key]).get_slice(key)
         return LazyTensor(part, part.get_shape(), _DTYPES[part.get_dtype()])
 
     def close(self, except_for: Collection[Path] = ()) -> None:
@@ -185,9 +212,7 @@ def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
         named = _named_by_transformers(model, ordered)
     else:
         named = _named_by_diffusers(cast(_DiffusersModel, model), ordered)
-    # A tied weight has several names, and named_parameters() lists the first.
-    first_name = {id(parameter): name for name, parameter in model.named_parameters()}
-    canonical = {name: first_name[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
+    canonical = _canonical(model)
     targets: dict[str, _Target] = {}
     for key, name, converter, pattern in named:
         first = canonical.get(name, name)
@@ -196,6 +221,12 @@ def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
             continue
         targets.setdefault(first, _Target(converter=converter)).sources.append((key, pattern))
     return targets
+
+
+def _canonical(model: torch.nn.Module) -> dict[str, str]:
+    """The first name of each parameter by all its names: a tied weight has several."""
+    first_name = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {name: first_name[id(parameter)] for name, parameter in model.named_parameters(remove_duplicate=False)}
 
 
 # A checkpoint's key, its name in the model, and, for one of several sources, the converter and its pattern.

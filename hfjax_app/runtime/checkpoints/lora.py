@@ -1,0 +1,162 @@
+"""LoRA adapters: folders that hold a change of another model's weights, added to each tensor while it is read.
+
+The sum is that of peft's `merge_and_unload`. Does not read the base model: `safetensors_reader.py` does.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.checkpoints.hub import explain, fetch
+from hfjax_app.runtime.model_transform import LazyTensor
+
+CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_ROOT = "base_model.model."  # before peft's names
+_FACTOR = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.weight)?$")
+# Options that change more than the sum of two products.
+_OTHERS = (
+    "alora_invocation_tokens",
+    "layer_replication",
+    "lora_bias",
+    "target_parameters",
+    "trainable_token_indices",
+    "use_bdlora",
+    "use_dora",
+    "use_qalora",
+)
+
+
+class Adapter:
+    """A LoRA adapter.
+
+    Args:
+        name: the adapter as the user named it.
+        config: of its adapter_config.json.
+        tensors: of its file.
+
+    Raises:
+        ModelUnavailable: another kind of adapter.
+
+    Attributes:
+        base: the model that it changes, a folder or a hub id.
+    """
+
+    def __init__(self, name: str, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]):
+        self.name, self._config = name, config
+        self.base = str(config.get("base_model_name_or_path") or "")
+        kind = config.get("peft_type")
+        options = [option for option in _OTHERS if config.get(option)]
+        if kind != "LORA" or options:
+            what = f"of the kind {kind}" if kind != "LORA" else f"a LoRA adapter with {options[0]}"
+            raise ModelUnavailable(
+                f"model {name!r} is an adapter {what} for {self.base!r}, and only plain LoRA is merged while it is "
+                "read: merge it with peft's merge_and_unload, and save the result"
+            )
+        self._factors: dict[str, dict[str, torch.Tensor]] = {}
+        self._whole: dict[str, torch.Tensor] = {}
+        for key, tensor in tensors.items():
+            own = key.removeprefix(_ROOT).replace(".base_layer.", ".")  # a layer's own weight beside its change
+            if found := _FACTOR.match(own):
+                layer, embedding, letter = found.groups()
+                self._factors.setdefault(f"{layer}.weight", {})[f"{embedding or ''}{letter}"] = tensor
+            else:
+                self._whole[own] = tensor
+
+    def changes(self, known: Collection[str]) -> dict[str, str]:
+        """The names of what it changes, by the names of a model's parameters.
+
+        Raises:
+            ModelUnavailable: it changes what the model does not have.
+        """
+        found: dict[str, str] = {}
+        for own in {**self._factors, **self._whole}:
+            target = next((name for name in sorted(known, key=len, reverse=True) if _ends_with(own, name)), None)
+            if target is None:
+                raise ModelUnavailable(f"adapter {self.name!r} changes {own}, which {self.base!r} does not have")
+            found[target] = own
+        return found
+
+    def merged(self, own: str, tensor: LazyTensor) -> LazyTensor:
+        """A tensor of the base with the adapter's change.
+
+        Args:
+            own: the adapter's name of it.
+            tensor: the base's.
+
+        Raises:
+            ModelUnavailable: the shapes differ.
+        """
+        base = self._whole[own] if own in self._whole else tensor[:]
+        change = self._change(own, base.dtype) if own in self._factors else torch.zeros((), dtype=base.dtype)
+        for made in (base, change):
+            if made.ndim and tuple(made.shape) != tensor.shape:
+                shapes = f"{list(made.shape)}, and {self.base!r} has {list(tensor.shape)}"
+                raise ModelUnavailable(f"adapter {self.name!r}: its {own} is {shapes}; is it another base?")
+        return LazyTensor.of((base + change).to(base.dtype))
+
+    def _change(self, own: str, dtype: torch.dtype) -> torch.Tensor:
+        """What is added to a weight of this dtype, rounded as peft rounds it: that of an embedding once more."""
+        factors = self._factors[own]
+        scale = self._scale(own.removesuffix(".weight"))
+        is_embedding = "embedding_A" in factors
+        a, b = (factors[f"embedding_{letter}" if is_embedding else letter] for letter in "AB")
+        change = b.float().flatten(1) @ a.float().flatten(1) * scale
+        if is_embedding:
+            return change.T.to(a.dtype).to(dtype)
+        return (change.T if self._config.get("fan_in_fan_out") else change).to(a.dtype)
+
+    def _scale(self, layer: str) -> float:
+        """What peft multiplies a layer's product by."""
+        ranks, alphas = self._config.get("rank_pattern") or {}, self._config.get("alpha_pattern") or {}
+        pattern = next((key for key in (*ranks, *alphas) if re.match(rf"(.*\.)?({key})$", layer)), layer)
+        rank = ranks.get(pattern, self._config.get("r", 8))
+        alpha = alphas.get(pattern, self._config.get("lora_alpha", 8))
+        return float(alpha / math.sqrt(rank) if self._config.get("use_rslora") else alpha / rank)
+
+
+def _ends_with(own: str, name: str) -> bool:
+    """Whether an adapter's name ends with that of a parameter; it may have been trained on a multimodal model."""
+    return own == name or own.endswith(f".{name}") or name.endswith(f".{own}")
+
+
+def base_and_adapter(source: str | os.PathLike[str]) -> tuple[str | os.PathLike[str], Adapter | None]:
+    """The model to load: the source itself, or, if it is an adapter, its base, and the adapter.
+
+    Raises:
+        ModelUnavailable: another kind of adapter, it can't be read, or its base is not here.
+    """
+    name = os.fspath(source)
+    folder = fetch(source, weights=False)
+    if not (folder / CONFIG).exists() or (folder / "config.json").exists():
+        return source, None
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        kind = config.get("peft_type") == "LORA"
+        adapter = Adapter(name, config, load_file(_weights(source, name)) if kind else {})
+    except ModelUnavailable:
+        raise
+    except Exception as error:
+        raise ModelUnavailable(f"adapter {name!r}: {explain(name, error, weights=False)}") from error
+    needs = f"model {name!r} is a LoRA adapter, which needs its base (base_model_name_or_path in its {CONFIG})"
+    if not adapter.base:
+        raise ModelUnavailable(f"{needs}: it names none")
+    try:
+        fetch(adapter.base, weights=False)
+    except ModelUnavailable as error:
+        raise ModelUnavailable(f"{needs}: {error}") from error
+    return adapter.base, adapter
+
+
+def _weights(source: str | os.PathLike[str], name: str) -> Path:
+    path = fetch(source) / _WEIGHTS
+    if not path.exists():
+        raise ModelUnavailable(f"adapter {name!r} has no {_WEIGHTS}: only safetensors files are loaded")
+    return path
