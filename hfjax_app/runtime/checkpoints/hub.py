@@ -27,6 +27,7 @@ from huggingface_hub.errors import (
 from safetensors import SafetensorError
 
 from hfjax_app.errors import ModelUnavailable, first_line
+from hfjax_app.runtime.checkpoints.gguf import gguf_file, origin
 
 T = TypeVar("T")
 
@@ -74,6 +75,8 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequen
         ModelUnavailable: one line with the model, the reason, and the remedy.
     """
     name = os.fspath(source)
+    if Path(name).exists() and (file := gguf_file(Path(name))) is not None:
+        raise ModelUnavailable(_is_gguf(name, origin(file)))
     if Path(name).is_file():
         raise ModelUnavailable(f"model {name!r} is a file: name the folder that it is in")
     if Path(name).exists():
@@ -191,15 +194,35 @@ def load(from_pretrained: Callable[..., T], source: str | os.PathLike[str], **op
     options = {"trust_remote_code": False, **options}  # without the option transformers asks on stdin
     try:
         if Path(name).exists():
-            tokenizer = from_pretrained(name, **options)
+            model, pin = name, {}
         else:
-            repository, _, revision = name.partition("@")
-            pin = {"revision": revision} if revision else {}
-            tokenizer = from_pretrained(repository, **pin, **_reach(repository), **options)
+            model, _, revision = name.partition("@")
+            pin = ({"revision": revision} if revision else {}) | _reach(model)
+        tokenizer = from_pretrained(model, **pin, **options)
+        if (own := _own_class(tokenizer, folder)) is not None:
+            tokenizer = own.from_pretrained(model, **pin, **options)
     except Exception as error:
         raise ModelUnavailable(explain(name, error, weights=False)) from error
     check_vocabulary(tokenizer, Checkpoint(folder=folder, name=name))
     return tokenizer
+
+
+def _own_class(tokenizer: Any, folder: Path) -> Any:
+    """The tokenizer class that a checkpoint names, if transformers took the general one; None if it did not.
+
+    It does so for models that are usually used with another class. Without a tokenizer.json the general class lacks
+    what the named one knows: Mistral's text lost its first space and its beginning.
+    """
+    if type(tokenizer).__name__ != "TokenizersBackend" or (folder / "tokenizer.json").exists():
+        return None
+    try:
+        named = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("tokenizer_class")
+    except (OSError, ValueError, AttributeError):
+        return None
+    from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+
+    found = tokenizer_class_from_name(named.removesuffix("Fast")) if isinstance(named, str) else None
+    return None if found is type(tokenizer) else found
 
 
 def check_vocabulary(tokenizer: Any, checkpoint: Checkpoint) -> None:
@@ -238,6 +261,8 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
         )
     if wants_code(error):
         return needs_code(name)
+    if repository.lower().endswith("gguf") and not Path(name).exists() and not caused_by(HfHubHTTPError):
+        return _is_gguf(name, None)
     if caused_by(SafetensorError):
         kind = "model folder" if Path(name).is_dir() else "model"
         return f"{kind} {name!r}: a safetensors file is truncated or corrupt; copy or download it again"
@@ -266,6 +291,11 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
     if unreachable:
         return f"model {name!r} is no folder here, and the hub can't be reached to download it"
     return f"model {name!r} can't be loaded: {first_line(error)}"
+
+
+def _is_gguf(name: str, made_from: str | None) -> str:
+    instead = "the repository that it was made from" if made_from is None else repr(made_from)
+    return f"model {name!r} is in the GGUF format, which is for other programs: take {instead}, with safetensors files"
 
 
 def wants_code(error: Exception) -> bool:

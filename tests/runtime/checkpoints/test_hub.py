@@ -7,6 +7,7 @@ import errno
 import hashlib
 import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -300,3 +301,39 @@ def test_a_missing_revision(hub: str, tmp_path: Path) -> None:
 
 def test_a_folder_is_used_unchanged(tmp_path: Path) -> None:
     assert fetch(tmp_path) == tmp_path
+
+
+def gguf(**metadata: str | int | list[str]) -> bytes:
+    """A GGUF file of no tensors; names have underscores for the dots."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    def entry(value: str | int | list[str]) -> bytes:
+        if isinstance(value, str):
+            return struct.pack("<I", 8) + text(value)
+        if isinstance(value, int):
+            return struct.pack("<Ii", 5, value)
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(text, value))
+
+    entries = b"".join(text(name.replace("__", ".")) + entry(value) for name, value in metadata.items())
+    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(metadata)) + entries
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (gguf(general__name="Some 7B", general__tags=["a", "b"], general__file_type=7), "that it was made from, with"),
+        (gguf(general__base_model__0__repo_url="https://huggingface.co/owner/some-7b"), "'owner/some-7b', with"),
+        (gguf(general__type="model", general__source__huggingface__repository="owner/x"), "'owner/x', with"),
+        (b"GGUF" + b"\xff" * 100, "that it was made from, with"),
+        (b"", "that it was made from, with"),
+    ],
+)
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_a_gguf_file_names_what_to_take_instead(content: bytes, says: str, as_folder: bool, tmp_path: Path) -> None:
+    file = tmp_path / "model-q4.gguf"
+    file.write_bytes(content)
+    with pytest.raises(ModelUnavailable, match=f"is in the GGUF format, which is for other programs: take .*{says}"):
+        fetch(tmp_path if as_folder else file)
+    assert "GGUF format" in explain("owner/some-7b-GGUF", OSError("no file named config.json"))
