@@ -35,7 +35,7 @@ from benchmarks.contenders import SHAPES, Contender, Engine, LlamaCpp, PlainPort
 from benchmarks.hardware import MemoryFloor, describe, let_torch_compile  # noqa: E402
 from hfjax_app.chat import ChatEngine  # noqa: E402
 from hfjax_app.chat.engine.llm_engine import SPECULATION  # noqa: E402
-from hfjax_app.chat.memory import estimate_memory  # noqa: E402
+from hfjax_app.chat.weight_use import weight_use  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
@@ -58,7 +58,7 @@ def engine_of(model: torch.nn.Module, name: str, *, speculation: str = "never", 
         copy.deepcopy(model).to(torch.bfloat16).save_pretrained(folder)
         AutoTokenizer.from_pretrained(resolve("chat-llama")).save_pretrained(folder)
         engine = ChatEngine.from_pretrained(folder, speculation=speculation, **options)
-    contender = Engine(name, engine, estimate_memory(engine.runner, model).read)
+    contender = Engine(name, engine, weight_use(engine.runner.decoder, model, engine.runner.weights).read())
     print(f"{name}: ready after {time.perf_counter() - started:.0f} s", flush=True)
     return contender
 

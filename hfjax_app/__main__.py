@@ -25,7 +25,10 @@ from hfjax_app.settings import Settings, load_settings
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
-_TOPOLOGIES = "v5e:1x1, v5e:2x2, v5e:2x4, v6e:1x1, v6e:2x2, or cpu:N for N simulated devices"
+_TOPOLOGIES = (
+    "v5e:1x1, v5e:2x2, v5e:2x4, v6e:1x1, v6e:2x2, v6e:2x4, v4:2x2x1, v5p:2x2x1, tpu7x:2x2x1, a vendor's name such as "
+    "v5litepod-8, or cpu:N for N simulated devices"
+)
 _KINDS = ("chat", "image", "sentiment")
 _PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "image_sizes")
 _MODEL = "an embedded model's name, a folder, or a hub id"
@@ -194,17 +197,17 @@ def image(arguments: argparse.Namespace) -> None:
 
 def plan(arguments: argparse.Namespace) -> None:
     settings, models = _planned_models(arguments)
-    from hfjax_app.planning.topology import parse, prepare_process
+    from hfjax_app.planning.topology import parse, parse_prices, prepare_process
 
-    topology = parse(arguments.topology)
+    topology, prices = parse(arguments.topology), parse_prices(arguments.price) if arguments.price else {}
     prepare_process(topology)  # before jax is imported
-    from hfjax_app.planning.report import as_json, as_text
-    from hfjax_app.planning.together import plan_together
+    from hfjax_app.planning.report import as_json, by_arithmetic, by_compiler
+    from hfjax_app.planning.together import Together
 
-    report = plan_together(
+    together = Together(
         models,
         topology,
-        lambda report: print(f"{report.name}: compiled in {report.seconds:.1f} s", file=sys.stderr),
+        prices=prices,
         sizes=settings.sizes,
         slots=settings.slots,
         context=settings.context,
@@ -212,13 +215,27 @@ def plan(arguments: argparse.Namespace) -> None:
         quantize=settings.quantize,
         speculation=settings.speculation != "never",
     )
-    print(json.dumps(as_json(report)) if arguments.json else as_text(report), flush=True)
+    report = together.by_arithmetic()
+    if not arguments.json:
+        print(by_arithmetic(report), flush=True)
+    if not report.refusals and report.advice is None and not arguments.quick:
+        report = together.compile(_progress)
+        if not arguments.json and not report.refusals:
+            print(f"\n{by_compiler(report)}", flush=True)
+    if arguments.json:
+        print(json.dumps(as_json(report)), flush=True)
+    if report.interrupted:
+        os._exit(130)  # 128 + SIGINT; a compiler in another thread would take minutes to end
     if report.refusals:
-        raise ModelUnavailable(report.refusals[0])
+        raise ModelUnavailable("; ".join(report.refusals))
     if report.advice is not None:
         asked = f" with slots = {settings.slots} and context = {settings.context}" if "chat" in models else ""
         verb = "does" if len(models) == 1 else "do"
         raise ModelUnavailable(f"{report.names}{asked} {verb} not fit {topology.name}; would fit: {report.advice}")
+
+
+def _progress(report: Any, number: str) -> None:
+    print(f"{number}: {report.name}, compiled in {report.seconds:.1f} s", file=sys.stderr)
 
 
 def compile_programs(arguments: argparse.Namespace) -> None:
@@ -372,13 +389,15 @@ def _parser() -> argparse.ArgumentParser:
     sub = add(
         "plan",
         plan,
-        "compile models for chips that are not here: do they fit together, and how fast is the chat at best",
+        "say whether models fit chips that are not here, and how fast and dear the chat is at best",
         "--chat-model google/gemma-3-1b-it --topology v5e:1x1 --slots 8 --context 2048",
-        "--chat-model ./my-model --topology v5e:2x4 --quantize int8 --json",
+        "--chat-model ./my-model --topology v5e:2x4 --quick --price v5e=1.2,v6e=2.7",
         "--image-model stabilityai/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
     )
     _add_planned(sub)
     sub.add_argument("--topology", required=True, metavar="T", help=_TOPOLOGIES)
+    sub.add_argument("--quick", action="store_true", help="arithmetic only, in seconds; the compiler takes minutes")
+    sub.add_argument("--price", metavar="P", help="dollars of a chip for an hour, such as v5e=1.2,v6e=2.7: adds costs")
     sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
 
     sub = add(

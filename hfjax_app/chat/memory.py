@@ -4,17 +4,15 @@ Does not measure: the compiler's figures are in plan.py.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from transformers import PreTrainedModel
 
 from hfjax_app.chat.model.buckets import length_buckets, slot_buckets
-from hfjax_app.chat.model.kv_cache import WITH_POSITIONS
+from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, CacheShape, LayerSpec
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
 
@@ -23,7 +21,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class SlotMemory:
-    """Bytes of the slots' cache on each device, for any number of slots and any context up to the runner's.
+    """Bytes of the slots' cache on each device, for any number of slots and any context.
 
     Args:
         states: bytes of one slot that do not depend on the length.
@@ -35,7 +33,11 @@ class SlotMemory:
     positions: tuple[tuple[int, int | None], ...]
 
     def cache(self, slots: int, context: int) -> int:
-        return slots * self._first(context, context)
+        return self.filled(slots, context, context)
+
+    def filled(self, slots: int, length: int, context: int) -> int:
+        """Bytes of the first `length` positions of so many slots."""
+        return slots * self._first(length, context)
 
     def copied(self, slots: int, context: int, buckets: tuple[int, ...] | None = None) -> int:
         """Bytes of the largest copy that a program makes of a part of the cache, see `buckets.py`.
@@ -61,14 +63,12 @@ class MemoryEstimate:
         weights: with buffers.
         cache: of all slots.
         copied: of the cache, while a program for some of the slots or positions runs.
-        read: of the weights, for one decoding step: all but an embedding that is only looked up.
         slot: gives cache and copies for other numbers of slots and tokens.
     """
 
     weights: int
     cache: int
     copied: int
-    read: int
     slot: SlotMemory
 
     @property
@@ -91,20 +91,38 @@ def largest_fitting(slots: int, context: int, fits: Callable[[int, int], bool]) 
     )
 
 
-def estimate_memory(runner: ModelRunner, model: PreTrainedModel) -> MemoryEstimate:
-    """The memory that a runner takes; its weights may be shapes.
+def estimate_memory(runner: ModelRunner) -> MemoryEstimate:
+    """The memory that a runner takes; its weights may be shapes, and have shardings."""
+    specs, cache, sizes = runner.decoder.specs, runner.cache_shape, (runner.slots, runner.context)
+    chunk = runner.chunk_sizes[-1]
+    return memory_of(specs, cache, runner.weights, *sizes, chunk=chunk, buckets=runner.slot_buckets)
+
+
+def memory_of(
+    specs: Sequence[LayerSpec],
+    cache: CacheShape,
+    weights: Mapping[str, jax.Array | jax.ShapeDtypeStruct],
+    slots: int,
+    context: int,
+    *,
+    chunk: int,
+    buckets: tuple[int, ...] | None = None,
+) -> MemoryEstimate:
+    """The memory of a model on each device.
 
     Args:
-        runner: its weights have shardings.
-        model: has the names of the weights.
+        specs: of its layers.
+        cache: the shapes of the cache of these slots.
+        weights: with shardings.
+        slots, context: sizes of the cache.
+        chunk: the largest number of tokens written at once.
+        buckets: as in `SlotMemory.copied`.
     """
-    slot = _slot_memory(runner)
-    weights = sum(map(_held, runner.weights.values()))
+    slot = _slot_memory(specs, cache, slots, chunk)
     return MemoryEstimate(
-        weights=weights,
-        cache=slot.cache(runner.slots, runner.context),
-        copied=slot.copied(runner.slots, runner.context, runner.slot_buckets),
-        read=weights - sum(_held(runner.weights[name]) for name in _only_looked_up(model, runner.weights)),
+        weights=sum(map(held_bytes, weights.values())),
+        cache=slot.cache(slots, context),
+        copied=slot.copied(slots, context, buckets),
         slot=slot,
     )
 
@@ -138,26 +156,23 @@ def check_memory(name: str, estimate: MemoryEstimate, *, memory: int | None, slo
     )
 
 
-def _slot_memory(runner: ModelRunner) -> SlotMemory:
+def _slot_memory(specs: Sequence[LayerSpec], cache: CacheShape, slots: int, chunk: int) -> SlotMemory:
     states, positions = 0, Counter[int | None]()
-    for spec, layer in zip(runner.decoder.specs, runner.cache_shape, strict=True):
+    for spec, layer in zip(specs, cache, strict=True):
         for name, leaf in layer.items():
-            size = _held(leaf) // runner.slots
+            size = held_bytes(leaf) // slots
             if name in WITH_POSITIONS:
-                positions[None if spec.window is None else spec.positions] += size // spec.positions
+                positions[None if spec.window is None else spec.window + chunk] += size // spec.positions
             else:
                 states += size
     return SlotMemory(states=states, positions=tuple((size, most) for most, size in positions.items()))
 
 
-def _only_looked_up(model: PreTrainedModel, weights: Mapping[str, Any]) -> list[str]:
-    """The input embedding, unless the output layer reads the same array; with int8 a tied output layer has its own."""
-    names = {module: f"{name}.weight" for name, module in model.named_modules()}
-    embedding, output = names.get(model.get_input_embeddings()), names.get(model.get_output_embeddings())
-    return [embedding] if embedding is not None and {embedding, output} <= weights.keys() else []
+def held_numbers(array: jax.Array | jax.ShapeDtypeStruct) -> int:
+    """Numbers of an array on each device."""
+    return prod(array.shape if array.sharding is None else array.sharding.shard_shape(array.shape))
 
 
-def _held(array: jax.Array | jax.ShapeDtypeStruct) -> int:
+def held_bytes(array: jax.Array | jax.ShapeDtypeStruct) -> int:
     """Bytes of an array on each device."""
-    shape: tuple[int, ...] = array.shape if array.sharding is None else array.sharding.shard_shape(array.shape)
-    return prod(shape) * int(jnp.dtype(array.dtype).itemsize)
+    return held_numbers(array) * int(jnp.dtype(array.dtype).itemsize)

@@ -4,7 +4,7 @@ Reads no weights. Does not decide whether a model fits: `planning/` does.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,20 +12,26 @@ import torch
 from jax.sharding import AbstractMesh, Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from hfjax_app.chat.memory import MemoryEstimate, estimate_memory
+from hfjax_app.chat.memory import MemoryEstimate, memory_of
+from hfjax_app.chat.model.kv_cache import cache_shape
 from hfjax_app.chat.model.label_scores import LabelScores
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
+from hfjax_app.chat.weight_use import WeightUse, weight_use
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.hub import NoTokenizer
 from hfjax_app.runtime.checkpoints.lora import base_and_adapter
+from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.dtype_policy import DTYPES
-from hfjax_app.runtime.mesh import AXIS, mesh_of
-from hfjax_app.runtime.model_plan import Facts, ModelPlan
-from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
-from hfjax_app.runtime.warm_up import ProgramSpec, compile_all
+from hfjax_app.runtime.held_weights import shapes
+from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
+from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported
+from hfjax_app.runtime.module import Shapes
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.transforms import chat_transforms
+from hfjax_app.runtime.warm_up import ProgramSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,25 +78,42 @@ class ChatPlanner:
         base, _ = base_and_adapter(source)
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, base, DTYPES[dtype])
         self._kept, self._saved = on_one_cpu and kept, saved_dtype(base)
-        self._estimates: dict[int, MemoryEstimate] = {}
+        self._weights: dict[tuple[int, str], Shapes] = {}
         try:
             tokenizer = load_tokenizer(source, context, base=base)
         except NoTokenizer:
             tokenizer = None
         template = None if tokenizer is None else tokenizer.chat_template is not None
         self._ends = end_tokens(self.model, tokenizer)
-        whole = self.estimate(1)  # raises for what can't run before anything is compiled
+        # Raises for what can't run, before anything is compiled; its decoder is that of any number of devices.
+        self._whole = self._runner(self._mesh(1))
         stays = self._kept and dtype == "float32" and self._saved == torch.bfloat16
         held = f"bfloat16, computed in {dtype}" if stays else dtype
         self.facts = Facts(
             architecture=type(self.model).__name__,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            bytes=whole.weights,
+            bytes=self.estimate(1).weights,
             dtype=held if quantize == "none" else f"{quantize} and {held}",
             has_template=template,
             end_tokens=self._ends,
             has_tokenizer=template is not None,
         )
+
+    @property
+    def positions(self) -> int | None:
+        """The longest context; None: no limit."""
+        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+        return positions if positions is not None and positions > 0 else None
+
+    @property
+    def download(self) -> int:
+        """Bytes of the weights in the files."""
+        return sum(
+            parameter.numel() * (self._saved or parameter.dtype).itemsize for parameter in self.model.parameters()
+        )
+
+    def _mesh(self, devices: int) -> AbstractMesh | None:
+        return None if self._on_one_cpu else AbstractMesh((devices,), (AXIS,))
 
     def _runner(self, mesh: Any) -> ModelRunner:
         return ModelRunner(
@@ -113,12 +136,39 @@ class ChatPlanner:
         except ModelUnavailable:
             return None
 
-    def estimate(self, devices: int) -> MemoryEstimate:
-        """The memory that the model takes on each of so many devices."""
-        if devices not in self._estimates:
-            mesh = None if self._on_one_cpu else AbstractMesh((devices,), (AXIS,))
-            self._estimates[devices] = estimate_memory(self._runner(mesh), self.model)
-        return self._estimates[devices]
+    def _held(self, devices: int, quantize: str) -> Shapes:
+        """The weights on so many devices, as shapes."""
+        if (devices, quantize) not in self._weights:
+            mesh: Any = self._mesh(devices)
+            self._weights[devices, quantize] = shapes(
+                self.model,
+                chat_transforms(self.model, mesh, quantize=quantize, keep_bf16=self._kept),
+                placement=on_one_device if mesh is None else TensorParallel(mesh, self.model),
+                saved_dtype=self._saved,
+            )
+        return self._weights[devices, quantize]
+
+    def estimate(self, devices: int, quantize: str | None = None) -> MemoryEstimate:
+        """The memory that the model takes on each of so many devices.
+
+        Args:
+            devices: their number.
+            quantize: as for the constructor; None: as it was given there.
+        """
+        specs, whole, mesh = self._whole.decoder.specs, self._whole, self._mesh(devices)
+        return memory_of(
+            specs,
+            cache_shape(specs, self.slots, mesh),  # type: ignore[arg-type]  # an abstract mesh is enough
+            self._held(devices, quantize or self.quantize),
+            self.slots,
+            self.context,
+            chunk=whole.chunk_sizes[-1],
+            buckets=whole.slot_buckets,
+        )
+
+    def use(self, devices: int, quantize: str | None = None) -> WeightUse:
+        """What a forward reads of the weights on each device; arguments as for `estimate`."""
+        return weight_use(self._whole.decoder, self.model, self._held(devices, quantize or self.quantize))
 
     def mesh(self, devices: Sequence[Any]) -> Mesh | None:
         """The mesh of the programs for these devices; None: one CPU."""
@@ -131,20 +181,15 @@ class ChatPlanner:
         runner.decoder.traced.keep(programs.bundle)
         return runner.specs(*([scores.spec()] if scores else []))
 
-    def compile(
-        self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
-    ) -> ChatPlan:
-        """Compile every program for these devices; `on_report` is called as each is ready."""
-        programs, too_large = Programs(on_report, self.mesh(devices), planned=True), None
-        try:
-            compile_all(programs, self.specs(programs))
-        except ProgramTooLarge as error:
-            too_large = str(error)
+    def compile(self, devices: Sequence[Any], on_program: OnProgram = unreported) -> ChatPlan:
+        """Compile every program for these devices."""
+        programs = compile_as_planned(self.mesh(devices), self.specs, on_program)
         estimate = self.estimate(len(devices))
         return ChatPlan(
             weights=estimate.weights,
             resident=max([estimate.weights + estimate.cache, *(report.arguments for report in programs.reports)]),
             programs=tuple(programs.reports),
-            too_large=too_large,
+            too_large=programs.refused,
+            interrupted=programs.interrupted,
             memory=estimate,
         )

@@ -4,7 +4,7 @@ Reads no weights. Does not decide whether the model fits: `planning/` does.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,10 @@ from hfjax_app.images.checkpoint import read_empty, recommended
 from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import PAIR, serving_mesh
-from hfjax_app.runtime.model_plan import Facts, ModelPlan
-from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
+from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.tracing import why_untraceable
-from hfjax_app.runtime.warm_up import ProgramSpec, compile_all
+from hfjax_app.runtime.warm_up import ProgramSpec
 
 
 class ImagePlanner:
@@ -65,25 +65,31 @@ class ImagePlanner:
         dtype = mappings.t2j_dtype(self._dtype)
         return DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs, dtype=dtype, sizes=self._sizes)
 
-    def compile(
-        self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
-    ) -> ModelPlan:
-        """Compile every program for the first two of these devices, as the app does; `on_report` gets each report.
+    def compile(self, devices: Sequence[Any], on_program: OnProgram = unreported) -> ModelPlan:
+        """Compile every program for the first two of these devices, as the app does.
 
         Raises:
             ModelUnavailable: the architecture can't be traced or compiled; says why.
             RequestRejected: the model can't draw one of the sizes.
         """
-        programs = Programs(on_report, self.mesh(devices), planned=True)
-        resident, too_large = self.weights, None
+        compiled: list[DiffusionPrograms] = []
+
+        def specs(programs: Programs) -> list[ProgramSpec]:
+            compiled.append(self._compiled(programs))
+            return compiled[0].specs
+
         try:
-            compiled = self._compiled(programs)
-            compile_all(programs, compiled.specs)
-            resident = max(resident, compiled.argument_bytes)
-        except ProgramTooLarge as error:
-            too_large = str(error)
+            programs = compile_as_planned(self.mesh(devices), specs, on_program)
+            whole = compiled and programs.refused is None and not programs.interrupted
+            resident = max(self.weights, compiled[0].argument_bytes) if whole else self.weights
         except HfjaxError:
             raise
         except Exception as error:
             raise ModelUnavailable(f"{self.facts.architecture} can't be compiled: {why_untraceable(error)}") from error
-        return ModelPlan(weights=self.weights, resident=resident, programs=tuple(programs.reports), too_large=too_large)
+        return ModelPlan(
+            weights=self.weights,
+            resident=resident,
+            programs=tuple(programs.reports),
+            too_large=programs.refused,
+            interrupted=programs.interrupted,
+        )

@@ -7,10 +7,9 @@ fit into the margin: the `plan` command compiles and counts that too.
 from collections.abc import Mapping
 from typing import Any
 
-from hfjax_app.chat.plan import ChatPlanner
-from hfjax_app.planning.fit import Advice, ChipMemory, advise, fits, larger
+from hfjax_app.planning.fit import fits
 from hfjax_app.planning.report import GIB
-from hfjax_app.planning.together import Planner, planner_of
+from hfjax_app.planning.together import Planner, advice_for, bytes_on_first, planner_of
 from hfjax_app.planning.topology import MARGIN, Chip, Topology
 
 
@@ -34,7 +33,7 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
     for kind, model in models.items():
         try:
             planner = planner_of(kind, model, **options)
-            size = _bytes_on_first(planner, devices)
+            size = bytes_on_first(planner, devices)
         except Exception:  # also errors of libraries: the other models must still be loaded
             continue
         if fits(size + sum(needed.values()), here):
@@ -43,25 +42,10 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
         others = "".join(
             f", beside the {other} model {models[other]!r} ({needed[other] / GIB:.1f} GiB)" for other in needed
         )
-        advice = _advice(planner if kind == "chat" else planners.get("chat"), here, size + sum(needed.values()))
+        beside = sum(other for name, other in {**needed, kind: size}.items() if name != "chat")
+        advice = advice_for(planner if kind == "chat" else planners.get("chat"), here, beside)
         refused[kind] = (
             f"{kind} model {model!r} does not fit: it needs {size / GIB:.1f} GiB on a device that can take "
             f"{chip.usable / GIB:.1f} GiB (margin {MARGIN:.0%}){others}; would fit: {advice}"
         )
     return refused
-
-
-def _bytes_on_first(planner: Planner, devices: int) -> int:
-    """Bytes on the first device, of `devices` devices."""
-    if not isinstance(planner, ChatPlanner):
-        return planner.weights
-    return planner.estimate(devices).held
-
-
-def _advice(chat: Planner | None, here: Topology, peak: int) -> Advice:
-    """What would fit, where `peak` bytes on the first device do not."""
-    if not isinstance(chat, ChatPlanner):
-        return Advice(slots=0, context=0, topology=larger(here, lambda devices: peak))
-    estimate = chat.estimate(here.devices)
-    memory = ChipMemory(estimate=estimate, resident=estimate.weights + estimate.cache, decoding=estimate.copied)
-    return advise(memory, here, chat.slots, chat.context, chat.estimate, beside=peak - estimate.held)

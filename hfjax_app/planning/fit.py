@@ -1,13 +1,14 @@
-"""Whether planned models fit their chips, what would fit if not, and the lower bound of a decoding step's time.
+"""Whether planned models fit their chips, and what would fit if not, the cheapest first.
 
 Does not compile: `together.py` does.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from hfjax_app.chat.memory import MemoryEstimate, largest_fitting
-from hfjax_app.planning.topology import NAMES, Topology, parse
+from hfjax_app.planning.topology import Topology, by_cost
 
 _TOLERANCE = 1.1  # a real chip reports slightly less memory than its vendor's figure
 
@@ -35,42 +36,34 @@ class ChipMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """What would fit where models do not: the largest number of slots, or of tokens of context; the next topology.
+    """What would fit where models do not.
 
-    0 slots or 0 tokens: no number of them fits.
+    Args:
+        int8: whether int8 weights would, on the same chips.
+        slots, context: the largest number of slots, or of tokens of context; 0: no number of them fits.
+        topology: the cheapest one, with the settings as they are; None: none is known.
+        topology_with_int8: the cheapest one with int8 weights, where that is cheaper than all others.
     """
 
     slots: int
     context: int
     topology: str | None
+    int8: bool = False
+    topology_with_int8: str | None = None
 
     def __str__(self) -> str:
         ways = []
+        if self.int8:
+            ways.append("quantize = int8")
         if self.slots:
             ways.append(f"slots = {self.slots}")
         if self.context:
             ways.append(f"context = {self.context}")
+        if self.topology_with_int8:
+            ways.append(f"topology {self.topology_with_int8} with quantize = int8")
         if self.topology:
             ways.append(f"topology {self.topology}")
-        return " or ".join(ways) or "no topology that is known here; a smaller model, or int8"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Floor:
-    """The lower bound of a decoding step's time: the time to read its bytes from memory."""
-
-    bytes_read: int
-    seconds: float
-    slots: int
-
-    @property
-    def per_user(self) -> float:
-        """Tokens per second."""
-        return 1 / self.seconds
-
-    @property
-    def in_all(self) -> float:
-        return self.slots * self.per_user
+        return " or ".join(ways) or "no topology that is known here; a smaller model would"
 
 
 def fits(peak: float, topology: Topology) -> bool:
@@ -83,9 +76,11 @@ def advise(
     topology: Topology,
     slots: int,
     context: int,
-    estimate_on: Callable[[int], MemoryEstimate],
+    estimate_on: Callable[[int, str], MemoryEstimate],
     *,
     beside: int = 0,
+    quantize: str = "none",
+    prices: Mapping[str, float] = MappingProxyType({}),
 ) -> Advice:
     """What would fit, by arithmetic on the compiled figures.
 
@@ -94,9 +89,10 @@ def advise(
     Args:
         memory: the compiled figures for these slots and this context.
         topology: the chips that are too small.
-        slots, context: as requested.
-        estimate_on: the estimate for each device, by number of devices.
+        slots, context, quantize: as requested.
+        estimate_on: the estimate for each device, by number of devices and quantisation.
         beside: bytes of the other models on the first chip, in every topology.
+        prices: dollars of a chip for an hour, by its name.
     """
     estimate = memory.estimate
     padding = memory.resident / max(1, estimate.weights + estimate.cache)  # from the chip's layouts
@@ -107,38 +103,38 @@ def advise(
         held = (estimate.weights + estimate.slot.cache(slots, context)) * padding
         return held + max(memory.others, copied + more) + beside
 
+    def peak_with(quantize: str) -> Callable[[int], float]:
+        return lambda devices: peak(estimate_on(devices, quantize), slots, context)
+
     fewer, shorter = largest_fitting(slots, context, lambda *size: fits(peak(estimate, *size), topology))
+    as_asked = larger(topology, peak_with(quantize), prices)
+    if quantize != "none":
+        return Advice(slots=fewer, context=shorter, topology=as_asked)
+    with_int8 = larger(topology, peak_with("int8"), prices)
     return Advice(
+        int8=fits(peak_with("int8")(topology.devices), topology),
         slots=fewer,
         context=shorter,
-        topology=larger(topology, lambda devices: peak(estimate_on(devices), slots, context)),
+        topology_with_int8=None if with_int8 == as_asked else with_int8,
+        topology=as_asked,
     )
 
 
-def larger(topology: Topology, peak: Callable[[int], float]) -> str | None:
-    """The next topology with more memory, in all or on each chip, that is large enough.
+def larger(
+    topology: Topology, peak: Callable[[int], float], prices: Mapping[str, float] = MappingProxyType({})
+) -> str | None:
+    """The cheapest topology with more memory, in all or on each chip, that is large enough.
 
     Args:
         topology: the one that is too small.
         peak: bytes on the fullest device, by number of devices.
+        prices: dollars of a chip for an hour, by its name.
     """
-    for name in NAMES:
-        other = parse(name)
-        each, here = _memory(other), _TOLERANCE * _memory(topology)
-        if (each > here or other.devices * each > topology.devices * here) and fits(peak(other.devices), other):
-            return name
+    assert topology.usable is not None  # a CPU has no limit here
+    each, whole = _TOLERANCE * topology.usable, _TOLERANCE * topology.usable * topology.devices
+    for other in by_cost(prices):
+        assert other.usable is not None
+        more = other.usable > each or other.usable * other.devices > whole
+        if more and fits(peak(other.devices), other):
+            return other.name
     return None
-
-
-def _memory(topology: Topology) -> int:
-    """Bytes of each chip."""
-    assert topology.chip is not None  # a CPU has no limit here
-    return topology.chip.hbm
-
-
-def decode_floor(weights_read: int, cache: int, slots: int, topology: Topology) -> Floor | None:
-    """The memory-bandwidth floor of a step with every slot full; None if the bandwidth is unknown."""
-    if topology.chip is None:
-        return None
-    read = weights_read + cache
-    return Floor(bytes_read=read, seconds=read / topology.chip.bandwidth, slots=slots)

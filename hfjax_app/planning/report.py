@@ -3,13 +3,15 @@
 Does not compute figures: `together.py` does.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hfjax_app.chat.plan import ChatPlan
-from hfjax_app.planning.fit import Advice, Floor
-from hfjax_app.planning.topology import MARGIN, Topology
+from hfjax_app.planning.fit import Advice
+from hfjax_app.planning.floor import Floor
+from hfjax_app.planning.outlook import PROMPT, Outlook
+from hfjax_app.planning.topology import CHIPS, MARGIN, Topology
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 
 GIB = 1 << 30
@@ -43,14 +45,18 @@ class Report:
     """Models to be served together on some chips.
 
     Args:
+        needed: bytes of each model on the first device, as far as shapes tell; empty if a model can't run.
         advice: what would fit; None if the models fit.
-        floor: of the chat model's decoding step; None without a chat model or if the bandwidth is unknown.
+        floor: of the chat model's decoding step with full slots; None without a chat model and for CPUs.
+        outlooks: the chat model on all topologies; empty where `floor` is None.
     """
 
     topology: Topology
     models: tuple[Planned, ...]
-    advice: Advice | None
-    floor: Floor | None
+    needed: Mapping[str, int] = field(default_factory=dict)
+    advice: Advice | None = None
+    floor: Floor | None = None
+    outlooks: tuple[Outlook, ...] = ()
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -64,11 +70,17 @@ class Report:
 
     @property
     def peak(self) -> int | None:
-        """Bytes on the first chip, which holds a part of every model; None if a model can't run.
+        """Bytes on the first chip, which holds a part of every model; None if not all were compiled.
 
         Models run in turns, but a dispatched program holds its temporary memory: the largest of each model counts.
         """
-        return None if self.refusals else sum(plan.peak for plan in self.plans)
+        whole = len(self.plans) == len(self.models) and not self.interrupted
+        return sum(plan.peak for plan in self.plans) if whole else None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the user stopped the compiler."""
+        return any(plan.interrupted for plan in self.plans)
 
     @property
     def fits(self) -> bool | None:
@@ -85,8 +97,9 @@ def as_json(report: Report) -> dict[str, Any]:
     floor, advice = report.floor, report.advice
     return {
         "topology": report.topology.name,
-        "chips": report.topology.devices,
-        "usable_bytes_per_chip": report.topology.usable,
+        "chips": report.topology.chips,
+        "devices": report.topology.devices,
+        "usable_bytes_per_device": report.topology.usable,
         "preflight": {
             planned.kind: {
                 "model": planned.model,
@@ -97,8 +110,11 @@ def as_json(report: Report) -> dict[str, Any]:
             }
             for planned in report.models
         },
+        "needed_bytes_on_first_device": dict(report.needed),
+        "topologies": [asdict(outlook) for outlook in report.outlooks],
         **{planned.kind: _as_dict(planned.plan) for planned in report.models if planned.plan is not None},
-        "peak_bytes_per_chip": report.peak,
+        "interrupted": report.interrupted,
+        "peak_bytes_per_device": report.peak,
         "fits": report.fits,
         "advice": None if advice is None else asdict(advice),
         "decode_floor": None
@@ -117,17 +133,30 @@ def _as_dict(plan: ModelPlan) -> dict[str, Any]:
     return found
 
 
-def as_text(report: Report) -> str:
+def by_arithmetic(report: Report) -> str:
+    """The first part of the text: facts, and what shapes tell."""
     lines = [line for planned in report.models for line in _preflight(planned)]
+    if report.needed:
+        lines += ["", *_arithmetic(report)]
+    if report.outlooks:
+        lines += ["", *_topologies(report.outlooks)]
+    return "\n".join(lines)
+
+
+def by_compiler(report: Report) -> str:
+    """The second part: the compiler's figures."""
+    lines = list(_programs(report))
     if report.peak is not None:
-        lines += ["", *_table(report), "", *_summary(report, report.peak)]
+        lines += ["", *_summary(report, report.peak)]
+    if report.interrupted:
+        lines += ["interrupted: the other programs were not compiled"]
     return "\n".join(lines)
 
 
 def _preflight(planned: Planned) -> Iterator[str]:
     facts, kind = planned.facts, f"{planned.kind} model {planned.model}"
     if planned.reason is not None:
-        yield f"{kind}: not supported: {planned.reason}"
+        yield f"{kind}: not supported"  # the reason is the command's error
     if facts is None:
         return
     if planned.reason is None:
@@ -141,7 +170,42 @@ def _preflight(planned: Planned) -> Iterator[str]:
     yield f"  gated: {_GATED[planned.gated]}"
 
 
-def _table(report: Report) -> Iterator[str]:
+def _arithmetic(report: Report) -> Iterator[str]:
+    topology, floor = report.topology, report.floor
+    parts = ", ".join(f"{kind} {_size(size)}" for kind, size in report.needed.items())
+    yield f"on the first device: {parts}: weights, and for chat the KV cache and the largest copy of a part of it"
+    if topology.chip is not None:
+        verdict = "fits" if report.advice is None else "does not fit"
+        yield f"{_memory(topology)}: {verdict}, by arithmetic"
+    if floor is not None:
+        yield (
+            f"decode floor: {floor.bytes_read / 1e9:.2f} GB read for a step: {floor.seconds * 1e3:.2f} ms, "
+            f"{floor.per_user:.0f} tokens/s for each of {floor.slots} users, {floor.in_all:.0f} in all"
+        )
+
+
+def _topologies(outlooks: tuple[Outlook, ...]) -> Iterator[str]:
+    yield (
+        f"{'chips':12}{'weights':8}{'each holds':>12}{'fits':>6}{'slots':>7}{'context':>9}"
+        f"{'one user':>10}{'half full':>10}{'full':>8}{f'{PROMPT} tokens':>14}{'download':>11}{'$/hour':>8}{'$/1M':>8}"
+    )
+    for each in outlooks:
+        kind = "int8" if each.quantize == "int8" else "as is"
+        hour, million = (f"{cost:.2f}" if cost is not None else "" for cost in (each.per_hour, each.per_million))
+        yield (
+            f"{each.topology:12}{kind:8}{_size(each.held):>12}{'yes' if each.fits else 'no':>6}{each.slots or '-':>7}"
+            f"{each.context or '-':>9}{each.one_user:>10.0f}{each.half_full:>10.0f}{each.full:>8.0f}"
+            f"{each.first_token * 1e3:>11.1f} ms{each.download / 1e9:>8.1f} GB{hour:>8}{million:>8}"
+        )
+    yield "the cheapest chips come first, or the smallest; slots: the most with this context; context: the longest with"
+    yield "these slots"
+    yield "tokens/s at best: one user with half of the context; all slots half full; all slots full"
+    yield f"{PROMPT} tokens: the time to the first token of the answer to a prompt of so many, at best"
+    yield "arithmetic on shapes and on the vendor's figures:"
+    yield from (f"  {chip.source}" for chip in CHIPS.values())
+
+
+def _programs(report: Report) -> Iterator[str]:
     yield f"{'on each device':34}{'arguments':>12}{'temporary':>12}{'in place':>12}{'compiled':>12}"
     for plan in report.plans:
         for program in plan.programs:
@@ -155,23 +219,21 @@ def _summary(report: Report, peak: int) -> Iterator[str]:
     for planned, plan in zip(report.models, report.plans, strict=True):
         cache = f", KV cache {_size(plan.memory.cache)}" if isinstance(plan, ChatPlan) else ""
         yield f"{planned.kind}: weights {_size(plan.weights)}{cache}, with padding and temporaries {_size(plan.peak)}"
-    topology, floor = report.topology, report.floor
+    topology = report.topology
     if len(report.models) > 1:
         where = "" if topology.devices == 1 else " on the first device, which holds the most"
         yield f"together: {_size(peak)}{where}"
     if topology.chip is not None:
-        yield (
-            f"{topology.name}: {_size(topology.chip.hbm)} HBM a chip, {_size(topology.chip.usable)} usable (margin "
-            f"{MARGIN:.0%}): " + ("fits" if report.advice is None else f"does not fit; would fit: {report.advice}")
-        )
-    if floor is not None:
-        yield (
-            f"decode floor: {floor.bytes_read / 1e9:.2f} GB read for a step: {floor.seconds * 1e3:.2f} ms, "
-            f"{floor.per_user:.0f} tokens/s for each of {floor.slots} users, {floor.in_all:.0f} in all"
-        )
-    yield (
-        "The table's figures are the compiler's; weights, KV cache, sums, advice and floor (bytes / published "
-        "bandwidth) are arithmetic."
+        yield f"{_memory(topology)}: " + ("fits" if report.advice is None else "does not fit")
+    yield "The table's figures are the compiler's; weights, KV cache and sums are arithmetic."
+
+
+def _memory(topology: Topology) -> str:
+    assert topology.chip is not None
+    shared = "" if topology.chip.devices == 1 else f", which shows {topology.chip.devices} devices"
+    return (
+        f"{topology.name}: {_size(topology.chip.hbm)} HBM a chip{shared}, {_size(topology.chip.usable)} usable on each "
+        f"device (margin {MARGIN:.0%})"
     )
 
 

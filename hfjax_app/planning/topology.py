@@ -1,12 +1,13 @@
 """The chips that can be planned for, and their devices for the compiler: libtpu compiles without a TPU.
 
-The figures are the vendor's: https://cloud.google.com/tpu/docs/v5e and .../v6e. Does not cover the devices of this
-machine: `runtime/mesh.py` does.
+Does not cover the devices of this machine: `runtime/mesh.py` does.
 """
 
 import importlib.util
+import math
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,21 +16,45 @@ from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
-    """The figures of a chip that plans use."""
+    """The figures of a chip that plans use. `devices`: how many devices it shows, which share its memory and its units.
+
+    `source`: the vendor's page with the figures; empty for the chips of this machine.
+    """
 
     hbm: int  # bytes
     bandwidth: float  # bytes per second of HBM
+    flops: float = 0.0  # bfloat16 operations per second
+    devices: int = 1
+    source: str = ""
 
     @property
     def usable(self) -> int:
-        """Bytes for arrays and temporary memory: the HBM minus the margin."""
-        return int(self.hbm * (1 - MARGIN))
+        """Bytes of a device for arrays and temporary memory: its part of the HBM minus the margin."""
+        return int(self.hbm * (1 - MARGIN)) // self.devices
 
 
 LIBTPU = "0.0.42.1"  # the version that the pinned jax requires
-CHIPS = {"v5e": Chip(hbm=16 << 30, bandwidth=819e9), "v6e": Chip(hbm=32 << 30, bandwidth=1640e9)}
-SHAPES = {"v5e": ("1x1", "2x2", "2x4"), "v6e": ("1x1", "2x2")}
-NAMES = tuple(f"{chip}:{shape}" for chip, shapes in SHAPES.items() for shape in shapes)
+_PAGES = "https://cloud.google.com/tpu/docs/"
+CHIPS = {
+    "v5e": Chip(hbm=16 << 30, bandwidth=819e9, flops=197e12, source=f"{_PAGES}v5e"),
+    "v6e": Chip(hbm=32 << 30, bandwidth=1638e9, flops=918e12, source=f"{_PAGES}v6e"),
+    "v4": Chip(hbm=32 << 30, bandwidth=1200e9, flops=275e12, devices=2, source=f"{_PAGES}v4"),
+    "v5p": Chip(hbm=95 << 30, bandwidth=2765e9, flops=459e12, source=f"{_PAGES}v5p"),
+    "tpu7x": Chip(hbm=192 << 30, bandwidth=7380e9, flops=2307e12, devices=2, source=f"{_PAGES}tpu7x"),
+}
+# Of one host each, the smaller ones first, by bytes of HBM, then by chips: without prices, this is the order of cost.
+NAMES = ("v5e:1x1", "v6e:1x1", "v5e:2x2", "v4:2x2x1", "v6e:2x2", "v5e:2x4", "v6e:2x4", "v5p:2x2x1", "tpu7x:2x2x1")
+# Names of the vendor's machine types. v4-8 and v5p-8 count cores, of which a chip has two.
+VENDOR_NAMES = {
+    "v5litepod-1": "v5e:1x1",
+    "v5litepod-4": "v5e:2x2",
+    "v5litepod-8": "v5e:2x4",
+    "v6e-1": "v6e:1x1",
+    "v6e-4": "v6e:2x2",
+    "v6e-8": "v6e:2x4",
+    "v4-8": "v4:2x2x1",
+    "v5p-8": "v5p:2x2x1",
+}
 MARGIN = 0.06  # of the HBM: the runtime's own buffers, the programs' code, and gaps between arrays
 MAX_CPUS = 64
 
@@ -46,7 +71,7 @@ _NO_TPU = {
 class Topology:
     """Chips that work together: "v5e:2x2", or "cpu:N" for simulated devices.
 
-    `usable` is the chip's; None for a CPU.
+    Figures are those of one device; `usable` is None for a CPU.
     """
 
     name: str
@@ -57,9 +82,18 @@ class Topology:
     def usable(self) -> int | None:
         return None if self.chip is None else self.chip.usable
 
+    @property
+    def chips(self) -> int:
+        return self.devices if self.chip is None else self.devices // self.chip.devices
+
+    @property
+    def hbm(self) -> int:
+        """Bytes of the HBM of all chips."""
+        return 0 if self.chip is None else self.chips * self.chip.hbm
+
 
 def parse(name: str) -> Topology:
-    """A topology by its name.
+    """A topology by its name, or by the vendor's.
 
     Raises:
         RequestRejected: an unknown name; the message lists the known ones.
@@ -68,10 +102,41 @@ def parse(name: str) -> Topology:
         if not 1 <= int(match[1]) <= MAX_CPUS:
             raise RequestRejected(f"topology = {name!r}: 1 to {MAX_CPUS} CPU devices can be simulated")
         return Topology(name=name, devices=int(match[1]), chip=None)
-    if name not in NAMES:
-        raise RequestRejected(f"topology = {name!r}: known are {', '.join(NAMES)} and cpu:N")
-    rows, columns = map(int, name.partition(":")[2].split("x"))
-    return Topology(name=name, devices=rows * columns, chip=CHIPS[name.partition(":")[0]])
+    known = VENDOR_NAMES.get(name, name)
+    if known not in NAMES:
+        vendors = ", ".join(VENDOR_NAMES)
+        raise RequestRejected(f"topology = {name!r}: known are {', '.join(NAMES)}, the vendor's {vendors}, and cpu:N")
+    kind, _, shape = known.partition(":")
+    chip = CHIPS[kind]
+    return Topology(name=known, devices=math.prod(map(int, shape.split("x"))) * chip.devices, chip=chip)
+
+
+def parse_prices(text: str) -> dict[str, float]:
+    """Dollars of a chip for an hour by its name, from "v5e=1.2,v6e=2.7".
+
+    Raises:
+        RequestRejected: an unknown chip, or no price.
+    """
+    prices = {}
+    for entry in text.split(","):
+        chip, _, price = entry.strip().partition("=")
+        if chip not in CHIPS or not re.fullmatch(r"\d{1,6}(\.\d{1,6})?", price, re.ASCII) or float(price) == 0:
+            raise RequestRejected(
+                f"price = {entry!r}: dollars of a chip for an hour, such as v5e=1.2,v6e=2.7; chips: {', '.join(CHIPS)}"
+            )
+        prices[chip] = float(price)
+    return prices
+
+
+def price_of(topology: Topology, prices: Mapping[str, float]) -> float | None:
+    """Dollars of all chips for an hour; None if the chip has no price."""
+    price = prices.get(topology.name.partition(":")[0])
+    return None if price is None else topology.chips * price
+
+
+def by_cost(prices: Mapping[str, float]) -> list[Topology]:
+    """All topologies, the cheapest first; those without a price come last, the smaller ones first."""
+    return sorted(map(parse, NAMES), key=lambda topology: price_of(topology, prices) or math.inf)
 
 
 def topology_here() -> str | None:
@@ -122,7 +187,8 @@ def devices(topology: Topology) -> list[Any]:
             f"topology {topology.name} needs the TPU's compiler, which is not installed: pip install libtpu=="
             f"{LIBTPU} (Linux on x86-64; no TPU is needed), or plan for cpu:{topology.devices}"
         )
-    options = {"chips_per_host_bounds": [1, 1, 1]} if topology.devices == 1 else {}
+    rows, columns, *_ = topology.name.partition(":")[2].split("x")
+    options = {"chips_per_host_bounds": [int(rows), int(columns), 1]}  # one host has all of them
     try:
         return list(topologies.get_topology_desc(platform="tpu", topology_name=topology.name, **options).devices)
     except Exception as error:

@@ -1,8 +1,42 @@
 """The results of planning one model: facts from its config, and the compiler's figures of its programs."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hfjax_app.runtime.programs import ProgramReport
+from jax.sharding import Mesh
+
+from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.warm_up import ProgramSpec, compile_all
+
+# Called with each program's report as soon as it is compiled, and its number, such as "3 of 8".
+OnProgram = Callable[[ProgramReport, str], None]
+
+
+def unreported(_report: ProgramReport, _number: str) -> None:
+    """An OnProgram that does nothing."""
+
+
+def compile_as_planned(
+    mesh: Mesh | None, specs_of: Callable[[Programs], Sequence[ProgramSpec]], on_program: OnProgram
+) -> Programs:
+    """Compile a model's programs for devices that need not be here, until one is refused or the user interrupts.
+
+    Args:
+        mesh: the devices.
+        specs_of: makes the specs; it may compile programs before.
+        on_program: called as each program is ready.
+    """
+    total: list[int] = []
+
+    def ready(report: ProgramReport) -> None:
+        on_program(report, " of ".join(map(str, [len(programs.reports), *total])))
+
+    programs = Programs(ready, mesh, planned=True)
+    with programs.as_far_as_possible():
+        specs = specs_of(programs)
+        total.append(len(programs.reports) + len(specs))
+        compile_all(programs, specs)
+    return programs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +72,14 @@ class ModelPlan:
         programs: the compiler's reports.
         too_large: the program that the compiler refused, and why; later programs were not tried, and `resident` is
             computed from shapes. None if it refused none.
+        interrupted: whether the user stopped before all programs were compiled.
     """
 
     weights: int
     resident: int
     programs: tuple[ProgramReport, ...]
     too_large: str | None = None
+    interrupted: bool = False
 
     @property
     def temporary(self) -> int:

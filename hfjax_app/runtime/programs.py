@@ -171,7 +171,14 @@ class Programs:
         mesh: the devices that run the programs together; None: jax's default device.
         planned: whether programs are compiled only and never run; the devices need not exist here.
         bundle: programs that other processes compiled for the same model and settings; None: there are none.
+
+    Attributes:
+        refused: why the compiler refused a program in `as_far_as_possible`; None if it refused none.
+        interrupted: whether the user interrupted there.
     """
+
+    refused: str | None = None
+    interrupted = False
 
     def __init__(
         self,
@@ -197,17 +204,30 @@ class Programs:
             Exception: at the end of the block, the exception of the first program that could not be compiled.
         """
         pending: list[Future[jax.stages.Compiled]] = []
-        self._together = pending
+        self._together, left = pending, pending
         try:
             yield
             with tracing_lock.release():
                 for compiled in pending:
                     compiled.result()
+        except KeyboardInterrupt:
+            left = [] if self.planned else pending  # what a plan knows is printed now, not after the compiler's minutes
+            raise
         finally:
             self._together = None
             for compiled in pending:
                 compiled.cancel()
-            wait(pending)
+            wait(left)
+
+    @contextmanager
+    def as_far_as_possible(self) -> Iterator[None]:
+        """Keep what was compiled when the compiler refuses a program or the user interrupts: the block ends there."""
+        try:
+            yield
+        except ProgramTooLarge as error:
+            self.refused = str(error)
+        except KeyboardInterrupt:
+            self.interrupted = True
 
     def compile(
         self,

@@ -4,7 +4,7 @@ Reads no weights. Does not decide whether the model fits: `planning/` does.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,13 +17,13 @@ from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.held_weights import weights_for
 from hfjax_app.runtime.mesh import platform_of, serving_mesh
-from hfjax_app.runtime.model_plan import Facts, ModelPlan
+from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.programs import ProgramReport, Programs, ProgramTooLarge
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
-from hfjax_app.runtime.warm_up import ProgramSpec, compile_all
+from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
@@ -81,20 +81,14 @@ class SentimentPlanner:
         )
         return compiled.specs()
 
-    def compile(
-        self, devices: Sequence[Any], on_report: Callable[[ProgramReport], None] = lambda report: None
-    ) -> ModelPlan:
-        """Compile every program for the first of these devices, as the app does; `on_report` gets each one's report.
+    def compile(self, devices: Sequence[Any], on_program: OnProgram = unreported) -> ModelPlan:
+        """Compile every program for the first of these devices, as the app does.
 
         Raises:
             ModelUnavailable: the architecture can't be traced or compiled; says why.
         """
-        programs = Programs(on_report, self.mesh(devices), planned=True)
-        too_large = None
         try:
-            compile_all(programs, self.specs(programs))
-        except ProgramTooLarge as error:
-            too_large = str(error)
+            programs = compile_as_planned(self.mesh(devices), self.specs, on_program)
         except HfjaxError:
             raise
         except Exception as error:
@@ -103,5 +97,6 @@ class SentimentPlanner:
             weights=self.weights,
             resident=max([self.weights, *(report.arguments for report in programs.reports)]),
             programs=tuple(programs.reports),
-            too_large=too_large,
+            too_large=programs.refused,
+            interrupted=programs.interrupted,
         )

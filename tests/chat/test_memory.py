@@ -5,7 +5,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine
 from hfjax_app.chat.memory import MemoryEstimate, SlotMemory, check_memory, estimate_memory
@@ -21,11 +21,10 @@ def test_the_estimate_equals_the_bytes_held(model_of: Callable[[str], PreTrained
     model = model_of("gemma3")
     engine = ChatEngine(model, slots=3, context=64, prefill_chunk=16)
     engine.runner.reset()
-    estimate = estimate_memory(engine.runner, model)
+    estimate = estimate_memory(engine.runner)
     assert estimate.weights == sum(weight.nbytes for weight in engine.runner.weights.values())
     assert estimate.cache == sum(leaf.nbytes for leaf in jax.tree.leaves(engine.runner._cache))
     assert estimate.slot.cache(3, 64) - estimate.slot.cache(3, 63) == 3 * 2 * 2 * 16 * 4
-    assert estimate.read == estimate.weights - model.get_input_embeddings().weight.nbytes
 
 
 @pytest.mark.parametrize(("slots", "context"), [(5, 2048), (1, 2048), (4, 512), (1, 256)])
@@ -42,27 +41,18 @@ def test_copies_made_by_programs_are_counted(
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
 
     parts = [(count, length) for count in slot_buckets(slots) for length in length_buckets(context)]
-    estimate = estimate_memory(runner, model)
+    estimate = estimate_memory(runner)
     assert estimate.copied == max((copy(*part) for part in parts if part != (slots, context)), default=0)
     assert estimate.copied == estimate.slot.copied(slots, context)
     assert estimate.cache == copy(slots, context)
     assert estimate.held == estimate.weights + estimate.cache + estimate.copied
 
 
-@pytest.mark.parametrize("quantize", ["none", "int8"])
-def test_a_tied_embedding_is_read_by_the_output_layer_unless_that_is_int8(quantize: str) -> None:
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=64, tie_word_embeddings=True, **sizes))
-    runner = ModelRunner(model, quantize=quantize, slots=1, context=64, end_tokens=())
-    estimate = estimate_memory(runner, model)
-    assert estimate.weights - estimate.read == (64 * 32 * 4 if quantize == "int8" else 0)
-
-
 def estimate_of(slots: int, context: int) -> MemoryEstimate:
     """6 MiB of weights, and 1 KiB for each token of each slot."""
     slot = SlotMemory(states=0, positions=((1024, None),))
     return MemoryEstimate(
-        weights=6 * MIB, cache=slot.cache(slots, context), copied=slot.copied(slots, context), read=0, slot=slot
+        weights=6 * MIB, cache=slot.cache(slots, context), copied=slot.copied(slots, context), slot=slot
     )
 
 

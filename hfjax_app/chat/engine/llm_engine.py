@@ -169,9 +169,7 @@ class ChatEngine:
             **({"end_tokens": named_end_tokens(model, tokenizer)} | options),
         )
         runner = engine.runner
-        check_memory(
-            os.fspath(source), estimate_memory(runner, model), memory=device_memory(), slots=slots, context=context
-        )
+        check_memory(os.fspath(source), estimate_memory(runner), memory=device_memory(), slots=slots, context=context)
         weights = read(model, base, transforms=runner.transforms, placement=runner.placement, adapter=adapter)
         runner.load(weights)
         return engine

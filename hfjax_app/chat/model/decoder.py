@@ -32,7 +32,7 @@ from hfjax_app.chat.model.rotary import choose_frequencies
 from hfjax_app.chat.model.symbolic_length import SymbolicLength
 from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import attention, dtype_policy, set_order
+from hfjax_app.runtime import attention, dtype_policy, experts, set_order
 from hfjax_app.runtime.head_packing import UNPACKED, HeadPacking
 from hfjax_app.runtime.model_transform import NONE, Group, Transforms
 from hfjax_app.runtime.module import Weights, pure_function
@@ -80,6 +80,7 @@ class Decoder:
     Attributes:
         traced: the facts, for the next time.
         frequencies: buffers of rotary embeddings that depend on the context, by name.
+        experts_per_token: how many experts a token uses, by the name of the module that holds them.
 
     Raises:
         ModelUnavailable: in one line, why this architecture can't run; found by tracing, without weights.
@@ -145,9 +146,10 @@ class Decoder:
 
     def _lay_out(self, chunk: int, packing: HeadPacking) -> list[Group]:
         """Find the cache layout, by a run on the meta device; the result is as `_trace`'s."""
-        with self._experts_on_meta(), observed(self._model) as groups:
+        with self._experts_on_meta(), observed(self._model) as groups, experts.used(self._model) as found:
             layout = (self.context, chunk, packing)
             self.specs = layer_specs(self._model, *layout, self._cache_option, self._inputs())
+        self.experts_per_token = found
         return groups
 
     def _continues_from_a_state(self) -> bool:
@@ -171,6 +173,14 @@ class Decoder:
         jaxpr = jax.make_jaxpr(write)(states, rest).jaxpr
         _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
         return all(used[: len(jax.tree.leaves(states))])
+
+    def weights_read(self) -> set[str]:
+        """The names of the weights that a token's forward reads: none of a wrapper's vision tower."""
+        scalar, one = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.int32)
+        weights = self.weights_shape
+        jaxpr = jax.make_jaxpr(self._write)(weights, one, self.slot_shape, scalar, scalar, one).jaxpr
+        _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+        return {name for name, is_used in zip(sorted(weights), used, strict=False) if is_used}
 
     @contextmanager
     def _experts_on_meta(self) -> Iterator[None]:

@@ -1,0 +1,115 @@
+"""What each topology would give a chat model, with and without int8, by arithmetic on shapes alone.
+
+Does not compile: a chip's layouts may pad, and temporary memory is covered by the margin only.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from hfjax_app.chat.memory import SlotMemory
+from hfjax_app.chat.plan import ChatPlanner
+from hfjax_app.planning.fit import fits
+from hfjax_app.planning.floor import decode_floor, prefill_floor
+from hfjax_app.planning.topology import Topology, by_cost, price_of
+
+PROMPT = 1000  # tokens, whose first answer token is timed
+MOST_SLOTS, LONGEST_CONTEXT = 256, 1 << 20  # that the settings allow
+_STEP = 64  # tokens between the contexts that are tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """A chat model on one topology.
+
+    Args:
+        topology, chips: the topology's name and its number of chips.
+        quantize: "none" or "int8".
+        weights: bytes on each device.
+        held: bytes on the first device: weights, cache, copies of the cache, other models.
+        fits: whether the slots and the context that were asked for fit.
+        slots: the most that fit with this context; 0: none.
+        context: the longest that fits with these slots; 0: none.
+        one_user: tokens per second of a single conversation that fills half of the context.
+        half_full, full: tokens per second of all slots together, each filled so far.
+        first_token: seconds until the first token after a prompt of PROMPT tokens.
+        download: bytes of the checkpoint's weights.
+        per_hour: dollars; None without a price.
+        per_million: dollars for a million tokens of half full slots; None without a price or if they don't fit.
+    """
+
+    topology: str
+    chips: int
+    quantize: str
+    weights: int
+    held: int
+    fits: bool
+    slots: int
+    context: int
+    one_user: float
+    half_full: float
+    full: float
+    first_token: float
+    download: int
+    per_hour: float | None
+    per_million: float | None
+
+
+def outlooks(chat: ChatPlanner, beside: int, prices: Mapping[str, float]) -> list[Outlook]:
+    """All topologies, the cheapest first, each as it is and with int8.
+
+    Args:
+        chat: gives the model, the slots and the context.
+        beside: bytes of the other models on the first device.
+        prices: dollars of a chip for an hour, by its name.
+    """
+    ways = dict.fromkeys((chat.quantize, "int8"))
+    return [
+        _outlook(chat, topology, way, beside, price_of(topology, prices))
+        for topology in by_cost(prices)
+        for way in ways
+    ]
+
+
+def _outlook(chat: ChatPlanner, topology: Topology, quantize: str, beside: int, per_hour: float | None) -> Outlook:
+    memory, use = chat.estimate(topology.devices, quantize), chat.use(topology.devices, quantize)
+    slots, context, cache = chat.slots, chat.context, memory.slot
+
+    def enough(slots: int, context: int) -> bool:
+        return fits(memory.weights + beside + _cached(cache, slots, context), topology)
+
+    longest = min(chat.positions or LONGEST_CONTEXT, LONGEST_CONTEXT) // _STEP
+    floor = partial(decode_floor, use, cache, topology, context=context)
+    half = floor(slots=slots, length=context // 2).in_all
+    does_fit = enough(slots, context)
+    return Outlook(
+        topology=topology.name,
+        chips=topology.chips,
+        quantize=quantize,
+        weights=memory.weights,
+        held=memory.held + beside,
+        fits=does_fit,
+        slots=_most(lambda count: enough(count, context), MOST_SLOTS),
+        context=_STEP * _most(lambda steps: enough(slots, _STEP * steps), longest),
+        one_user=floor(slots=1, length=context // 2).in_all,
+        half_full=half,
+        full=floor(slots=slots, length=context).in_all,
+        first_token=prefill_floor(use, topology, min(PROMPT, context)),
+        download=chat.download,
+        per_hour=per_hour,
+        per_million=per_hour / (3600 * half) * 1e6 if per_hour and does_fit else None,
+    )
+
+
+def _cached(cache: SlotMemory, slots: int, context: int) -> int:
+    """Bytes of the slots, and of the largest copy of some of them."""
+    return cache.cache(slots, context) + cache.copied(slots, context)
+
+
+def _most(enough: Callable[[int], bool], limit: int) -> int:
+    """The largest number from 1 to `limit` for which there is enough, where there is for all smaller ones; 0: none."""
+    least, most = 0, limit
+    while least < most:
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if enough(middle) else (least, middle - 1)
+    return least
