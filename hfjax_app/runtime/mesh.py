@@ -74,12 +74,25 @@ def split(mesh: Mesh, shape: tuple[int, ...], axis: int) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 
 
+def _usual_plan() -> dict[str, str]:
+    """The plan of the architecture whose names most others have."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig.base_model_tp_plan or {}
+
+
+def _is_mixture(model: torch.nn.Module, name: str) -> bool:
+    """Whether the module that holds this parameter has transformers' interface for experts."""
+    return hasattr(model.get_submodule(name.rpartition(".")[0]), "_is_expert_parallel")
+
+
 class TensorParallel:
     """The sharding of each weight of a model: call it with the weight's torch name and shape.
 
     Attention projections are split in whole heads only; where the devices do not divide the heads, they are
     replicated. Weights that the architecture's plan does not name are replicated too. Embeddings and the output layer
-    are split along the vocabulary.
+    are split along the vocabulary. Of a mixture's experts each device holds some whole ones, or, where the devices do
+    not divide their number, a part of each as the plan says.
 
     Args:
         mesh: the devices, one axis.
@@ -89,11 +102,18 @@ class TensorParallel:
     def __init__(self, mesh: Mesh, model: "PreTrainedModel"):
         self.mesh = mesh
         text = model.config.get_text_config(decoder=True) if hasattr(model.config, "get_text_config") else model.config
-        self._plan: dict[str, str] = getattr(text, "base_model_tp_plan", None) or {}
+        # An architecture without a plan may have the usual names (gpt-oss).
+        self._plan: dict[str, str] = getattr(text, "base_model_tp_plan", None) or _usual_plan()
         self._vocabulary = {
             name
             for name, module in model.named_modules()
             if module is model.get_input_embeddings() or module is model.get_output_embeddings()
+        }
+        # A module with parameters of three axes that a plan names: its experts are their first axis.
+        self._experts = {
+            name.rpartition(".")[0]: parameter.shape[0]
+            for name, parameter in model.named_parameters()
+            if parameter.ndim == 3 and (self._kind(name) or _is_mixture(model, name))
         }
         # The parent of a projection is the attention module, which has the head_dim.
         self._head = {
@@ -105,6 +125,8 @@ class TensorParallel:
     def __call__(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
         """The sharding of a weight, a bias, or the scale of an int8 weight."""
         layer = name.rpartition(".")[0]
+        if (experts := self._experts.get(layer)) is not None:
+            return self._of_experts(self._kind(name), experts, shape)
         if layer in self._vocabulary:
             return split(self.mesh, shape, 0)
         kind, head = self._kind(layer), self._head.get(layer, 1)
@@ -114,8 +136,15 @@ class TensorParallel:
             return split(self.mesh, shape, 1)
         return replicated(self.mesh)
 
+    def _of_experts(self, kind: str, experts: int, shape: tuple[int, ...]) -> NamedSharding:
+        if shape[0] == experts and experts % self.mesh.size == 0:
+            return split(self.mesh, shape, 0)
+        if len(shape) < 3:
+            return replicated(self.mesh)
+        return split(self.mesh, shape, 1 if kind.endswith("colwise") else 2)
+
     def _kind(self, layer: str) -> str:
-        """The plan's entry for a layer. The plan's keys start below the base model, whose name differs."""
+        """The plan's entry for a layer or a parameter; its keys start below the base model, whose name differs."""
         pattern = re.sub(r"\.\d+(?=\.|$)", ".*", layer)
         while pattern:
             if pattern in self._plan:

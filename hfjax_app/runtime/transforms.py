@@ -16,6 +16,7 @@ from hfjax_app.runtime.cpu.bf16_weights import Bf16Weights
 from hfjax_app.runtime.cpu.conv_layout import ConvLayout
 from hfjax_app.runtime.cpu.fused_linear import FusedLinear
 from hfjax_app.runtime.dtype_policy import Cast
+from hfjax_app.runtime.experts import Experts, experts_of
 from hfjax_app.runtime.head_packing import HeadPacking
 from hfjax_app.runtime.mesh import is_one_cpu, platform_of
 from hfjax_app.runtime.model_transform import Transform, Transforms
@@ -44,10 +45,12 @@ def chat_transforms(
     if quantize not in ("none", *QUANTIZATIONS):
         raise RequestRejected(f"quantize = {quantize!r}: one of none, {', '.join(QUANTIZATIONS)}")
     on_one_cpu = mesh is None and platform_of(mesh) == "cpu"
+    mixture = bool(experts_of(model)) and (quantize != "none" or not on_one_cpu)
     kept = keep_bf16 and on_one_cpu and next(model.parameters()).dtype == torch.float32
     chosen = [
         QUANTIZATIONS[quantize](model) if quantize != "none" else None,
         Bf16Weights(model) if kept else Cast(model),
+        Experts(model, mesh, inputs_first=_is_tpu(mesh)) if mixture else None,
         FusedLinear() if on_one_cpu and quantize == "none" else None,
         LayerBarriers(),
     ]
@@ -77,8 +80,13 @@ def head_packing(mesh: Mesh | None, width: int | None = None) -> HeadPacking:
         width: numbers that a device keeps side by side; None: the device's own, where packing saves copies.
     """
     if width is None:
-        width = _TPU_LANES if not isinstance(mesh, AbstractMesh) and platform_of(mesh) == "tpu" else 1
+        width = _TPU_LANES if _is_tpu(mesh) else 1
     return HeadPacking(width=width, devices=1 if mesh is None else mesh.size)
+
+
+def _is_tpu(mesh: Mesh | AbstractMesh | None) -> bool:
+    """Whether the devices are TPUs. An abstract mesh is for counting bytes, and has none."""
+    return not isinstance(mesh, AbstractMesh) and platform_of(mesh) == "tpu"
 
 
 def packs_arguments(mesh: Mesh | None) -> bool:

@@ -3,7 +3,18 @@
 import pytest
 import torch
 from jax.sharding import AbstractMesh, PartitionSpec
-from transformers import AutoModelForCausalLM, Gemma3TextConfig, GPT2Config, LlamaConfig, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GptOssConfig,
+    Llama4TextConfig,
+    LlamaConfig,
+    MixtralConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+)
 
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, split
 
@@ -60,6 +71,27 @@ def test_heads_are_never_split() -> None:
         "up_proj",
         "down_proj",
     }
+
+
+EXPERTS = {"num_experts": 16, "num_local_experts": 16, "hidden_size": 64, "num_hidden_layers": 1, "vocab_size": 1000}
+
+
+@pytest.mark.parametrize("kind", [Qwen3MoeConfig, GptOssConfig, Llama4TextConfig])
+def test_each_device_holds_whole_experts(kind: type[PreTrainedConfig]) -> None:
+    """Their biases too. gpt-oss has no plan for tensors: its attention's names are the usual ones."""
+    found = specs(kind(**EXPERTS, head_dim=8, num_attention_heads=8, num_key_value_heads=8), 8)
+    experts = {name: spec for name, spec in found.items() if ".experts." in name}
+    assert set(experts.values()) == {ROWS}
+    assert {name.rpartition(".")[2] for name in experts} >= {"gate_up_proj", "down_proj"}
+    assert found["model.layers.0.self_attn.q_proj.weight"] == ROWS
+    assert found["model.layers.0.self_attn.o_proj.weight"] == COLUMNS
+
+
+def test_experts_that_devices_do_not_divide_are_split_as_the_plan_says() -> None:
+    six = EXPERTS | {"num_experts": 6, "num_local_experts": 6}
+    found = specs(MixtralConfig(**six, intermediate_size=64, num_attention_heads=8), 4)
+    layer = "model.layers.0.mlp.experts."
+    assert (found[f"{layer}gate_up_proj"], found[f"{layer}down_proj"]) == (COLUMNS, PartitionSpec(None, None, AXIS))
 
 
 def test_an_architecture_without_a_plan_is_replicated_except_its_vocabulary() -> None:

@@ -121,6 +121,8 @@ class Decoder:
             why = why_untraceable(error)
             raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {why}") from error
         transforms.adapt(self._model, groups)
+        if experts.experts_of(self._model):  # with the same shapes they may be computed otherwise from here on
+            self._forward_torch = jax.jit(forward, static_argnums=7, inline=True)
 
     def _trace(self, chunk: int, packing: HeadPacking) -> list[Group]:
         """Find the cache layout and trace one token's forward: first without a mask, then with one that masks nothing.

@@ -1,13 +1,14 @@
-"""int8 weights for linear layers: a quarter of float32's bytes to read for each token, half of bfloat16's.
+"""int8 weights for linear layers and experts: a quarter of float32's bytes to read for each token, half of bfloat16's.
 
 Each output channel has a scale, the largest magnitude of its row divided by 127, so that nothing is clipped.
-Embeddings, norms, biases and layers other than plain linear ones keep their dtype. An output layer that is tied to the
+Embeddings, norms, biases, routers and other layers keep their dtype. An output layer that is tied to the
 embedding gets int8 weights beside the embedding: a step then reads one row of the embedding per token and not all of
 it, usually the largest weight. Activations are not quantised. Does not read checkpoints: `safetensors_reader.py` does,
 and quantises tensor by tensor.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from torchax import interop
 
 from hfjax_app.runtime.cpu.int8_dot import int8_dot_on_cpu
 from hfjax_app.runtime.dtype_policy import kept_in_float32
+from hfjax_app.runtime.experts import SCALE, experts_of, matrices_of
 from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
 
 _BLOCK_BYTES = 4 << 20  # of the part of a weight that is quantised at a time, as float32
@@ -69,8 +71,27 @@ def sources(model: torch.nn.Module) -> dict[str, str]:
     return {name: source for name, source in found.items() if name not in exact}
 
 
+def expert_matrices(model: torch.nn.Module) -> dict[str, bool]:
+    """The matrices [experts, ...] of a mixture by name, and whether each expert's has its inputs first.
+
+    They are found by their module: it is computed by a chosen function, or it has such matrices and nothing else (Llama
+    4's, whose inputs come first).
+    """
+    chosen = experts_of(model)
+    others = {
+        name: module
+        for name, module in model.named_modules()
+        if name not in chosen and module._parameters and len(matrices_of(module)) == len(module._parameters) > 1
+    }
+    return {
+        f"{name}.{matrix}": getattr(module, "is_transposed", True)
+        for name, module in (*chosen.items(), *others.items())
+        for matrix in matrices_of(module)
+    }
+
+
 class Int8(Transform):
-    """Quantises the weights of linear layers to int8, one at a time.
+    """Quantises the weights of linear layers and the matrices of experts to int8, one at a time.
 
     Args:
         model: before any transform.
@@ -80,6 +101,7 @@ class Int8(Transform):
         self._made_of: dict[str, list[str]] = {}
         for name, source in sources(model).items():
             self._made_of.setdefault(source, []).append(name)
+        self._experts = expert_matrices(model)
 
     def adapt(self, model: torch.nn.Module, groups: Sequence[Group] = ()) -> None:
         """Replace each linear layer by an Int8Linear."""
@@ -87,9 +109,17 @@ class Int8(Transform):
             path, _, leaf = name.removesuffix(".weight").rpartition(".")
             parent = model.get_submodule(path)
             setattr(parent, leaf, Int8Linear(getattr(parent, leaf)))
+        chosen = experts_of(model).values()
+        for name, inputs_first in expert_matrices(model).items():
+            path, _, leaf = name.rpartition(".")
+            module = model.get_submodule(path)
+            _hold_int8(module, leaf, inputs_first, read_directly=module not in chosen)
 
     def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
         """The int8 values and scales of each layer that reads a parameter, and itself if an embedding reads it too."""
+        if name in self._experts:
+            values, scale = quantize_experts(tensor[:], self._experts[name])
+            return {name: LazyTensor.of(values), name + SCALE: LazyTensor.of(scale)}
         if name not in self._made_of:
             return {name: tensor}
         values, scale = quantize(tensor[:])
@@ -121,6 +151,40 @@ def quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         quantized[start : start + step] = (block / scale[:, None]).round_().to(torch.int8)
         scales[start : start + step] = scale
     return quantized, scales
+
+
+def quantize_experts(matrices: torch.Tensor, inputs_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Matrices [experts, ...] as int8, and their scales, float32 [experts, outputs], see `quantize`."""
+    rows = matrices.transpose(1, 2) if inputs_first else matrices
+    values, scales = quantize(rows.reshape(-1, rows.shape[2]))
+    values = values.reshape(rows.shape)
+    return values.transpose(1, 2).contiguous() if inputs_first else values, scales.reshape(rows.shape[:2])
+
+
+def _hold_int8(module: torch.nn.Module, name: str, inputs_first: bool, read_directly: bool) -> None:
+    """Put int8 matrices and their scales in the place of a parameter; on the meta device.
+
+    Args:
+        module, name: the parameter's.
+        inputs_first: whether each matrix is [inputs, outputs].
+        read_directly: whether the module's own code reads the parameter: it gets the dequantised one.
+    """
+    matrix = module._parameters.pop(name)
+    assert matrix is not None
+    scale = torch.empty(matrix.shape[0], matrix.shape[2 if inputs_first else 1], dtype=torch.float32, device="meta")
+    if read_directly:
+
+        def dequantized(self: torch.nn.Module) -> torch.Tensor:
+            if (held := self._buffers.get(name)) is None:
+                raise AttributeError(name)  # while it is being registered
+            scales: Any = self._buffers[name + SCALE]
+            matrices: torch.Tensor = (held * scales[:, None, :]).to(matrix.dtype)
+            return matrices
+
+        own = type(module)
+        module.__class__ = type(own.__name__, (own,), {name: property(dequantized)})
+    module.register_buffer(name, torch.empty(matrix.shape, dtype=torch.int8, device="meta"))
+    module.register_buffer(name + SCALE, scale)
 
 
 def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:

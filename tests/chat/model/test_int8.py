@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.runtime.checkpoints import int8
+from hfjax_app.runtime.module import Weights
 from tests.chat.model.test_architectures import make_model
 
 
@@ -19,6 +20,10 @@ def with_rounded_weights(folder: Path) -> PreTrainedModel:
         weight = rounded.get_parameter(name)
         values, scale = int8.quantize(weight.detach())
         weight.data = values * scale[:, None]
+    for name, inputs_first in int8.expert_matrices(rounded).items():
+        matrices = rounded.get_parameter(name)
+        values, scale = int8.quantize_experts(matrices.detach(), inputs_first)
+        matrices.data = values * (scale[:, None] if inputs_first else scale[:, :, None])
     return rounded
 
 
@@ -30,6 +35,24 @@ def test_layers_whose_weights_the_model_reads_directly(
 ) -> None:
     """State-space models multiply by `dt_proj.weight`, and cast to the dtype of `lm_head.weight`. Both used the int8
     values as weights."""
+    assert_tokens_of_the_rounded_weights(architecture, tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    ["mixtral", *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt_oss", "llama4_text", "nemotron_h"))],
+)
+def test_experts(architecture: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    """With and without a gate and biases, inputs or outputs first, and experts that the model's own code computes."""
+    weights = assert_tokens_of_the_rounded_weights(architecture, tokenizer, tmp_path)
+    matrices = [weight for name, weight in weights.items() if ".experts." in name and weight.ndim == 3]
+    assert len(matrices) >= 2
+    assert {weight.dtype.name for weight in matrices} == {"int8"}
+
+
+def assert_tokens_of_the_rounded_weights(
+    architecture: str, tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> Weights:
     make_model(architecture).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     rounded = with_rounded_weights(tmp_path)
@@ -42,6 +65,7 @@ def test_layers_whose_weights_the_model_reads_directly(
     got = engine.generate([prompt], SamplingParams(max_tokens=10, temperature=0.0))
     engine.stop()
     assert got == [expected[0, 20:].tolist()]
+    return engine.runner.weights
 
 
 def test_greedy_equals_generate_with_the_rounded_weights(
