@@ -18,7 +18,12 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 # Modules whose distribution has another name.
-DISTRIBUTIONS = {"PIL": "pillow", "pydantic_settings": "pydantic-settings"}
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "markdown_it": "markdown-it-py",
+    "prometheus_client": "prometheus-client",
+    "pydantic_settings": "pydantic-settings",
+}
 
 
 def pins(name: str) -> dict[str, str]:

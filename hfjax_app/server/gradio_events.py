@@ -69,6 +69,7 @@ class GradioEvents:
             ("/call/{name}/{event_id}", "GET", self.result),
             ("/call/v2/{name}/{event_id}", "GET", self.result),
             ("/cancel", "POST", self.cancel),
+            ("/reset", "POST", self.reset),
             ("/run/{name}", "POST", self.run),
         ):
             router.add_api_route(path, answer, methods=[method], include_in_schema=False, response_model=None)
@@ -189,6 +190,10 @@ class GradioEvents:
                 if inbox is not None and event._id in inbox.pending:
                     inbox.put_nowait(ProcessCompletedMessage(output={}, success=True, event_id=event._id))
             return JSONResponse({"success": True})
+
+    async def reset(self) -> Response:
+        """Nothing to do: clients say so beside /cancel."""
+        return JSONResponse({"success": True})
 
     async def run(self, name: str, request: Request) -> Response:
         """Run an event of a page that does not go through the queue."""

@@ -34,7 +34,6 @@ _ALLOWED = tuple(
         ("POST", r"/gradio_api/upload"),
         ("GET", r"/gradio_api/upload_progress"),
         ("GET HEAD", r"/gradio_api/file=(?!\w+:)[^\0]+"),
-        ("POST", r"/gradio_api/reset/?"),
         ("GET", r"/login/(huggingface|callback)"),
         ("GET", r"/logout"),
     )

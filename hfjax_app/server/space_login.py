@@ -29,7 +29,7 @@ def check_space() -> None:
     if missing := [name for name in _NEEDED if not os.environ.get(name)]:
         needs = f"it needs a Space with hf_oauth: true; not set: {', '.join(missing)}"
         raise RequestRejected(f"auth = 'oauth': {needs}")
-    if missing := [name for name in ("authlib", "itsdangerous") if find_spec(name) is None]:
+    if missing := [name for name in ("authlib",) if find_spec(name) is None]:
         raise RequestRejected(f"auth = 'oauth': install gradio[oauth]; not there: {', '.join(missing)}")
 
 

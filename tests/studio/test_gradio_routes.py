@@ -32,10 +32,8 @@ USED = {
     "/gradio_api/upload",
     "/gradio_api/upload_progress",
     "/gradio_api/file={path_or_url:path}",
-    "/gradio_api/reset",
-    "/gradio_api/reset/",
 }
-OWN = {"/queue/join", "/queue/data", "/call/{api_name}", "/call/v2/{api_name}", "/cancel", "/run/{api_name}"}
+OWN = {"/queue/join", "/queue/data", "/call/{api_name}", "/call/v2/{api_name}", "/cancel", "/reset", "/run/{api_name}"}
 LOGIN = {"/login", "/login/"}
 
 
