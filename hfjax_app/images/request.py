@@ -9,7 +9,7 @@ from PIL import Image
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.colours import as_seen, scalable
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
-from hfjax_app.validation import checked_text
+from hfjax_app.validation import checked_text, quoted
 
 MAX_STEPS = 100
 MAX_GUIDANCE = 20.0
@@ -61,7 +61,7 @@ def whole_number(name: str, value: object, low: int, high: int) -> int:
         RequestRejected: it is not a whole number, or out of range.
     """
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not low <= value <= high:
-        raise RequestRejected(f"{name} = {value!r}: must be a whole number from {low} to {high}")
+        raise RequestRejected(f"{name} = {quoted(value)}: must be a whole number from {low} to {high}")
     return int(value)
 
 
@@ -72,7 +72,7 @@ def real_number(name: str, value: object, low: float, high: float) -> float:
         RequestRejected: it is not a number, or out of range.
     """
     if not isinstance(value, int | float | np.floating) or isinstance(value, bool) or not low <= value <= high:
-        raise RequestRejected(f"{name} = {value!r}: must be a number from {low:g} to {high:g}")
+        raise RequestRejected(f"{name} = {quoted(value)}: must be a number from {low:g} to {high:g}")
     return float(value)
 
 

@@ -19,6 +19,7 @@ from diffusers.schedulers import KarrasDiffusionSchedulers
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images.schedule import Schedule, noise_levels, probe
+from hfjax_app.validation import quoted
 
 _USUAL_STEPS = 20
 _FEW_STEPS = 8  # enough for a multistep scheduler to reach its full order
@@ -111,7 +112,7 @@ class Samplers:
         """
         name = self.default if name is None else name
         if not isinstance(name, str) or name not in self._schedulers:
-            raise RequestRejected(f"scheduler = {name!r}: must be one of {', '.join(self.names)}")
+            raise RequestRejected(f"scheduler = {quoted(name)}: must be one of {', '.join(self.names)}")
         try:
             return self._cached(name, steps, start)
         except Exception as error:

@@ -124,7 +124,7 @@ def mount_page(
     queue.set_server_app(page)
     app.router.routes.remove(mount)
     app.include_router(GradioEvents(page, queue, states).router())
-    app.mount("/", GradioRoutes(page, page, queue.results))
+    app.mount("/", GradioRoutes(page, page, queue.results, states))
     return page
 
 

@@ -168,9 +168,9 @@ class GradioEvents:
                     inbox.pending.discard(message.event_id)
                 if (text := encode(message)) is not None:
                     yield text
+            done = True  # before the last message: a page may leave with it, and have joined its next event already
             if (text := encode(CloseStreamMessage())) is not None:
                 yield text
-            done = True
         finally:
             inbox.readers -= 1
             if not done and not inbox.readers:
@@ -218,8 +218,9 @@ class GradioEvents:
 
     def _own(self, session: str, request: Request) -> None:
         """Refuse another client's session."""
-        inbox = self._queue.results.get(session)
-        if inbox is not None and inbox.client.id != client_of(request.scope).id:
+        inbox, client = self._queue.results.get(session), client_of(request.scope).id
+        owners = {self._states.client_of(session), None if inbox is None else inbox.client.id}
+        if owners - {None, client}:
             raise PermissionError(session)
 
     def _function(self, index: object) -> BlockFunction:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hfjax_app.api.internal_errors import where
 from hfjax_app.client import client_of
+from hfjax_app.studio.page_states import PageStates
 from hfjax_app.studio.waiting_results import WaitingResults
 
 _log = logging.getLogger(__name__)
@@ -54,10 +55,15 @@ class GradioRoutes:
     What Gradio raises on a request becomes status 400: its routes on the list read what clients send, and serve files.
     """
 
-    def __init__(self, app: ASGIApp, page: App, results: WaitingResults):
-        self._app, self._page, self._results = app, page, results
+    def __init__(self, app: ASGIApp, page: App, results: WaitingResults, states: PageStates):
+        self._app, self._page, self._results, self._states = app, page, results, states
         self._token = secrets.token_urlsafe(32)
         page.tokens[self._token] = ""  # a user without a name
+
+    def _owners(self, session: str) -> set[str]:
+        """The ids of the clients whose session this is: none or one."""
+        inbox, page = self._results.get(session), self._states.client_of(session)
+        return {inbox.client.id} if inbox is not None else {page} if page is not None else set()
 
     def _known(self, scope: Scope) -> Scope:
         """The scope with the cookie that Gradio expects of a user who is logged in: the door has let this one in."""
@@ -74,8 +80,7 @@ class GradioRoutes:
             await JSONResponse({"detail": "Not Found"}, status_code=404)(scope, receive, send)
             return
         session = match.groupdict().get("session")
-        inbox = self._results.get(session) if session else None
-        if inbox is not None and inbox.client.id != client_of(scope).id:
+        if session is not None and self._owners(session) - {client_of(scope).id}:
             detail = "this session belongs to another client: load the page again"
             await JSONResponse({"detail": detail}, status_code=403)(scope, receive, send)
             return

@@ -45,6 +45,10 @@ class PageStates(StateHolder):
                 self._drop_oldest(owners.most_common(1)[0][0])
         super().__getitem__(session)
 
+    def client_of(self, session: str) -> str | None:
+        """The id of the client whose page this is; None: no page is known by this name."""
+        return self._clients.get(session)
+
     def __getitem__(self, session_id: str) -> SessionState:
         if session_id in self._clients:
             return super().__getitem__(session_id)

@@ -266,3 +266,16 @@ def test_left_out_arguments_take_their_defaults(held: Held) -> None:
 
 
 JSON = {"content-type": "application/json"}
+
+
+def test_a_page_that_leaves_with_its_last_message_keeps_its_next_event(held: Held) -> None:
+    """A page closes its stream on the last message, and may have joined its next event before that."""
+    with held.client() as client, held.client() as other:
+        held.go.set()
+        assert join(held, client, "page").status_code == 200
+        with client.stream("GET", f"{held.url}/queue/data", params={"session_hash": "page"}) as stream:
+            next(line for line in stream.iter_lines() if "close_stream" in line)
+            assert join(held, other, "page", 0).status_code == 200
+        time.sleep(0.2)
+        with other.stream("GET", f"{held.url}/queue/data", params={"session_hash": "page"}) as stream:
+            assert any("xxx" in line for line in stream.iter_lines())
