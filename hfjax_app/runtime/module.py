@@ -90,7 +90,8 @@ def run_in_torch(
         function: torch code over the module.
     """
     dtypes = {name: tensor.dtype for name, tensor in (*module.named_parameters(), *module.named_buffers())}
-    tensors = {name: mappings.j2t(jax.device_put(array, jax.devices("cpu")[0])) for name, array in weights.items()}
+    host = jax.devices("cpu")[0]
+    tensors = {name: torch.from_dlpack(jax.device_put(array, host)) for name, array in weights.items()}
     # jax has no int64: torch's indices do
     named = {f"module.{name}": t if t.is_floating_point() else t.to(dtypes[name]) for name, t in tensors.items()}
     with torch.no_grad():

@@ -173,7 +173,7 @@ ENDS = [
         **BASE | {"initializer_range": 0.1}, embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32
     ),
     BartConfig(**SMALL),
-    MBartConfig(**SMALL),
+    pytest.param(MBartConfig(**SMALL), marks=pytest.mark.slow),
     T5Config(**T5, eos_token_id=SEP, pad_token_id=PAD, decoder_start_token_id=PAD, num_labels=3),
     XLNetConfig(**XLNET, num_labels=3),
 ]
@@ -203,10 +203,10 @@ def test_the_end_of_a_text_is_that_of_the_text_alone(config: PretrainedConfig) -
 
 
 def test_a_tokenizer_without_the_end_token_that_is_pooled() -> None:
-    """torch raises an error; here the probabilities are no numbers, which is refused."""
+    """Refused when it is loaded, with torch's reason."""
     torch.manual_seed(1)
     model = AutoModelForSequenceClassification.from_config(BartConfig(**SMALL | {"eos_token_id": 60})).eval()
-    with pytest.raises(ModelUnavailable, match="no numbers"):
+    with pytest.raises(ModelUnavailable, match=r"can't judge a text: .* at least one <eos>"):
         SentimentClassifier(model, word_tokenizer(LIMIT))
 
 
@@ -225,10 +225,11 @@ def test_the_padding_token_of_a_decoder(where: str) -> None:
         expected.append(logits.softmax(-1).tolist())
     if where == "neither":
         tokenizer.pad_token = None
-    classifier = SentimentClassifier(model, tokenizer)
+    classifier = SentimentClassifier(model, tokenizer, explains=where == "neither")
     try:
         results = [list(scores.values()) for scores in classifier.classify(TEXTS)]
-        assert classifier.explain(TEXTS[2]).error < 0.02
+        if where == "neither":
+            assert classifier.explain(TEXTS[2]).error < 0.02
     finally:
         classifier.stop()
     assert model.config.pad_token_id == (SEP if where == "another" else None)
