@@ -5,6 +5,7 @@ The sentiment tab asks through the same object.
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
@@ -20,7 +21,9 @@ from hfjax_app.validation import checked_text
 
 if TYPE_CHECKING:
     from hfjax_app.chat.assistant import ChatAssistant
+    from hfjax_app.chat.zero_shot import ZeroShot
     from hfjax_app.sentiment.classifier import SentimentClassifier
+    from hfjax_app.sentiment.zero_shot import NliZeroShot
 
 # For every event that classifies or explains one text, and for every one that asks the chat model for a label.
 EVENT: Concurrency = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
@@ -54,7 +57,8 @@ class SentimentApi:
             return {"label": found.label, "words": words, "logit": found.logit, "baseline": found.baseline}
 
     async def zero_shot(self, text: str, labels: list[str]) -> dict[str, float]:
-        """The probability of each of your own labels for a text, by the chat model."""
+        """The probability of each of your own labels for a text, by the sentiment model if it is one for NLI, else by
+        the chat model."""
         with errors_shown():
             return await self.label_scores(text, labels)
 
@@ -68,7 +72,7 @@ class SentimentApi:
 
     def check_zero_shot(self, text: Any, labels: Any) -> None:
         """The same for /zero_shot."""
-        if (zero_shot := self._chat.get().zero_shot) is not None:
+        if (zero_shot := self._own_labels()) is not None:
             zero_shot.check(text, labels)
 
     async def predict(self, text: Any) -> Prediction:
@@ -98,7 +102,7 @@ class SentimentApi:
         return await asyncio.get_running_loop().run_in_executor(self._explainers, explain, text, label)
 
     async def label_scores(self, text: Any, labels: Any) -> dict[str, float]:
-        """The probability of each label, by the chat model.
+        """The probability of each label, by the sentiment model if it is one for NLI, else by the chat model.
 
         Args:
             text: what a client sent, of any type.
@@ -108,11 +112,18 @@ class SentimentApi:
             RequestRejected: the text or the labels are of another type, too long or too many.
             ModelUnavailable: the backend is not ready, or can't score labels.
         """
-        zero_shot = self._chat.get().zero_shot
+        zero_shot = self._own_labels()
         if zero_shot is None:
             needed = "only a model with a tokenizer and without recurrent layers can"
             raise ModelUnavailable(f"the chat model {self._chat.name} can't score labels: {needed}")
         return await asyncio.to_thread(zero_shot.classify, text, labels)
+
+    def _own_labels(self) -> "NliZeroShot | ZeroShot | None":
+        """What judges a visitor's own labels."""
+        with suppress(ModelUnavailable):  # the chat model can do it too
+            if (zero_shot := self._backend.get().zero_shot) is not None:
+                return zero_shot
+        return self._chat.get().zero_shot
 
 
 def register(backends: Backends, usage: Usage) -> SentimentApi:

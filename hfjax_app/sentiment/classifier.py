@@ -36,6 +36,7 @@ from hfjax_app.sentiment.prediction import Prediction
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.sentiment.request import checked_texts
+from hfjax_app.sentiment.zero_shot import NliZeroShot, Pairs, entailment_of
 from hfjax_app.validation import checked_text, quoted
 
 _Batch = tuple[list[int], int, int]  # indices of the texts, rows of their program, its length
@@ -59,6 +60,9 @@ class SentimentClassifier:
     Raises:
         ModelUnavailable: the tokenizer is a slow one, or the model is a regression model, can't be traced, or judges
             padding; says why.
+
+    Attributes:
+        zero_shot: classifies with labels of the user's own; None where the model is none for NLI.
     """
 
     def __init__(
@@ -105,6 +109,8 @@ class SentimentClassifier:
                 f"{type(model).__name__} can't be compiled: {why_untraceable(error)}; take a classifier of another "
                 "architecture"
             ) from error
+        entailment = entailment_of(model)
+        self.zero_shot = None if entailment is None else NliZeroShot(entailment, self._logits_of_pairs)
         self._batcher = MicroBatcher(self._predict_urgently)
         self.classify(["warm-up"])
 
@@ -213,15 +219,23 @@ class SentimentClassifier:
                 return [error]
         return [self.predict([text], urgent=urgent)[0] for text in texts]
 
+    def _logits_of_pairs(self, pairs: Pairs) -> np.ndarray:
+        return self._logits(self._encoder.encode_pairs(pairs), urgent=True)
+
     def _predict_urgently(self, texts: list[str]) -> list[Prediction | Exception]:
         return self.predict(texts, urgent=True)
 
     def _predict_together(self, texts: list[str], urgent: bool) -> list[Prediction | Exception]:
         if not texts:
             return []
-        self.texts += len(texts)
         encoded = self._encoder.encode(texts)
-        predictions: list[Prediction | Exception] = [ModelUnavailable("unreachable")] * len(texts)
+        rows = self._logits(encoded, urgent=urgent)
+        return [self._prediction(row, text.cut) for row, text in zip(rows, encoded, strict=True)]
+
+    def _logits(self, encoded: list[Encoded], *, urgent: bool) -> np.ndarray:
+        """Logits of the texts, float32 [texts, labels]."""
+        self.texts += len(encoded)
+        logits = np.empty((len(encoded), len(self.labels)), np.float32)
 
         def call(batch: _Batch) -> np.ndarray:
             """float32 [rows, labels]."""
@@ -234,9 +248,8 @@ class SentimentClassifier:
             self._batches(encoded), key=_size, reverse=True
         )  # the longest first: with two at a time, the last to end is short
         for (members, _, _), rows in zip(batches, self._calls.each(call, batches), strict=True):
-            for member, row in zip(members, rows.tolist(), strict=False):  # the last rows may be padding
-                predictions[member] = self._prediction(row, encoded[member].cut)
-        return predictions
+            logits[members] = rows[: len(members)]  # the last rows may be padding
+        return logits
 
     def _batches(self, encoded: list[Encoded]) -> Iterator[_Batch]:
         """Divide the texts into device calls.
@@ -266,10 +279,13 @@ class SentimentClassifier:
             yield order[at : at + rows], rows, lengths[at]
             at += rows
 
-    def _prediction(self, scores: list[float], cut: bool) -> Prediction | ModelUnavailable:
-        if not np.isfinite(scores).all():
+    def _prediction(self, logits: np.ndarray, cut: bool) -> Prediction | ModelUnavailable:
+        if not np.isfinite(logits).all():
             return ModelUnavailable("the model's scores of this text are no numbers (NaN or infinite)")
-        return Prediction(scores=dict(zip(self.labels, scores, strict=True)), multi_label=self.multi_label, cut=cut)
+        shares = np.exp(logits.astype(np.float64) - (0 if self.multi_label else logits.max()))
+        scores = shares / (1 + shares) if self.multi_label else shares / shares.sum()
+        scored = dict(zip(self.labels, scores.tolist(), strict=True))
+        return Prediction(scores=scored, multi_label=self.multi_label, cut=cut)
 
 
 def _size(batch: _Batch) -> int:

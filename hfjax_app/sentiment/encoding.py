@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import ModelUnavailable, RequestRejected
 
 LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _NO_TOKEN = -1  # where no token stands for padding
@@ -85,6 +85,8 @@ class Encoder(Lengths):
         self._whole.no_truncation()
         self._cutting = Tokenizer.from_str(self._whole.to_str())
         self._cutting.enable_truncation(self.token_limit, direction=tokenizer.truncation_side)
+        self._cutting_first = Tokenizer.from_str(self._whole.to_str())
+        self._cutting_first.enable_truncation(self.token_limit, strategy="only_first")
 
     def count(self, text: str) -> int:
         """The number of tokens of the whole text, special tokens included."""
@@ -93,6 +95,20 @@ class Encoder(Lengths):
     def encode(self, texts: list[str]) -> list[Encoded]:
         """Each text's tokens, at most `token_limit`, special tokens included."""
         encodings = self._cutting.encode_batch_fast(texts)
+        return [Encoded(ids=encoding.ids, cut=bool(encoding.overflowing)) for encoding in encodings]
+
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
+        """Each pair's tokens, at most `token_limit`: of the first text of a pair as many as fit.
+
+        Raises:
+            RequestRejected: a second text alone is longer.
+        """
+        try:
+            encodings = self._cutting_first.encode_batch_fast(list(pairs))
+        except Exception as error:  # of tokenizers, which has no class for it
+            raise RequestRejected(
+                f"a label is longer than the {self.token_limit} tokens that the model reads"
+            ) from error
         return [Encoded(ids=encoding.ids, cut=bool(encoding.overflowing)) for encoding in encodings]
 
     def trace(self, text: str) -> Traced:

@@ -1,4 +1,4 @@
-"""A classifier's compiled programs: from token ids of one padded shape to probabilities.
+"""A classifier's compiled programs: from token ids of one padded shape to logits.
 
 Does not tokenize texts.
 """
@@ -7,7 +7,6 @@ import inspect
 from typing import Any
 
 import numpy as np
-import torch
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
@@ -62,7 +61,7 @@ class ClassifierPrograms:
 
     Attributes:
         of_shape: those in use: (rows, length) -> the program from weights, ids and mask (int32 of that shape) to
-            probabilities (float32 [rows, labels]).
+            logits (float32 [rows, labels]).
         call: the fixed cost of a call, in tokens.
         explainer: None without `explains`, for an encoder-decoder, and for a model without embeddings of tokens.
     """
@@ -78,13 +77,7 @@ class ClassifierPrograms:
         on_cpu: bool,
         explains: bool,
     ):
-        _, multi_label = checked_labels(model)
-
-        def probabilities(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-            logits = logits_of(model, ids, mask)
-            return logits.sigmoid() if multi_label else logits.softmax(-1)
-
-        self._function = pure_function(model, probabilities)
+        self._function = pure_function(model, logits_of)
         self._weights, self._semaphore = weights, semaphore
         self._lengths, self._tokens = encoder.lengths, CPU_TOKENS if on_cpu else DEVICE_TOKENS
         self.call = CPU_CALL if on_cpu else DEVICE_CALL

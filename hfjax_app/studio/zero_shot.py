@@ -48,7 +48,8 @@ class ZeroShotPanel:
         untrained = " This tiny one was never trained for that, and is mostly wrong." if backend.model in MODELS else ""
         gr.HTML(
             f'<div class="note">The chat model <b>{name}</b> is asked which label fits. How likely each one is as its '
-            f"answer is compared with how likely it is for an empty text.{untrained}</div>"
+            f"answer is compared with how likely it is for an empty text.{untrained} A sentiment model for "
+            "natural-language inference (NLI) is asked instead, if there is one.</div>"
         )
         examples = gr.Examples(EXAMPLES, [text, labels], label="Try one", api_visibility="private")
         classify, inputs, outputs = self._classify, [text, labels], [label, took]

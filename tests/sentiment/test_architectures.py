@@ -1,6 +1,7 @@
 """Architectures of AutoModelForSequenceClassification against torch, with random weights."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,10 +23,12 @@ from transformers import (
     T5Config,
     XLMConfig,
     XLNetConfig,
+    pipeline,
 )
 
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import SentimentClassifier
+from hfjax_app.sentiment.zero_shot import entailment_of
 from tests.sentiment.conftest import CLS, PAD, SEP, UNK, WORDS, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
@@ -235,6 +238,40 @@ def test_the_padding_token_of_a_decoder(where: str) -> None:
     assert model.config.pad_token_id == (SEP if where == "another" else None)
     for scores, alone in zip(results, expected, strict=True):
         assert scores == pytest.approx(alone, abs=1e-4)
+
+
+NLI = {0: "contradiction", 1: "neutral", 2: "ENTAILMENT"}
+
+
+def test_an_nli_model_judges_own_labels_as_transformers_pipeline() -> None:
+    torch.manual_seed(1)
+    model = AutoModelForSequenceClassification.from_config(
+        BartConfig(**SMALL, id2label=NLI, label2id={label: index for index, label in NLI.items()})
+    ).eval()
+    tokenizer = word_tokenizer(LIMIT)
+    classifier = SentimentClassifier(model, tokenizer, explains=False)
+    classifier.stop()
+    zero_shot = classifier.zero_shot
+    assert zero_shot is not None
+    oracle = pipeline("zero-shot-classification", model=model, tokenizer=tokenizer)
+    labels = ["w1 w2", "w40", "w7 w8 w9"]
+    for text in TEXTS[1:4:2]:  # the second is cut
+        want = oracle(text, labels)
+        found = zero_shot.classify(text, labels)
+        assert list(found) == labels
+        assert found == pytest.approx(dict(zip(want["labels"], want["scores"], strict=True)), abs=1e-4)
+    for wrong, says in [("w1", "not str"), (["w1"], "1 labels"), (["w1", "W1"], "twice"), (["w1", " "], "label")]:
+        with pytest.raises(RequestRejected, match=says):
+            zero_shot.classify("w1", wrong)
+    with pytest.raises(RequestRejected, match="longer than the 32 tokens"):
+        zero_shot.classify("w1", ["w1", " ".join("abcdefghijklmnopqrstuvwxyzabc")])
+
+
+def test_which_models_judge_own_labels(pair: tuple[torch.nn.Module, SentimentClassifier]) -> None:
+    """Those with the label entailment, and without BERT's embeddings of a pair's texts."""
+    assert pair[1].zero_shot is None
+    assert entailment_of(SimpleNamespace(config=RobertaConfig(**BASE, type_vocab_size=1, id2label=NLI))) == 2
+    assert entailment_of(SimpleNamespace(config=BertConfig(**BASE, id2label=NLI))) is None
 
 
 JUDGES_PADDING = "padding of a text too.* take a classifier of another architecture"

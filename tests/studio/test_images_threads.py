@@ -72,7 +72,9 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
 
 
 def backend(generator: Generator) -> Any:
-    return SimpleNamespace(get=lambda: generator, state="warming up", progress="", model="images", name="images")
+    return SimpleNamespace(
+        get=lambda: generator, state="warming up", progress="", share_done=None, model="images", name="images"
+    )
 
 
 def png() -> bytes:
