@@ -92,6 +92,7 @@ def chat(arguments: argparse.Namespace) -> None:
     options = {"max_tokens": min(SamplingParams().max_tokens, settings.context), **options}
     SamplingParams(**options)  # refuses a wrong value before anything is loaded
 
+    from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.chat import ChatAssistant, ChatEngine
     from hfjax_app.embedded import resolve
     from hfjax_app.runtime.process import prepare
@@ -104,7 +105,7 @@ def chat(arguments: argparse.Namespace) -> None:
         dtype=settings.dtype,
         quantize=settings.quantize,
         speculation=settings.speculation,
-        bundled=True,
+        bundle=model_bundle("chat", settings.chat_model, settings.model_copy(update={"slots": 1})),
     )
     assistant = ChatAssistant(engine)
     params = replace(assistant.recommended, **options)
@@ -143,12 +144,14 @@ def sentiment(arguments: argparse.Namespace) -> None:
 
     texts = checked_texts(arguments.texts)
 
+    from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.embedded import resolve
     from hfjax_app.runtime.process import prepare
     from hfjax_app.sentiment import SentimentClassifier
 
     prepare(settings.cache_dir)
-    classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model), explains=False, bundled=True)
+    bundle = model_bundle("sentiment", settings.sentiment_model, settings)
+    classifier = SentimentClassifier.from_pretrained(resolve(settings.sentiment_model), explains=False, bundle=bundle)
     for text, scores in zip(texts, classifier.classify(texts), strict=True):
         line = {"text": text, "label": max(scores, key=scores.__getitem__), "scores": scores}
         print(json.dumps(line, ensure_ascii=False), flush=True)
@@ -163,12 +166,14 @@ def image(arguments: argparse.Namespace) -> None:
 
     from tqdm import tqdm
 
+    from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.embedded import resolve
     from hfjax_app.images import ImageGenerator, Waiting
     from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
-    generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype, bundled=True)
+    bundle = model_bundle("images", settings.image_model, settings)
+    generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype, bundle=bundle)
     names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
     options = asdict(generator.recommended) | _given(arguments, *names)
     with closing(generator.generate(arguments.prompt, **options)) as moments:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hfjax_app.runtime.bundle import Bundle, prune
 from hfjax_app.runtime.checkpoints.hub import fetch
+from hfjax_app.runtime.checkpoints.lora import base_of
 from hfjax_app.runtime.fingerprint import Fingerprint
 from hfjax_app.runtime.process import cache_folder
 
@@ -41,7 +42,10 @@ def bundle_of(
     """
     if (root := root or _root()) is None:
         return None
-    facts = {"kind": kind, "settings": dict(settings), "files": _digests(fetch(source, weights=False))}
+    files = _digests(fetch(source, weights=False))
+    if base := base_of(source):  # an adapter's
+        files |= {f"base/{path}": digest for path, digest in _digests(fetch(base, weights=False)).items()}
+    facts = {"kind": kind, "settings": dict(settings), "files": files}
     return Bundle(root, Fingerprint.of(facts, devices))
 
 

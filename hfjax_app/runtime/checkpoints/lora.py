@@ -19,6 +19,7 @@ from hfjax_app.runtime.checkpoints.hub import explain, fetch
 from hfjax_app.runtime.model_transform import LazyTensor
 
 CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_KIND = "LORA"
 _ROOT = "base_model.model."  # before peft's names
 _FACTOR = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.weight)?$")
 # Options that change more than the sum of two products.
@@ -54,8 +55,8 @@ class Adapter:
         self.base = str(config.get("base_model_name_or_path") or "")
         kind = config.get("peft_type")
         options = [option for option in _OTHERS if config.get(option)]
-        if kind != "LORA" or options:
-            what = f"of the kind {kind}" if kind != "LORA" else f"a LoRA adapter with {options[0]}"
+        if kind != _KIND or options:
+            what = f"of the kind {kind}" if kind != _KIND else f"a LoRA adapter with {options[0]}"
             raise ModelUnavailable(
                 f"model {name!r} is an adapter {what} for {self.base!r}, and only plain LoRA is merged while it is "
                 "read: merge it with peft's merge_and_unload, and save the result"
@@ -127,6 +128,16 @@ def _ends_with(own: str, name: str) -> bool:
     return own == name or own.endswith(f".{name}") or name.endswith(f".{own}")
 
 
+def base_of(source: str | os.PathLike[str]) -> str | None:
+    """The model that an adapter changes; None for a model.
+
+    Raises:
+        ModelUnavailable: there is no such source, or the base is not here.
+    """
+    settings = _settings(fetch(source, weights=False))
+    return None if settings is None else _base(os.fspath(source), settings)
+
+
 def base_and_adapter(source: str | os.PathLike[str]) -> tuple[str | os.PathLike[str], Adapter | None]:
     """The model to load: the source itself, or, if it is an adapter, its base, and the adapter.
 
@@ -134,25 +145,42 @@ def base_and_adapter(source: str | os.PathLike[str]) -> tuple[str | os.PathLike[
         ModelUnavailable: another kind of adapter, it can't be read, or its base is not here.
     """
     name = os.fspath(source)
-    folder = fetch(source, weights=False)
-    if not (folder / CONFIG).exists() or (folder / "config.json").exists():
+    settings = _settings(fetch(source, weights=False))
+    if settings is None:
         return source, None
     try:
-        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        kind = config.get("peft_type") == "LORA"
-        adapter = Adapter(name, config, load_file(_weights(source, name)) if kind else {})
+        adapter = Adapter(
+            name, settings, load_file(_weights(source, name)) if settings.get("peft_type") == _KIND else {}
+        )
     except ModelUnavailable:
         raise
     except Exception as error:
         raise ModelUnavailable(f"adapter {name!r}: {explain(name, error, weights=False)}") from error
-    needs = f"model {name!r} is a LoRA adapter, which needs its base (base_model_name_or_path in its {CONFIG})"
-    if not adapter.base:
+    return _base(name, settings), adapter
+
+
+def _base(name: str, settings: Mapping[str, Any]) -> str:
+    """The base that an adapter's configuration names, after a look whether it is here."""
+    base = str(settings.get("base_model_name_or_path") or "")
+    needs = f"model {name!r} is an adapter, which needs its base (base_model_name_or_path in its {CONFIG})"
+    if not base:
         raise ModelUnavailable(f"{needs}: it names none")
     try:
-        fetch(adapter.base, weights=False)
+        fetch(base, weights=False)
     except ModelUnavailable as error:
         raise ModelUnavailable(f"{needs}: {error}") from error
-    return adapter.base, adapter
+    return base
+
+
+def _settings(folder: Path) -> dict[str, Any] | None:
+    """An adapter's configuration; None for a model, which may have one beside its own."""
+    if not (folder / CONFIG).exists() or (folder / "config.json").exists():
+        return None
+    try:
+        settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        settings = {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _weights(source: str | os.PathLike[str], name: str) -> Path:

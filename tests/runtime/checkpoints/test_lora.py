@@ -84,9 +84,9 @@ def test_an_adapter_chats(tmp_path: Path) -> None:
         ({"use_dora": True}, "a LoRA adapter with use_dora"),
         (
             {"base_model_name_or_path": "somebody/some-base-7b"},
-            r"LoRA adapter, which needs its base .* 'somebody/some-b",
+            r"is an adapter, which needs its base .* 'somebody/some-b",
         ),
-        ({"base_model_name_or_path": None}, "LoRA adapter, which needs its base .*: it names none"),
+        ({"base_model_name_or_path": None}, "is an adapter, which needs its base .*: it names none"),
     ],
 )
 def test_other_adapters_are_refused_by_name(settings: dict[str, Any], says: str, tmp_path: Path) -> None:
