@@ -9,6 +9,7 @@ computed from positions; nothing is counted in Python. Does not cover how tokens
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -259,6 +260,7 @@ class _Attention(StaticLayer):
         place: Place | None,
     ):
         self.leaves, self.place, self.heads_per_row = leaves, place, spec.heads_per_row
+        self.wraps = spec.rollback < spec.positions
         self.keys, self.values = self._visible("keys"), self._visible("values")
         self.indexer_keys = self._visible("indexer")[0] if "indexer" in leaves else None
         self.indexer_position_ids = None
@@ -281,7 +283,8 @@ class _Attention(StaticLayer):
         """Write [heads, tokens, dim] into a leaf."""
         slot = None if self.place is None else self.place.slot
         new = new if name == "indexer" else head_packing.packed(new, self.heads_per_row)
-        self.leaves[name] = interop.call_jax(write, self.leaves[name], new, self.position, self.valid, slot)
+        put = partial(write, wraps=self.wraps)
+        self.leaves[name] = interop.call_jax(put, self.leaves[name], new, self.position, self.valid, slot)
         return self._visible(name)
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any) -> Any:

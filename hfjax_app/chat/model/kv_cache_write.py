@@ -4,6 +4,8 @@ The token at position p of a layer with room for N positions is stored at index 
 slots: see kv_cache.py.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 
@@ -11,19 +13,39 @@ NEVER = 2**30  # a position after every query: an index that was never written i
 
 
 def write(
-    cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array, slot: jax.Array | None = None
+    cache: jax.Array,
+    new: jax.Array,
+    position: jax.Array,
+    valid: jax.Array,
+    slot: jax.Array | None = None,
+    *,
+    wraps: bool = True,
 ) -> jax.Array:
     """Write the first `valid` of the new tokens along axis -2; padding is dropped.
 
     Args:
         cache: [heads, length, dim], or of all slots, [slots, heads, length, dim].
-        new: [heads, tokens, dim].
+        new: [heads, tokens, dim], no more tokens than `length`.
         position, valid: int32 scalars.
         slot: int32 scalar, the slot to write; None: `cache` is one slot's.
+        wraps: whether position + valid may exceed `length`, as in a ring.
     """
     if new.shape[-2] == 1 and slot is None:
         one: jax.Array = _write_one(cache, new, position, valid)
         return one
+    update = partial(_update_rows, wraps=wraps)
+    several: jax.Array
+    if slot is None:
+        several = jax.lax.platform_dependent(cache, new, position, valid, cpu=_scatter, default=update)
+    else:
+        several = jax.lax.platform_dependent(cache, new, position, valid, slot, cpu=_scatter, default=update)
+    return several
+
+
+def _scatter(
+    cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array, slot: jax.Array | None = None
+) -> jax.Array:
+    """`write` by a scatter."""
     length = cache.shape[-2]
     offset = jnp.arange(new.shape[-2])
     index = jnp.where(offset < valid, (position + offset) % length, length)
@@ -55,7 +77,41 @@ def _scatter_two(cache: jax.Array, new: jax.Array, position: jax.Array, valid: j
     XLA turns a scatter of one into a slice update. On CPU it then computes the update twice, once for the cache and
     once for attention, and copies the whole layer each time. A scatter of two stays a scatter and works in place.
     """
-    return write(cache, jnp.concatenate([new, new], axis=-2), position, jnp.minimum(valid, 1))
+    return _scatter(cache, jnp.concatenate([new, new], axis=-2), position, jnp.minimum(valid, 1))
+
+
+def _update_rows(
+    cache: jax.Array,
+    new: jax.Array,
+    position: jax.Array,
+    valid: jax.Array,
+    slot: jax.Array | None = None,
+    *,
+    wraps: bool,
+) -> jax.Array:
+    """`write` by slice updates of as many indices as there are tokens; indices of no real token keep their numbers.
+
+    For a scatter of several tokens, the TPU's compiler writes a slot's whole array by a select.
+    """
+    if slot is None:
+        return _update_rows(cache[None], new, position, valid, jnp.int32(0), wraps=wraps)[0]
+    tokens, length = new.shape[-2], cache.shape[-2]
+    new = new.astype(cache.dtype)
+    index, first = jnp.arange(tokens), position % length
+
+    def update(cache: jax.Array, start: jax.Array, token: jax.Array) -> jax.Array:
+        """Write new[token], int32 [tokens], to the indices from `start` on, where token is a real one."""
+        at = (slot, 0, start, 0)
+        old = jax.lax.dynamic_slice(cache, at, (1, *new.shape))
+        # The tokens of neighbouring indices are neighbours: a rotation and no gather.
+        rows = jnp.roll(new, -token[0], axis=-2)
+        real = ((token >= 0) & (token < valid))[:, None]
+        return jax.lax.dynamic_update_slice(cache, jnp.where(real, rows, old), at)
+
+    start = jnp.minimum(first, length - tokens)
+    cache = update(cache, start, start + index - first)
+    # The tokens that do not fit behind `first` continue at index 0.
+    return update(cache, jnp.int32(0), length - first + index) if wraps else cache
 
 
 def _update(*arguments: jax.Array) -> jax.Array:

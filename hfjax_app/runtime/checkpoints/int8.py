@@ -19,6 +19,7 @@ from hfjax_app.runtime.cpu.int8_dot import int8_dot_on_cpu
 from hfjax_app.runtime.dtype_policy import kept_in_float32
 from hfjax_app.runtime.experts import SCALE, experts_of, matrices_of
 from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
+from hfjax_app.runtime.tpu import lone_rows
 
 _BLOCK_BYTES = 4 << 20  # of the part of a weight that is quantised at a time, as float32
 
@@ -209,4 +210,10 @@ def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
 
 
 def _dot(x: jax.Array, weight: jax.Array) -> jax.Array:
-    return jnp.matmul(x, weight.astype(x.dtype).T, preferred_element_type=jnp.float32)
+    rows = x.reshape(-1, x.shape[-1])
+    return _of_rows(rows, weight).reshape(*x.shape[:-1], -1)
+
+
+@lone_rows.padded
+def _of_rows(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    return jnp.matmul(rows, weight.astype(rows.dtype).T, preferred_element_type=jnp.float32)

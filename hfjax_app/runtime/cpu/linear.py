@@ -1,13 +1,15 @@
 """torch.nn.functional.linear on a CPU, where the form of a product decides its speed; with bfloat16 or int8 weights.
 
 With float32 activations the arithmetic is float32 for all dtypes of weights, and each number is converted where it is
-read, never the whole matrix. Other platforms get the plain product. So do many float32 rows, which are bound by
-arithmetic and not by memory.
+read, never the whole matrix. Other platforms get the plain product, with padding for a lone row. Many float32 rows get
+the plain product, because they are bound by arithmetic and not by memory.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from hfjax_app.runtime.tpu import lone_rows
 
 MANY_ROWS = 128
 # The number of rows -> the number of parts of the weights. Each pair of a row and a part has its sum in a register.
@@ -36,7 +38,7 @@ def product(rows: jax.Array, weight: jax.Array) -> jax.Array:
     converts = weight.dtype != rows.dtype
     if rows.dtype == jnp.float32 and (converts or (weight.dtype == jnp.float32 and rows.shape[0] < MANY_ROWS)):
         return _by_platform(rows, weight)
-    return _plain(rows, weight)
+    return _by_platform(rows, weight) if rows.shape[0] == 1 else _plain(rows, weight)
 
 
 @jax.custom_jvp
@@ -56,7 +58,7 @@ def _by_platform_jvp(
 
 @jax.custom_batching.custom_vmap
 def _rows_together(rows: jax.Array, weight: jax.Array) -> jax.Array:
-    out: jax.Array = jax.lax.platform_dependent(rows, weight, cpu=_on_cpu, default=_plain)
+    out: jax.Array = jax.lax.platform_dependent(rows, weight, cpu=_on_cpu, default=lone_rows.padded(_plain))
     return out
 
 
@@ -73,6 +75,8 @@ def _plain(rows: jax.Array, weight: jax.Array) -> jax.Array:
 
 
 def _on_cpu(rows: jax.Array, weight: jax.Array) -> jax.Array:
+    if rows.dtype != jnp.float32:
+        return _plain(rows, weight)
     converts = weight.dtype != rows.dtype
     count, outputs = rows.shape[0], weight.shape[0]
     few = are_few(count, most=8 if converts else 4)  # the library is slower with converted weights

@@ -1,6 +1,7 @@
 """The cache's layout, the positions that it holds, rollback, and lengths with bounds."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import numpy as np
@@ -10,7 +11,16 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCa
 
 from hfjax_app.chat.model.decoder import Decoder, piece_sizes
 from hfjax_app.chat.model.kv_cache import rollback
-from hfjax_app.chat.model.kv_cache_write import NEVER, _scatter_two, _update_each, offsets, only_before, write
+from hfjax_app.chat.model.kv_cache_write import (
+    NEVER,
+    _scatter,
+    _scatter_two,
+    _update_each,
+    _update_rows,
+    offsets,
+    only_before,
+    write,
+)
 from hfjax_app.chat.model.symbolic_length import SymbolicLength
 
 TINY = {
@@ -50,6 +60,24 @@ def test_a_token_of_each_slot_is_written_at_its_index(way: Callable | None) -> N
         expected[slot, :, index] = new[slot, :, 0]
     each = _update_each if way is None else jax.vmap(way)
     np.testing.assert_array_equal(jax.jit(each)(cache, new, position, valid), expected)
+
+
+@pytest.mark.parametrize("of_slots", [False, True])
+@pytest.mark.parametrize(("position", "valid"), [(0, 4), (3, 2), (5, 4), (6, 1), (9, 3), (11, 4), (4, 0)])
+@pytest.mark.parametrize("wraps", [False, True])
+def test_accelerators_write_the_same_rows_by_slices(wraps: bool, position: int, valid: int, of_slots: bool) -> None:
+    """Also where a ring wraps, and where padding reaches beyond the last index."""
+    rng = np.random.default_rng(0)
+    length = 7 if wraps else 13
+    valid = valid if wraps else min(valid, length - position)
+    cache, new = rng.random((3, 2, length, 5), np.float32), rng.random((2, 4, 5), np.float32)
+    cache, slot = (cache, [np.int32(1)]) if of_slots else (cache[1], [])
+    expected = cache.copy()
+    for token in range(valid):
+        (expected[1] if of_slots else expected)[:, (position + token) % length] = new[:, token]
+    for way in (_scatter, partial(_update_rows, wraps=wraps)):
+        got = jax.jit(way)(cache, new, np.int32(position), np.int32(valid), *slot)
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(("length", "end", "written"), [(48, 45, 45), (48, 20, 47), (48, 70, 86), (256, 80, 96)])
