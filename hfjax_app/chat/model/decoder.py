@@ -296,8 +296,8 @@ class Decoder:
             fitting: jax.Array = valid - carry[0] >= size
             return fitting
 
-        first = (weights, tokens[:1], cache, position, valid, after, place)
-        logits, _ = jax.eval_shape(self._write, *first)
+        first = (weights, tokens[:1], cache, position, valid, after)
+        logits, _ = jax.eval_shape(partial(self._write, place=place), *first)  # a place's length is no array
         carry = (jnp.int32(0), jnp.zeros(logits.shape, logits.dtype), cache)
         for size in piece_sizes(tokens.shape[0]) if self.traced.continues else (1,):
             carry = jax.lax.while_loop(partial(fits, size), partial(write_piece, size), carry)
