@@ -61,7 +61,7 @@ class ChatApi:
         replies = self.replies(messages, system_prompt, *options, stop=() if stop is None else stop)
         async with aclosing(replies):
             async for reply in replies:
-                yield asdict(reply)
+                yield {name: value for name, value in asdict(reply).items() if not name.startswith("new_")}
 
     def check_chat(self, messages: Any, system_prompt: Any, max_tokens: Any, *options: Any) -> None:
         """Raise RequestRejected for values that /chat refuses, before the request is queued; tokenizes nothing.
@@ -101,9 +101,9 @@ class ChatApi:
         assistant = self._backend.get()
         params = replace(assistant.recommended, **{"max_tokens": self.max_tokens, **given})
         replies = assistant.reply(messages, params, system_prompt=system_prompt, stop=stop, client=sender().id)
-        return self._counted(replies, sender())
+        return self.counted(replies, sender())
 
-    async def _counted(self, replies: "AsyncGenerator[Reply, None]", client: Client) -> "AsyncGenerator[Reply, None]":
+    async def counted(self, replies: "AsyncGenerator[Reply, None]", client: Client) -> "AsyncGenerator[Reply, None]":
         """The replies, with the tokens that they took counted for the client."""
         made, place, came = 0, 1, time.monotonic()
         last: Reply | None = None

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from hfjax_app.backends.backend import Backend, Loader
-from hfjax_app.errors import RequestRejected
+from hfjax_app.errors import NotFound, RequestRejected
+from hfjax_app.validation import quoted
 
 T = TypeVar("T")
 
@@ -38,7 +39,7 @@ class Models(Generic[T]):
         """The model of this name; None: the first one.
 
         Raises:
-            RequestRejected: an unknown name; the message lists the known ones.
+            NotFound: an unknown name; the message lists the known ones.
         """
         if name is None:
             return self.first
@@ -46,7 +47,7 @@ class Models(Generic[T]):
             if backend.name == name:
                 return backend
         names = ", ".join(backend.name for backend in self._backends)
-        raise RequestRejected(f"{self.kind} model {name!r} is not loaded; there are: {names}")
+        raise NotFound(f"{self.kind} model {quoted(name)} is not loaded; there are: {names}")
 
     def add(self, name: str, model: str) -> Backend[T]:
         """Add a model, which waits for its warm-up.

@@ -12,12 +12,14 @@ from itertools import takewhile
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.sampling.logprobs import TokenLogprobs
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messages
 from hfjax_app.chat.text.detokenizer import Detokenizer
+from hfjax_app.chat.text.reasoning import Answer
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.chat.zero_shot import ZeroShot
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.limits import CHAT_MAX_CHARACTERS
 from hfjax_app.validation import checked_text
 
@@ -44,6 +46,8 @@ class Reply:
         tokens: tokens made so far.
         ttft_s: seconds from the request to its first token; None before.
         tokens_per_s: tokens per second after the first one; None before the second.
+        new_tokens: the ids that came since the reply before; some of them may not be shown.
+        new_logprobs: theirs, where the request's parameters ask for them.
     """
 
     text: str
@@ -60,6 +64,8 @@ class Reply:
     tokens: int
     ttft_s: float | None
     tokens_per_s: float | None
+    new_tokens: tuple[int, ...] = ()
+    new_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class ChatAssistant:
@@ -103,6 +109,26 @@ class ChatAssistant:
         if self.recommended.temperature == 0:
             facts.append("Its generation_config switches sampling off: answers are greedy at temperature 0.")
         return facts
+
+    def count(self, messages: list[dict[str, str]], *, system_prompt: str = "") -> list[int]:
+        """The token ids of a conversation with the opening of the assistant's next turn, however long it is."""
+        return self._format.encode(checked_messages(messages), self._instructions(system_prompt))
+
+    def tokenize(self, text: str) -> list[int]:
+        """The token ids of a text, as `complete` reads it."""
+        return self._format.encode_prompt(checked_text(text, "prompt", CHAT_MAX_CHARACTERS, may_be_blank=True))
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of token ids.
+
+        Raises:
+            RequestRejected: an id that the model does not have.
+        """
+        vocabulary = self.engine.runner.vocabulary
+        if wrong := [token for token in tokens if not 0 <= token < vocabulary]:
+            raise RequestRejected(f"token id {wrong[0]}: must be a whole number from 0 to {vocabulary - 1}")
+        text: str = self.engine.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
+        return text
 
     @property
     def broken(self) -> str | None:
@@ -165,11 +191,44 @@ class ChatAssistant:
             RequestRejected: text or parameters out of range; nothing was computed.
             EngineStopped: the engine is not running, or stopped before the answer was finished.
         """
-        stops = StopStrings(checked_stop(stop))
+        checked_stop(stop)
         turns = checked_messages(messages)
         prompt, dropped = self._fitted(turns, params, system_prompt)
-        public = self._public_tokens(prompt)
+        answer = self._format.answer(turns[dropped:], self._instructions(system_prompt))
+        replies = self._replies(prompt, params, answer, stop=stop, client=client, dropped=dropped)
+        async with contextlib.aclosing(replies):
+            async for reply in replies:
+                yield reply
 
+    def complete(
+        self, prompt: str | Sequence[int], params: SamplingParams, *, stop: Sequence[str] = (), client: str = ""
+    ) -> AsyncGenerator[Reply, None]:
+        """Continue a text, or token ids, without a chat template; otherwise as `reply`.
+
+        Raises:
+            RequestRejected: at once: text or parameters out of range; nothing was computed.
+            EngineStopped: as `reply`.
+        """
+        checked_stop(stop)
+        if isinstance(prompt, str):
+            checked_text(prompt, "prompt", CHAT_MAX_CHARACTERS)
+            prompt = self._format.encode_prompt(prompt)
+        self.engine.check(prompt, params)
+        return self._replies(list(prompt), params, self._format.plain_answer(), stop=stop, client=client)
+
+    async def _replies(
+        self,
+        prompt: list[int],
+        params: SamplingParams,
+        answer: Answer,
+        *,
+        stop: Sequence[str],
+        client: str,
+        dropped: int = 0,
+    ) -> AsyncGenerator[Reply, None]:
+        """The replies to a prompt, see `reply`."""
+        stops = StopStrings(checked_stop(stop))
+        public = self._public_tokens(prompt)
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
 
@@ -178,7 +237,6 @@ class ChatAssistant:
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
         detokenizer = Detokenizer(self.engine.tokenizer)
-        answer = self._format.answer(turns[dropped:], self._instructions(system_prompt))
         tokens, reused, drafted, accepted = 0, 0, 0, 0
         first_at: float | None = None
         reasoning_s: float | None = None
@@ -219,6 +277,8 @@ class ChatAssistant:
                     tokens=tokens,
                     ttft_s=None if first_at is None else first_at - started,
                     tokens_per_s=(tokens - 1) / decoding_s if tokens > 1 and decoding_s > 0 else None,
+                    new_tokens=progress.tokens,
+                    new_logprobs=progress.logprobs,
                 )
                 if finish_reason is not None:
                     return

@@ -9,8 +9,10 @@ from gradio.routes import App
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
+from hfjax_app import __version__
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.usage import RequestUsage, Usage
+from hfjax_app.api.v1.routes import add_docs, api_router
 from hfjax_app.backends import Backends
 from hfjax_app.client import client_of
 from hfjax_app.limits import HTTP_MAX_BODY, HTTP_MAX_UPLOAD
@@ -26,10 +28,12 @@ from hfjax_app.server.readiness import Live, Readiness
 from hfjax_app.server.request_log import RequestLog, log_request
 from hfjax_app.server.space_login import add_login, user_of
 from hfjax_app.studio.event_queue import FairQueue
-from hfjax_app.studio.page import build_studio
+from hfjax_app.studio.page import TITLE, build_studio
 from hfjax_app.studio.page_states import PageStates
 from hfjax_app.studio.scripts import run_first
 from hfjax_app.studio.theme import CSS, HEAD, theme
+
+_ABOUT_API = "OpenAI's routes for chat and pictures, and this app's own for sentiment, in the same manner."
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +65,7 @@ def build_app(backends: Backends, credentials: Credentials | None = None) -> Stu
     credentials = credentials or Credentials(settings)
     sessions, usage = Sessions(), Usage()
     admission = Admission(backends, settings.client_requests, usage)
-    app = FastAPI(openapi_url=None)
+    app = FastAPI(title=f"{TITLE} API", description=_ABOUT_API, version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Bodies, limit=HTTP_MAX_BODY)
     app.add_middleware(
         Door, credentials=credentials, sessions=sessions, oauth_user=user_of if credentials.oauth else None
@@ -80,6 +84,8 @@ def build_app(backends: Backends, credentials: Credentials | None = None) -> Stu
     app.add_middleware(Forwarded, trusted=settings.forwarded_allow_ips)
     app.add_middleware(Live)
     blocks, queue = build_studio(backends, admission, usage, _log_event)
+    app.include_router(api_router(backends, admission, usage))
+    add_docs(app)
     add_health(app, backends, queue)
     app.include_router(Readiness(backends, queue, admission).router())
     usage.registry.register(StudioMetrics(backends, queue, admission))

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hfjax_app.api.v1.errors import envelope
 from hfjax_app.client import SCOPE_KEY, Client, sent_by
 from hfjax_app.limits import LOGIN_FAILURES, LOGIN_FAILURES_S, LOGIN_KEPT_S, LOGINS
 from hfjax_app.server.credentials import Credentials
@@ -78,7 +79,8 @@ class Door:
         client = scope[SCOPE_KEY] = known or Client(id=f"address:{_network(scope)}")
         if known is None and not self._credentials.is_open and not _is_open(path):
             detail = "who are you? Send Authorization: Bearer KEY, or log in"
-            answer = JSONResponse({"detail": detail}, status_code=401, headers={"WWW-Authenticate": "Bearer"})
+            body = envelope(detail, 401) if path.startswith("/v1/") else {"detail": detail}
+            answer = JSONResponse(body, status_code=401, headers={"WWW-Authenticate": "Bearer"})
             await answer(scope, receive, send)
             return
         if known is None and self._oauth_user is not None and path == "/":

@@ -131,6 +131,15 @@ class ChatFormat:
         mark = _mark()
         return self._ids(self._split_special(text, mark), mark)
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a text to continue, with what the tokenizer puts around a text."""
+        before, after = _around(self._tokenizer)
+        return [*before, *self.encode_text(text), *after]
+
+    def plain_answer(self) -> Answer:
+        """An answer without parts, to a text that has no template."""
+        return Answer(None, None, ())
+
     def fit(self, messages: Sequence[Message], system_prompt: str, limit: int) -> tuple[list[int], int]:
         """The conversation in at most `limit` tokens, and how many of the oldest messages were dropped for that.
 

@@ -1,0 +1,174 @@
+"""The answers of one request: one or several choices, whole or as a stream of events.
+
+Does not know the form of chat completions and completions: `completions.py` does.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastapi import Request
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from hfjax_app.api.v1.errors import as_answer
+from hfjax_app.errors import HfjaxError
+
+if TYPE_CHECKING:
+    from hfjax_app.chat.assistant import Reply
+
+Replies = AsyncGenerator["Reply", None]
+_FINISH = {"context": "length"}  # the others are OpenAI's own words
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+DONE = "data: [DONE]\n\n"
+
+
+class Form(Protocol):
+    """How a route writes its answers."""
+
+    def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
+        """The choice of all replies to one prompt."""
+
+    def first(self, index: int) -> dict[str, Any] | None:
+        """The choice of a stream's first event; None: there is no such event."""
+
+    def part(self, index: int, before: "Reply | None", reply: "Reply") -> dict[str, Any] | None:
+        """The choice of what a reply adds; None: nothing."""
+
+    def frame(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
+        """The object around choices."""
+
+
+def finish_reason(reply: "Reply") -> str | None:
+    return None if reply.finish_reason is None else _FINISH.get(reply.finish_reason, reply.finish_reason)
+
+
+def usage_of(last: "Sequence[Reply]") -> dict[str, Any]:
+    """OpenAI's usage of the last replies to the choices of one request."""
+    prompt, made = last[0].prompt_tokens, sum(reply.tokens for reply in last)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": made,
+        "total_tokens": prompt + made,
+        "prompt_tokens_details": {"cached_tokens": last[0].reused_tokens},
+    }
+
+
+async def answered(form: Form, choices: Sequence[Replies], request: Request) -> dict[str, Any]:
+    """The whole answer. A client that leaves ends it.
+
+    Raises:
+        HfjaxError: what the choices raise.
+    """
+
+    async def all_of(replies: Replies) -> "list[Reply]":
+        found = []
+        async with aclosing(replies):
+            async for reply in replies:  # at least twice a second
+                if await request.is_disconnected():
+                    raise asyncio.CancelledError
+                found.append(reply)
+        return found
+
+    tasks = [asyncio.ensure_future(all_of(replies)) for replies in choices]
+    try:
+        found = await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+    body = form.frame([form.whole(index, replies) for index, replies in enumerate(found)], stream=False)
+    return body | {"usage": usage_of([replies[-1] for replies in found])}
+
+
+class EventStream(StreamingResponse):
+    """The answer as server-sent events.
+
+    Args:
+        form: of the route.
+        choices: the answers.
+        include_usage: whether an event with the usage precedes the end.
+        release: called at the end in any case, also where the client leaves before the first event.
+    """
+
+    def __init__(
+        self, form: Form, choices: Sequence[Replies], *, include_usage: bool, release: Callable[[], None]
+    ) -> None:
+        self._choices, self._release = choices, release
+        content = _events(form, choices, include_usage=include_usage)
+        super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()
+            for replies in self._choices:
+                await replies.aclose()
+
+
+async def _events(form: Form, choices: Sequence[Replies], *, include_usage: bool) -> AsyncIterator[str]:
+    """The events; an error becomes an event, and the last one."""
+    try:
+        last: dict[int, Reply] = {}
+        for index in range(len(choices)):
+            if (choice := form.first(index)) is not None:
+                yield _event(form.frame([choice], stream=True))
+        async with aclosing(merged(choices)) as replies:
+            async for index, reply in replies:
+                if (choice := form.part(index, last.get(index), reply)) is not None:
+                    yield _event(form.frame([choice], stream=True))
+                last[index] = reply
+        if include_usage:
+            usage = {"usage": usage_of([last[index] for index in range(len(choices))])}
+            yield _event(form.frame([], stream=True) | usage)
+        yield DONE
+    except HfjaxError as error:
+        _, body, _ = as_answer(error)
+        yield _event(body)
+
+
+async def merged(choices: Sequence[Replies]) -> "AsyncGenerator[tuple[int, Reply], None]":
+    """The replies of all choices as they come, each with its index."""
+    if len(choices) == 1:
+        async with aclosing(choices[0]) as replies:
+            async for reply in replies:
+                yield 0, reply
+        return
+    inbox: asyncio.Queue[tuple[int, Reply | Exception | None]] = asyncio.Queue(len(choices))
+
+    async def pass_on(index: int, replies: Replies) -> None:
+        try:
+            async with aclosing(replies):
+                async for reply in replies:
+                    await inbox.put((index, reply))
+            await inbox.put((index, None))
+        except Exception as error:
+            await inbox.put((index, error))
+
+    tasks = [asyncio.ensure_future(pass_on(index, replies)) for index, replies in enumerate(choices)]
+    try:
+        running = len(tasks)
+        while running:
+            index, found = await inbox.get()
+            if isinstance(found, Exception):
+                raise found
+            if found is None:
+                running -= 1
+            else:
+                yield index, found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _event(body: dict[str, Any]) -> str:
+    return f"data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def now() -> int:
+    """Seconds since 1970, for `created`."""
+    return int(time.time())

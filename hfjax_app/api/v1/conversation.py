@@ -1,0 +1,98 @@
+"""OpenAI's messages and parameters as the assistant takes them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, Message, Sampling
+from hfjax_app.chat import SamplingParams
+from hfjax_app.errors import RequestRejected
+from hfjax_app.validation import quoted
+
+if TYPE_CHECKING:
+    from hfjax_app.chat.assistant import ChatAssistant
+
+_SAME_NAMES = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "max_tokens",
+)
+
+
+def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, str]], str]:
+    """The conversation, and the system prompt: the system messages at its beginning.
+
+    Raises:
+        RequestRejected: a system message stands later, where templates have no place for it.
+    """
+    first = next((at for at, message in enumerate(messages) if not _is_system(message)), len(messages))
+    if any(map(_is_system, messages[first:])):
+        raise RequestRejected("messages: a system message must come before the conversation")
+    turns = []
+    for message in messages[first:]:
+        turn = {"role": str(message.role), "content": _text(message)}
+        if message.reasoning_content is not None:
+            turn["reasoning"] = message.reasoning_content
+        turns.append(turn)
+    return turns, "\n".join(_text(message) for message in messages[:first])
+
+
+def sampling_of(request: Sampling, assistant: "ChatAssistant | None", max_tokens: int) -> SamplingParams:
+    """The sampling parameters of a request; what it leaves out is as the model recommends.
+
+    Args:
+        request: a chat completion's or a completion's.
+        assistant: the model; None: only the values that are given are checked.
+        max_tokens: where the request has none.
+
+    Raises:
+        RequestRejected: a value is out of range; says which, and the limit.
+    """
+    given: dict[str, Any] = {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
+    if request.logit_bias is not None:
+        given["logit_bias"] = {_token(token): bias for token, bias in request.logit_bias.items()}
+    if isinstance(request, ChatCompletionRequest):
+        if request.max_completion_tokens is not None:
+            given["max_tokens"] = request.max_completion_tokens
+        if request.response_format is not None and request.response_format != {"type": "text"}:
+            kind = request.response_format.get("type")
+            raise RequestRejected(f"response_format of type {quoted(kind)}: answers are plain text here")
+        if request.top_logprobs is not None and not request.logprobs:
+            raise RequestRejected(f"top_logprobs = {request.top_logprobs}: logprobs must be true then")
+        if request.logprobs:
+            given["logprobs"] = request.top_logprobs or 0
+    elif isinstance(request, CompletionRequest) and request.logprobs is not None:
+        given["logprobs"] = request.logprobs
+    base = SamplingParams() if assistant is None else assistant.recommended
+    return replace(base, **({"max_tokens": max_tokens} | given))
+
+
+def stops_of(request: Sampling) -> list[str]:
+    """The strings that end an answer."""
+    return [request.stop] if isinstance(request.stop, str) else request.stop or []
+
+
+def _is_system(message: Message) -> bool:
+    return message.role in ("system", "developer")
+
+
+def _text(message: Message) -> str:
+    if not isinstance(message.content, list):
+        return message.content or ""
+    for part in message.content:
+        if part.type != "text" or part.text is None:
+            raise RequestRejected(f"content of type {quoted(part.type)}: messages are texts here")
+    return "".join(part.text or "" for part in message.content)
+
+
+def _token(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        raise RequestRejected(f"logit_bias for {quoted(name)}: a token id must be a whole number") from None

@@ -1,0 +1,106 @@
+"""The routes besides completions: models, tokens, sentiment."""
+
+import asyncio
+from typing import Any
+
+from fastapi import Request
+
+from hfjax_app.api.admission import Admission
+from hfjax_app.api.sentiment import SentimentApi
+from hfjax_app.api.v1.conversation import turns_of
+from hfjax_app.api.v1.schemas import (
+    ClassifyRequest,
+    DetokenizeRequest,
+    ExplainRequest,
+    TokenizeRequest,
+    ZeroShotRequest,
+)
+from hfjax_app.backends import Backends
+from hfjax_app.client import client_of
+from hfjax_app.errors import NotFound, RequestRejected
+from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, SENTIMENT_MAX_TEXTS
+from hfjax_app.validation import checked_text, quoted
+
+
+class Others:
+    """Answers these routes.
+
+    Args:
+        backends: the models.
+        admission: of all requests.
+        created: when the app started, in seconds since 1970.
+    """
+
+    def __init__(self, backends: Backends, admission: Admission, created: int):
+        self._backends, self._admission, self._created = backends, admission, created
+
+    def models(self) -> dict[str, Any]:
+        """Every model that answers or warms up."""
+        return {"object": "list", "data": [self._described(backend) for backend in self._backends.all]}
+
+    def model(self, name: str) -> dict[str, Any]:
+        """One model."""
+        for backend in self._backends.all:
+            if backend.name == name:
+                return self._described(backend)
+        raise NotFound(f"model {quoted(name)} is not loaded; GET /v1/models lists those that are")
+
+    def _described(self, backend: Any) -> dict[str, Any]:
+        about = {"id": backend.name, "object": "model", "created": self._created, "owned_by": "hfjax"}
+        return about | {"kind": backend.kind, "state": backend.state}
+
+    async def classify(self, body: ClassifyRequest, request: Request) -> dict[str, Any]:
+        """The probability of each label for a text or for several."""
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        if not 1 <= len(texts) <= SENTIMENT_MAX_TEXTS:
+            raise RequestRejected(f"input of {len(texts)} texts: must be 1 to {SENTIMENT_MAX_TEXTS}")
+        for text in texts:
+            checked_text(text, "input", SENTIMENT_MAX_CHARACTERS)
+        backend = self._backends.sentiment_models.find(body.model)
+        api = SentimentApi(backend, self._backends.chat)
+        with self._admission.enter(client_of(request.scope), "sentiment"):
+            predictions = await asyncio.gather(*map(api.predict, texts))
+        results = [
+            {"index": index, "label": found.top, "scores": found.scores, "cut": found.cut}
+            for index, found in enumerate(predictions)
+        ]
+        return {"object": "list", "model": backend.name, "data": results}
+
+    async def explain(self, body: ExplainRequest, request: Request) -> dict[str, Any]:
+        """What each word contributed to a label's logit; the likeliest label's if none is given."""
+        backend = self._backends.sentiment_models.find(body.model)
+        checked_text(body.input, "input", SENTIMENT_MAX_CHARACTERS)
+        with self._admission.enter(client_of(request.scope), "sentiment"):
+            found = await asyncio.to_thread(backend.get().explain, body.input, body.label)
+        words = [{"text": text, "contribution": share} for text, share in found.pieces]
+        about = {"label": found.label, "logit": float(found.logit), "baseline": float(found.baseline)}
+        return {"object": "explanation", "model": backend.name, **about, "words": words}
+
+    async def zero_shot(self, body: ZeroShotRequest, request: Request) -> dict[str, Any]:
+        """The probability of each of your own labels for a text, by a chat model."""
+        backend = self._backends.chat_models.find(body.model)
+        api = SentimentApi(self._backends.sentiment, backend)
+        with self._admission.enter(client_of(request.scope), "zero-shot"):
+            scores = await api.label_scores(body.input, body.labels)
+        return {"object": "zero_shot", "model": backend.name, "scores": scores}
+
+    async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
+        """The token ids of a text, or of a conversation with its chat template."""
+        if (body.prompt is None) == (body.messages is None):
+            raise RequestRejected("send a prompt or messages, one of them")
+        prompt, messages = body.prompt or "", body.messages
+        backend = self._backends.chat_models.find(body.model)
+        assistant = backend.get()
+        if messages is None:
+            tokens = await asyncio.to_thread(assistant.tokenize, prompt)
+        else:
+            turns, system_prompt = turns_of(messages)
+            tokens = await asyncio.to_thread(assistant.count, turns, system_prompt=system_prompt)
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": assistant.engine.context}
+
+    async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
+        """The text of token ids."""
+        assistant = self._backends.chat_models.find(body.model).get()
+        if len(body.tokens) > assistant.engine.context:
+            raise RequestRejected(f"{len(body.tokens)} tokens: at most {assistant.engine.context}, the context")
+        return {"prompt": await asyncio.to_thread(assistant.detokenize, body.tokens)}

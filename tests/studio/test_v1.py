@@ -1,0 +1,191 @@
+"""The API that OpenAI's clients speak, through real clients, on the studio's server."""
+
+import asyncio
+import base64
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from gradio import load_chat
+from huggingface_hub import InferenceClient
+from openai import APIStatusError, AsyncOpenAI, OpenAI
+from PIL import Image
+
+from tests.studio.conftest import Studio, http
+
+ASKED = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "What is JAX?"}]
+STORY = [{"role": "user", "content": "Tell me a long story about a fox."}]
+
+
+@pytest.fixture(scope="module")
+def client(studio: Studio) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{studio.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def post(studio: Studio, path: str, body: Any) -> httpx.Response:
+    return http.post(f"{studio.url}{path}", content=json.dumps(body), headers={"Content-Type": "application/json"})
+
+
+def test_models_are_listed(client: OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["chat-gemma", "sentiment", "images"]
+    assert client.models.retrieve("sentiment").id == "sentiment"
+
+
+def test_a_stream_says_what_the_whole_answer_says(client: OpenAI, studio: Studio) -> None:
+    options: dict[str, Any] = {"model": "chat-gemma", "messages": ASKED, "temperature": 0, "max_tokens": 40}
+    whole = client.chat.completions.create(**options)
+    [choice] = whole.choices
+    assert (choice.message.role, choice.finish_reason) == ("assistant", "stop")
+    assert "Python" in choice.message.content
+    streamed = list(client.chat.completions.create(**options, stream=True, stream_options={"include_usage": True}))
+    text = "".join(event.choices[0].delta.content or "" for event in streamed if event.choices)
+    assert text == choice.message.content
+    assert [event.usage.completion_tokens for event in streamed if event.usage] == [whole.usage.completion_tokens]
+    assert streamed[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    follow_up = [*ASKED, {"role": "assistant", "content": text}, {"role": "user", "content": "Thank you!"}]
+    answered = client.chat.completions.create(**options | {"messages": follow_up})
+    assert answered.usage.prompt_tokens_details.cached_tokens > whole.usage.prompt_tokens, "the caller's own"
+    tokenized = post(studio, "/tokenize", {"messages": ASKED}).json()
+    assert tokenized["count"] == whole.usage.prompt_tokens
+    prompt = post(studio, "/detokenize", {"tokens": tokenized["tokens"]}).json()["prompt"]
+    assert "What is JAX?" in prompt
+
+
+def test_several_choices_and_their_logprobs(client: OpenAI) -> None:
+    options: dict[str, Any] = {"model": "chat-gemma", "messages": STORY, "max_tokens": 12, "temperature": 1.2}
+    made = client.chat.completions.create(**options, n=3, seed=5, logprobs=True, top_logprobs=2)
+    texts = [choice.message.content for choice in made.choices]
+    assert len(set(texts)) > 1
+    alone = client.chat.completions.create(**options, seed=6)
+    assert alone.choices[0].message.content == texts[1], "choice i has seed + i"
+    content = made.choices[0].logprobs.content
+    assert "".join(token.token for token in content).strip().startswith(texts[0].strip()[:10])
+    assert all(len(token.top_logprobs) == 2 and token.logprob <= 0 for token in content)
+    streamed: dict[int, str] = {}
+    for event in client.chat.completions.create(**options, n=3, seed=5, stream=True):
+        for choice in event.choices:
+            streamed[choice.index] = streamed.get(choice.index, "") + (choice.delta.content or "")
+    assert [streamed[index] for index in range(3)] == texts
+
+
+def test_a_text_is_continued(client: OpenAI, studio: Studio) -> None:
+    options: dict[str, Any] = {"model": "chat-gemma", "max_tokens": 10, "temperature": 0}
+    made = client.completions.create(**options, prompt="Once upon a time", logprobs=1)
+    assert made.choices[0].text == "".join(made.choices[0].logprobs.tokens)
+    assert made.choices[0].finish_reason == "length"
+    ids = post(studio, "/tokenize", {"prompt": "Once upon a time"}).json()["tokens"]
+    streamed = client.completions.create(**options, prompt=ids, stream=True)
+    assert "".join(event.choices[0].text for event in streamed) == made.choices[0].text
+    ended = client.completions.create(**options, prompt="Once upon a time", stop=[made.choices[0].text[3:6]])
+    assert made.choices[0].text.startswith(ended.choices[0].text)
+    assert ended.choices[0].finish_reason == "stop"
+
+
+def test_a_reader_who_leaves_frees_the_slot(client: OpenAI, studio: Studio) -> None:
+    stream = client.chat.completions.create(
+        model="chat-gemma", messages=STORY, max_tokens=400, stream=True, logit_bias={1: -100, 5: -100}
+    )
+    next(iter(stream))
+    stream.close()
+    studio.wait_idle()
+
+
+def test_many_at_once_say_what_each_says_alone(studio: Studio) -> None:
+    questions = ["What is JAX?", "Hello!", "Who are you?", "Tell me a joke.", "What is a TPU?", "Name a colour."]
+
+    async def ask(client: AsyncOpenAI, question: str) -> str:
+        made = await client.chat.completions.create(
+            model="chat-gemma", messages=[{"role": "user", "content": question}], temperature=0, max_tokens=24
+        )
+        return str(made.choices[0].message.content)
+
+    async def all_answers() -> tuple[list[str], list[str]]:
+        async with AsyncOpenAI(base_url=f"{studio.url}/v1", api_key="none", max_retries=0) as client:
+            together = await asyncio.gather(*(ask(client, question) for question in questions))
+            return list(together), [await ask(client, question) for question in questions]
+
+    together, alone = asyncio.run(all_answers())
+    assert together == alone
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"temperature": 99}, 400, "temperature = 99: must be a number from 0 to 10"),
+        ({"temperature": float("nan")}, 400, "temperature = nan"),
+        ({"top_p": "much"}, 400, "top_p"),
+        ({"n": 9}, 400, "n = 9"),
+        ({"max_tokens": 10**6}, 400, "at most 512, the context"),
+        ({"stop": ["x"] * 99}, 400, "stop"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": [{"role": "assistant", "content": "Hi"}]}, 400, "must end with a message of the user"),
+        ({"messages": [*STORY, *ASKED]}, 400, "a system message must come before the conversation"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "content of type 'image_url'"),
+        ({"model": "gpt-4o"}, 404, "chat model 'gpt-4o' is not loaded; there are: chat-gemma"),
+        ({"tools": []}, 400, "tools: this app does not know this field"),
+        ({"response_format": {"type": "json_object"}}, 400, "response_format of type 'json_object'"),
+        ({"top_logprobs": 3}, 400, "logprobs must be true"),
+        ({"logit_bias": {"x": 1}}, 400, "a token id must be a whole number"),
+    ],
+)
+def test_what_is_wrong_is_refused_by_its_name(studio: Studio, change: dict[str, Any], status: int, said: str) -> None:
+    made = post(studio, "/v1/chat/completions", {"model": "chat-gemma", "messages": ASKED, **change})
+    assert made.status_code == status
+    assert said in made.json()["error"]["message"]
+
+
+def test_what_is_not_there_is_said(client: OpenAI, studio: Studio) -> None:
+    with pytest.raises(APIStatusError) as missing:
+        client.embeddings.create(model="chat-gemma", input="x")
+    assert missing.value.status_code == 404
+    assert "/v1/embeddings: this app has no such route" in missing.value.message
+    assert post(studio, "/v1/completions", {"prompt": [1, "x"]}).status_code == 400
+    assert http.post(f"{studio.url}/v1/completions", content=b"{").status_code == 400
+
+
+def test_pictures(client: OpenAI) -> None:
+    options: dict[str, Any] = {"model": "images", "prompt": "a red circle", "extra_body": {"steps": 3, "seed": 7}}
+    made = client.images.generate(**options, n=2)
+    files = [base64.b64decode(picture.b64_json) for picture in made.data]
+    first = Image.open(io.BytesIO(files[0]))
+    assert first.format == "PNG"
+    again = client.images.generate(**options)
+    assert Image.open(io.BytesIO(base64.b64decode(again.data[0].b64_json))).tobytes() == first.tobytes()
+    edited = client.images.edit(model="images", image=("a.png", files[0], "image/png"), prompt="a blue square")
+    assert Image.open(io.BytesIO(base64.b64decode(edited.data[0].b64_json))).size == first.size
+    with pytest.raises(APIStatusError, match="size = '1024x1024': one of 64x64"):
+        client.images.generate(**options, size="1024x1024")
+
+
+def test_sentiment(studio: Studio) -> None:
+    made = post(studio, "/v1/classify", {"input": ["I loved it.", "It was awful."]}).json()
+    assert [found["label"] for found in made["data"]] == ["positive", "negative"]
+    explained = post(studio, "/v1/explain", {"input": "I loved it."}).json()
+    assert "".join(word["text"] for word in explained["words"]) == "I loved it."
+    assert type(explained["logit"]) is float
+    labels = post(studio, "/v1/zero_shot", {"input": "The goalkeeper saved us.", "labels": ["sports", "politics"]})
+    assert labels.json()["scores"].keys() == {"sports", "politics"}
+    assert post(studio, "/v1/classify", {"input": " "}).status_code == 400
+
+
+def test_hugging_face_s_client_and_gradio_s_chat(studio: Studio) -> None:
+    client = InferenceClient(base_url=f"{studio.url}/v1", api_key="none")
+    made = client.chat_completion(ASKED, model="chat-gemma", max_tokens=20, temperature=0)
+    assert made.choices[0].message.content.startswith("JAX")
+    chat = load_chat(f"{studio.url}/v1", model="chat-gemma", token="none", streaming=False)
+    assert chat.fn("Hello!", [])
+
+
+def test_everything_is_described(studio: Studio) -> None:
+    described = http.get(f"{studio.url}/openapi.json").json()
+    assert {"/v1/chat/completions", "/v1/images/edits", "/v1/classify", "/tokenize"} <= described["paths"].keys()
+    for schema in described["components"]["schemas"].values():
+        if (example := schema.get("example")) is not None:
+            assert example.keys() <= schema["properties"].keys()
+    page = http.get(f"{studio.url}/docs")
+    assert "POST /v1/chat/completions" in page.text
+    assert "<script" not in page.text
