@@ -172,7 +172,8 @@ def test_sentiment(studio: Studio) -> None:
     assert post(studio, "/v1/classify", {"input": " "}).status_code == 400
 
 
-def test_hugging_face_s_client_and_gradio_s_chat(studio: Studio) -> None:
+def test_hugging_face_s_client_and_gradio_s_chat(studio: Studio, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # this address is no hub
     client = InferenceClient(base_url=f"{studio.url}/v1", api_key="none")
     made = client.chat_completion(ASKED, model="chat-gemma", max_tokens=20, temperature=0)
     assert made.choices[0].message.content.startswith("JAX")
