@@ -202,24 +202,31 @@ def image(arguments: argparse.Namespace) -> None:
 
 def plan(arguments: argparse.Namespace) -> None:
     settings, models = _planned_models(arguments)
-    from hfjax_app.planning.topology import parse, parse_prices, prepare_process
+    from hfjax_app.planning.topology import NAMES, parse, parse_prices, prepare_process
 
-    topology, prices = parse(arguments.topology), parse_prices(arguments.price) if arguments.price else {}
+    if (arguments.topology is None) == (arguments.configs is None):
+        raise RequestRejected("plan needs either --topology, for one model of each kind, or --configs, for many")
+    topology = parse(arguments.topology or NAMES[0])
+    prices = parse_prices(arguments.price) if arguments.price else {}
     prepare_process(topology)  # before jax is imported
     from hfjax_app.planning.report import as_json, by_arithmetic, by_compiler
+    from hfjax_app.planning.survey import survey
     from hfjax_app.planning.together import Together
 
-    together = Together(
-        models,
-        topology,
-        prices=prices,
-        sizes=settings.sizes,
-        slots=settings.slots,
-        context=settings.context,
-        dtype=settings.dtype,
-        quantize=settings.quantize,
-        speculation=settings.speculation != "never",
-    )
+    options: dict[str, Any] = {
+        "prices": prices,
+        "sizes": settings.sizes,
+        "slots": settings.slots,
+        "context": settings.context,
+        "dtype": settings.dtype,
+        "quantize": settings.quantize,
+        "speculation": settings.speculation != "never",
+    }
+    if arguments.configs is not None:
+        for line in survey(arguments.configs, **options):
+            print(line, flush=True)
+        return
+    together = Together(models, topology, **options)
     report = together.by_arithmetic()
     if not arguments.json:
         print(by_arithmetic(report), flush=True)
@@ -400,7 +407,10 @@ def _parser() -> argparse.ArgumentParser:
         "--image-model stabilityai/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
     )
     _add_planned(sub)
-    sub.add_argument("--topology", required=True, metavar="T", help=_TOPOLOGIES)
+    sub.add_argument("--topology", metavar="T", help=_TOPOLOGIES)
+    sub.add_argument(
+        "--configs", type=Path, metavar="DIR", help="instead: a quick plan of the chat model in each folder"
+    )
     sub.add_argument("--quick", action="store_true", help="arithmetic only, in seconds; the compiler takes minutes")
     sub.add_argument("--price", metavar="P", help="dollars of a chip for an hour, such as v5e=1.2,v6e=2.7: adds costs")
     sub.add_argument("--json", action="store_true", help="one JSON line instead of text")

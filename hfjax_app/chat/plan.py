@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hfjax_app.chat.memory import MemoryEstimate, memory_of
-from hfjax_app.chat.model.kv_cache import cache_shape
+from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, cache_shape
 from hfjax_app.chat.model.label_scores import LabelScores
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.text.end_tokens import end_tokens
@@ -165,6 +165,15 @@ class ChatPlanner:
             chunk=whole.chunk_sizes[-1],
             buckets=whole.slot_buckets,
         )
+
+    def heads_copied(self, devices: int) -> int | None:
+        """The key-value heads of a cache that every device holds whole, because it has too few; None: it is split."""
+        mesh = self._mesh(devices)
+        if mesh is None or devices == 1:
+            return None
+        shape = cache_shape(self._whole.decoder.specs, self.slots, mesh)  # type: ignore[arg-type]
+        leaves = [leaf for layer in shape for name, leaf in layer.items() if name in WITH_POSITIONS]
+        return min((leaf.shape[1] for leaf in leaves if leaf.sharding.is_fully_replicated), default=None)
 
     def use(self, devices: int, quantize: str | None = None) -> WeightUse:
         """What a forward reads of the weights on each device; arguments as for `estimate`."""

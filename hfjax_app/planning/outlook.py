@@ -30,6 +30,7 @@ class Outlook:
         fits: whether the slots and the context that were asked for fit.
         slots: the most that fit with this context; 0: none.
         context: the longest that fits with these slots; 0: none.
+        heads_copied: the key-value heads of a cache that every device holds whole; None: it is split.
         one_user: tokens per second of a single conversation that fills half of the context.
         half_full, full: tokens per second of all slots together, each filled so far.
         first_token: seconds until the first token after a prompt of PROMPT tokens.
@@ -46,6 +47,7 @@ class Outlook:
     fits: bool
     slots: int
     context: int
+    heads_copied: int | None
     one_user: float
     half_full: float
     full: float
@@ -91,6 +93,7 @@ def _outlook(chat: ChatPlanner, topology: Topology, quantize: str, beside: int, 
         fits=does_fit,
         slots=_most(lambda count: enough(count, context), MOST_SLOTS),
         context=_STEP * _most(lambda steps: enough(slots, _STEP * steps), longest),
+        heads_copied=chat.heads_copied(topology.devices),
         one_user=floor(slots=1, length=context // 2).in_all,
         half_full=half,
         full=floor(slots=slots, length=context).in_all,

@@ -197,6 +197,9 @@ def _topologies(outlooks: tuple[Outlook, ...]) -> Iterator[str]:
             f"{each.context or '-':>9}{each.one_user:>10.0f}{each.half_full:>10.0f}{each.full:>8.0f}"
             f"{each.first_token * 1e3:>11.1f} ms{each.download / 1e9:>8.1f} GB{hour:>8}{million:>8}"
         )
+    for heads in sorted({each.heads_copied for each in outlooks if each.heads_copied is not None}):
+        names = ", ".join(dict.fromkeys(each.topology for each in outlooks if each.heads_copied == heads))
+        yield f"on {names} each device holds the whole KV cache of layers with {heads} heads: too few to split"
     yield "the cheapest chips come first, or the smallest; slots: the most with this context; context: the longest with"
     yield "these slots"
     yield "tokens/s at best: one user with half of the context; all slots half full; all slots full"

@@ -322,3 +322,44 @@ def test_ctrl_c_keeps_what_is_known() -> None:
     assert "\nchat_prefill_64x64 " in text
     assert "chat_score" not in text
     assert text.endswith("interrupted: the other programs were not compiled\n")
+
+
+def test_more_devices_than_heads_copy_the_cache(plan: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
+    """Four key-value heads are split over four devices; each of eight would hold all."""
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 8}
+    LlamaConfig(vocab_size=512, num_key_value_heads=4, **sizes).save_pretrained(tmp_path)
+    status, text, log = plan("--chat-model", tmp_path, "--topology", "v5e:1x1", "--quick")
+    assert status == 0, log
+    assert (
+        "on v4:2x2x1, v5e:2x4, v6e:2x4, tpu7x:2x2x1 each device holds the whole KV cache of layers with 4 heads" in text
+    )
+
+
+@pytest.mark.usefixtures("plan")
+def test_a_folder_of_configs_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A line for each: the cheapest chips that are enough, or why the model can't run."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
+    LlamaConfig(vocab_size=128256, num_key_value_heads=8, **sizes).save_pretrained(tmp_path / "eight")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "nobody"}')
+    assert main(["plan", "--configs", str(tmp_path), "--slots", "8", "--context", "2048"]) == 0
+    header, _, eight, other = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (header, eight, other)]
+    assert len({len(row) for row in cells}) == 1
+    assert cells[1][:3] == ["eight", "8.0 G", "v6e:1x1"]
+    assert cells[1][4] == "v5e:1x1"
+    assert cells[2][-1].startswith("model `other` is a nobody, which this transformers does not know")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "plan needs either --topology"),
+        (["--topology", "v5e:1x1", "--configs", "."], "plan needs either --topology"),
+        (["--configs", "/nowhere"], "no folder in it has a config.json"),
+    ],
+)
+@pytest.mark.usefixtures("plan")
+def test_what_to_plan_must_be_said(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments]) == 2
+    assert words in capsys.readouterr().err

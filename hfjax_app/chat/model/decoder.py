@@ -119,7 +119,9 @@ class Decoder:
                 groups = self._lay_out(chunk, packing)
         except Exception as error:
             why = why_untraceable(error)
-            raise ModelUnavailable(f"{model_class.__name__} can't run on the static cache: {why}") from error
+            raise ModelUnavailable(
+                f"{model_class.__name__} can't run on the static cache: {why}; docs/models.md lists what runs"
+            ) from error
         transforms.adapt(self._model, groups)
         if experts.experts_of(self._model):  # with the same shapes they may be computed otherwise from here on
             self._forward_torch = jax.jit(forward, static_argnums=7, inline=True)

@@ -100,9 +100,9 @@ def _cleaned(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_no_field(config_class: type, name: str) -> bool:
-    """Whether the name is that of a method, or of a property that can't be set."""
+    """Whether the name is that of a method. A property may stand for an old name that transformers reads."""
     found = getattr(config_class, name, None)
-    return (isinstance(found, property) and found.fset is None) or (callable(found) and not isinstance(found, type))
+    return callable(found) and not isinstance(found, type)
 
 
 def _mended(settings: dict[str, Any], field: str, *, keep: bool) -> dict[str, Any] | None:

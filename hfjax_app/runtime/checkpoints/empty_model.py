@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import init_empty_weights
 from huggingface_hub import ModelCard
+from torch.overrides import TorchFunctionMode
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable
@@ -47,7 +49,7 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
             raise ModelUnavailable(f"model {name!r} is quantised ({method}): take {_original(folder)}")
         config.quantization_config = quantized
     try:
-        with init_empty_weights(include_buffers=False):
+        with init_empty_weights(include_buffers=False), _LazyZeros():
             dtype = dtype or config.dtype or torch.float32
             model: PreTrainedModel = model_class._from_config(config, dtype=dtype)
         for module in model.modules():
@@ -72,6 +74,18 @@ def _original(folder: Path) -> str:
         names = None
     first = names[0] if isinstance(names, list) and names else names
     return f"its unquantised original, {first}" if isinstance(first, str) and first else "its unquantised original"
+
+
+class _LazyZeros(TorchFunctionMode):
+    """torch.zeros without touching memory: experts of Llama 4 are made of 3 GB of zeros a layer, and thrown away."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.zeros and not kwargs and (shape := torch.empty(*args, device="meta")).numel():
+            # numpy's zeros are pages that the system gives at the first write
+            return torch.from_numpy(np.zeros(shape.nbytes, np.uint8)).view(shape.dtype).reshape(shape.shape)
+        return func(*args, **(kwargs or {}))
 
 
 def saved_dtype(source: str | os.PathLike[str]) -> torch.dtype | None:

@@ -261,6 +261,10 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
         )
     if wants_code(error):
         return needs_code(name)
+    if unknown := re.search(r"model type `([^`]+)` but Transformers does not recognize", str(error)):
+        return (
+            f"model {name!r} is a {unknown[1]}, which this transformers does not know; docs/models.md lists what runs"
+        )
     if repository.lower().endswith("gguf") and not Path(name).exists() and not caused_by(HfHubHTTPError):
         return _is_gguf(name, None)
     if caused_by(SafetensorError):

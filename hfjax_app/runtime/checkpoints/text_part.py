@@ -33,7 +33,7 @@ def text_part(config: Any) -> Any:
     if type(text) is type(config) or encodes or causal_lm_class(text) is None:
         return None
     text = copy.deepcopy(text)
-    text.tie_word_embeddings = getattr(config, "tie_word_embeddings", text.tie_word_embeddings)
+    text.tie_word_embeddings = getattr(config, "tie_word_embeddings", getattr(text, "tie_word_embeddings", False))
     text.dtype = text.dtype or config.dtype
     text.text_part_of = config.model_type
     for name in _TOKENS:

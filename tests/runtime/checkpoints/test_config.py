@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.config import read_config
-from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
+from hfjax_app.runtime.checkpoints.empty_model import _LazyZeros, empty_model, saved_dtype
 
 LLAMA = {
     "model_type": "llama",
@@ -87,3 +87,25 @@ def test_what_is_wrong_is_said(settings: dict[str, Any], says: str, tmp_path: Pa
 def test_an_ordinary_configuration_is_read_where_it_is(tmp_path: Path) -> None:
     assert read_config(written(tmp_path)).name_or_path == str(tmp_path)
     assert read_config(written(tmp_path, attn_implementation="sdpa")).name_or_path == str(tmp_path)
+
+
+def test_a_read_only_property_may_be_an_old_name_that_transformers_reads(tmp_path: Path) -> None:
+    """Nemotron's layers stand in `hybrid_override_pattern`; without it the model had four layers of 52."""
+    settings = {"model_type": "nemotron_h", "hybrid_override_pattern": "MEM*EM", "num_hidden_layers": 6}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    config = read_config(tmp_path)
+    assert config.num_hidden_layers == len(config.layers_block_type) == 6
+
+
+def test_a_type_that_transformers_does_not_know_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=r"is a nobody, which this transformers does not know; docs/models.md"):
+        empty_model(AutoModelForCausalLM, written(tmp_path, model_type="nobody"))
+
+
+def test_zeros_of_large_experts_touch_no_memory(tmp_path: Path) -> None:
+    """Llama 4 Scout's experts are made of zeros, 2.7 GB a layer; a plan took 70 seconds to write them."""
+    with _LazyZeros():
+        zeros = torch.zeros(2, 3), torch.zeros((4,)), torch.zeros(0, 3), torch.zeros(1 << 20, 1 << 12)
+    assert [tuple(each.shape) for each in zeros] == [(2, 3), (4,), (0, 3), (1 << 20, 1 << 12)]
+    assert all(not each.any() for each in zeros[:3])
+    assert zeros[0].add_(1).sum() == 6
