@@ -10,6 +10,8 @@ token, the time of a rejection (429) and of /live. The last line of output is JS
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -19,6 +21,17 @@ import httpx
 
 from benchmarks.hardware import describe
 
+# In a process of its own: the clients' threads would delay it.
+WATCH = """
+import httpx, json, sys, time
+client, seconds, ends = httpx.Client(timeout=120), [], time.monotonic() + float(sys.argv[2])
+while time.monotonic() < ends:
+    began = time.perf_counter()
+    client.get(sys.argv[1])
+    seconds.append(time.perf_counter() - began)
+    time.sleep(0.1)
+print(json.dumps(seconds))
+"""
 QUESTIONS = ("Tell me a story about a fox.", "What is JAX?", "Tell me about the sea.", "My name is Ada. Who are you?")
 
 
@@ -65,7 +78,7 @@ def ask(client: httpx.Client, url: str, number: int, tokens: int, seen: Seen) ->
 
 
 def load(url: str, clients: int, seconds: float, tokens: int) -> Seen:
-    """So many clients for some seconds, and one that asks /live ten times a second."""
+    """So many clients for some seconds, and a process of its own that asks /live ten times a second."""
     seen, ends = Seen(), time.monotonic() + seconds
 
     def run(number: int) -> None:
@@ -76,20 +89,15 @@ def load(url: str, clients: int, seconds: float, tokens: int) -> Seen:
                 except httpx.HTTPError as error:
                     seen.faults.append(type(error).__name__)
 
-    def watch() -> None:
-        with httpx.Client(timeout=120) as client:
-            while time.monotonic() < ends:
-                began = time.perf_counter()
-                client.get(f"{url}/live")
-                seen.live.append(time.perf_counter() - began)
-                time.sleep(0.1)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(clients)]
-    threads.append(threading.Thread(target=watch))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    command = [sys.executable, "-c", WATCH, f"{url}/live", str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+        threads = [threading.Thread(target=run, args=(number,)) for number in range(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert watch.stdout is not None
+        seen.live = json.loads(watch.stdout.read())
     return seen
 
 

@@ -9,10 +9,11 @@ Which of Gradio's routes exist, and what a request may contain, is in `hfjax_app
 `gradio_events.py`.
 """
 
+from contextlib import nullcontext
 from typing import Any
 
 import gradio as gr
-from gradio import processing_utils
+from gradio import processing_utils, utils
 from gradio.state_holder import SessionState
 
 from hfjax_app.api.admission import Admission
@@ -22,7 +23,7 @@ from hfjax_app.studio.page_states import light
 
 
 def harden(page: gr.Blocks, admission: Admission, usage: Usage, log_event: LogEvent) -> FairQueue:
-    """Apply all of it, after all events have been added. The first three changes apply to the whole process.
+    """Apply all of it, after all events have been added. The first four changes apply to the whole process.
 
     Args:
         page: with all its events.
@@ -32,6 +33,8 @@ def harden(page: gr.Blocks, admission: Admission, usage: Usage, log_event: LogEv
     # Gradio keeps the last inputs of a thousand sessions, 16 MB each
     SessionState._update_value_in_config = _forget  # type: ignore[method-assign,assignment]
     SessionState.__init__ = light  # type: ignore[method-assign,assignment]
+    # Gradio looks for matplotlib on disk before and after each item of a stream: a third of a busy event loop's time
+    utils.MatplotlibBackendMananger = nullcontext  # type: ignore[misc,assignment]
     # Gradio checks the path of a file only on pages that were launched; this page is mounted.
     page.has_launched = True
     queue = page._queue

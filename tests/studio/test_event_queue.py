@@ -1,13 +1,17 @@
 """The queue of Gradio's events: no request stops or fills it, clients take turns, results wait for their readers."""
 
 import asyncio
+import inspect
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
+import gradio.route_utils
+import gradio.utils
 import httpx
 import pytest
 import uvicorn
@@ -119,6 +123,12 @@ def test_events_that_stopped_the_queue_are_refused(held: Held) -> None:
         for data in (None, "x", {}, ["x", "y"]):
             assert join(held, client, "s", data=data).status_code == 422
         assert '["quick"]' in result(held, client, call(held, client, "quick"))
+
+
+def test_gradio_looks_for_no_matplotlib(held: Held) -> None:
+    """It did before and after each item of a stream: a third of a busy event loop's time."""
+    assert vars(gradio.utils)["MatplotlibBackendMananger"] is nullcontext
+    assert "MatplotlibBackendMananger" in inspect.getsource(gradio.route_utils.call_process_api)
 
 
 def test_the_queue_is_started_again(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
