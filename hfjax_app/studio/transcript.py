@@ -15,6 +15,7 @@ from hfjax_app.limits import CHAT_MAX_NOTE_CHARACTERS
 from hfjax_app.studio.markdown import as_typed, as_written, drawable
 
 # The note of a growing answer has its own class, which tells an interrupted answer from a complete one.
+_FEWEST_FOR_SPEED = 32  # tokens: fewer come in a call or two, whose speed says nothing
 _GROWING, _ENDED = '<small class="note growing">', '<small class="note">'
 _TAG = re.compile(r"<[^<>]*>")
 _REASONING = "Reasoning"  # title of the entry
@@ -139,7 +140,7 @@ def note(reply: Reply) -> str:
         facts.append(f"place {reply.place} in line")
     if reply.ttft_s is not None:
         facts.append(f"first token {_duration(reply.ttft_s)}")
-    if reply.tokens_per_s is not None:
+    if reply.tokens_per_s is not None and reply.tokens >= _FEWEST_FOR_SPEED:
         facts.append(
             f"{reply.tokens_per_s:,.0f} tokens/s" if reply.tokens_per_s >= 10 else f"{reply.tokens_per_s:.1f} tokens/s"
         )

@@ -41,6 +41,7 @@ def test_the_note_says_how_many_drafted_tokens_were_right() -> None:
     assert note(drafts) == f"{begins}drafts: 1,099 of 1,400 tokens right · ended at max tokens</small>"
     none = Reply(**moment, drafted_tokens=0, accepted_tokens=0)
     assert note(none) == f"{begins}ended at max tokens</small>"
+    assert "tokens/s" not in note(Reply(**moment | {"tokens": 8}, drafted_tokens=0, accepted_tokens=0))
 
 
 @pytest.mark.parametrize(
