@@ -9,7 +9,6 @@ from gradio.routes import App
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
-from hfjax_app import __version__
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.usage import RequestUsage, Usage
 from hfjax_app.api.v1.routes import add_docs, api_router
@@ -65,7 +64,7 @@ def build_app(backends: Backends, credentials: Credentials | None = None) -> Stu
     credentials = credentials or Credentials(settings)
     sessions, usage = Sessions(), Usage()
     admission = Admission(backends, settings.client_requests, usage)
-    app = FastAPI(title=f"{TITLE} API", description=_ABOUT_API, version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title=f"{TITLE} API", description=_ABOUT_API, docs_url=None, redoc_url=None)
     app.add_middleware(Bodies, limit=HTTP_MAX_BODY)
     app.add_middleware(
         Door, credentials=credentials, sessions=sessions, oauth_user=user_of if credentials.oauth else None
