@@ -25,6 +25,7 @@ SESSIONS = 1_000  # pages whose values Gradio stores; later ones replace those o
 SESSIONS_OF_A_CLIENT = 100
 SESSION_CHARACTERS = 64  # of the name that a client gives its session; a page's has eleven
 RESULTS_BYTES = 64 << 20  # of a client, made and not read yet
+RESULTS_TOTAL_BYTES = 1 << 30  # of all clients
 RESULTS_KEPT_S = 600  # since something was added or read
 RESULTS_EMPTY_KEPT_S = 60
 HEARTBEAT_S = 15  # between two messages of a stream

@@ -103,7 +103,8 @@ class FairQueue(Queue):
     async def _sweep(self) -> None:
         while not self._closed:
             await asyncio.sleep(SWEEP_S)
-            for session in self.results.expired():
+            dropped = self.pending_event_ids_session.keys() - self.results.keys()
+            for session in [*self.results.expired(), *dropped]:
                 await self.forget(session)
 
     async def push(self, body: PredictBodyInternal, request: fastapi.Request, username: str | None) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 from gradio.server_messages import EventMessage
 
 from hfjax_app.client import Client
-from hfjax_app.limits import RESULTS_BYTES, RESULTS_EMPTY_KEPT_S, RESULTS_KEPT_S
+from hfjax_app.limits import RESULTS_BYTES, RESULTS_EMPTY_KEPT_S, RESULTS_KEPT_S, RESULTS_TOTAL_BYTES
 
 _OVERHEAD = 1_024  # bytes of a message or of an empty inbox
 
@@ -70,6 +70,7 @@ class WaitingResults(dict[str, Inbox]):
     def __init__(self) -> None:
         super().__init__()
         self._bytes: Counter[str] = Counter()  # by client
+        self._total = 0
 
     def open(self, session: str, client: Client) -> Inbox:
         """The inbox of a client's session; an empty one for a new session.
@@ -92,15 +93,22 @@ class WaitingResults(dict[str, Inbox]):
             self.count(inbox, -inbox.bytes)
 
     def count(self, inbox: Inbox, change: int) -> None:
-        """Count bytes of an inbox, and drop the client's oldest results that have no reader where it has too many."""
+        """Count bytes of an inbox. Where its client has too many, its oldest results that have no reader are dropped;
+        where all clients together have too many, those of the client that has most."""
         client = inbox.client.id
+        self._total += change
         self._bytes[client] += change
         if self._bytes[client] <= 0:
             del self._bytes[client]
         if self._bytes[client] > RESULTS_BYTES:
-            oldest = next((name for name, each in self.items() if each.client.id == client and not each.readers), None)
-            if oldest is not None:
-                self.drop(oldest)
+            self._drop_oldest(client)
+        elif self._total > RESULTS_TOTAL_BYTES and change > 0:
+            self._drop_oldest(self._bytes.most_common(1)[0][0])
+
+    def _drop_oldest(self, client: str) -> None:
+        oldest = next((name for name, each in self.items() if each.client.id == client and not each.readers), None)
+        if oldest is not None:
+            self.drop(oldest)
 
     def session_of(self, event_id: str) -> str | None:
         """The session with this event among its pending ones."""

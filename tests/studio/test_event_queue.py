@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.usage import Usage
+from hfjax_app.client import Client
 from hfjax_app.limits import CLIENT_RUNNING, EVENTS_WAITING
 from hfjax_app.server.app import mount_page
 from hfjax_app.studio import event_queue, waiting_results
@@ -243,6 +244,15 @@ def test_results_of_one_client_do_not_push_out_another_s(held: Held, monkeypatch
         assert theirs < 20
         assert '["mine"]' in result(held, waits, first)
         assert "x" * 60 in result(held, floods, joined), "the newest are kept"
+
+
+def test_results_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client that has most loses its oldest."""
+    monkeypatch.setattr(waiting_results, "RESULTS_TOTAL_BYTES", 5_000)
+    results = waiting_results.WaitingResults()
+    for session, client in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("c1", "c"), ("d1", "d")):
+        results.open(session, Client(id=client))
+    assert list(results) == ["b1", "a2", "c1", "d1"]
 
 
 def test_old_results_are_dropped(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
