@@ -4,6 +4,7 @@ Does not read files: `generation_parameters.py` does.
 """
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,9 @@ from hfjax_app.images.request import MAX_GUIDANCE, MAX_SEED
 from hfjax_app.images.scheduler_names import nearest
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
 from hfjax_app.validation import checked_text
+
+_WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # as web UIs write weights: (word:1.3)
+_MOST_NAMED = 3
 
 
 def fitted(parameters: GenerationParameters, generator: ImageGenerator) -> GenerationParameters:
@@ -31,6 +35,9 @@ def fitted(parameters: GenerationParameters, generator: ImageGenerator) -> Gener
         values["seed"] = None
     for name in ("prompt", "negative_prompt"):
         values[name] = _text(name.replace("_", " "), getattr(parameters, name), notes)
+    weighted = _WEIGHTED.findall(" ".join((values["prompt"], values["negative_prompt"])))
+    if weighted:
+        notes.append(f"weights of words, which are read as text: {', '.join(weighted[:_MOST_NAMED])}")
     if values["negative_prompt"] and not generator.takes_negative_prompt:
         notes.append("negative prompt: this model takes none")
         values["negative_prompt"] = ""

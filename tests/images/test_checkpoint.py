@@ -1,6 +1,7 @@
 """Pipelines read from their files, a model card's settings, and revisions of checkpoints."""
 
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -16,6 +17,8 @@ import pytest
 import torch
 from diffusers import AutoPipelineForText2Image, DiffusionPipeline, StableDiffusionPipeline
 from safetensors.torch import load_file, save_file
+from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from transformers import T5Config, T5EncoderModel
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import (
@@ -34,7 +37,7 @@ from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
 
 from . import original_layout
-from .pipelines import CLASSES, TOKENS, stable_diffusion_2, stable_diffusion_3, vae
+from .pipelines import CLASSES, TOKENS, pixart, stable_diffusion_2, stable_diffusion_3, vae
 
 CARD = "---\ninference:\n  parameters:\n    {}\n---\n# A model\n"
 WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -148,6 +151,25 @@ def test_a_tokenizer_without_a_length_has_its_text_encoder_s(
     pipeline = read_empty(tmp_path)
     assert pipeline.tokenizer.model_max_length == TOKENS
     assert getattr(pipeline, "tokenizer_max_length", TOKENS) == TOKENS
+
+
+def test_a_text_encoder_s_tokenizer_of_a_sentencepiece_file(tmp_path: Path) -> None:
+    """PixArt's and Stable Diffusion 3's have no tokenizer.json."""
+    whole = pixart()
+    whole.text_encoder = T5EncoderModel(T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=4))
+    whole.save_pretrained(tmp_path)
+    for file in (tmp_path / "tokenizer").iterdir():
+        file.unlink()
+    trained, options = io.BytesIO(), {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
+    lines = iter(["a red dot on a blue square", "the quick brown fox jumps over the lazy dog"] * 20)
+    SentencePieceTrainer.train(
+        sentence_iterator=lines, model_writer=trained, vocab_size=48, minloglevel=2, hard_vocab_limit=False, **options
+    )
+    (tmp_path / "tokenizer" / "spiece.model").write_bytes(trained.getvalue())
+    settings = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0, "model_max_length": TOKENS}
+    (tmp_path / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(settings))
+    found = read_empty(tmp_path).tokenizer("a red dot")["input_ids"]
+    assert found == [*SentencePieceProcessor(model_proto=trained.getvalue()).encode("a red dot"), 1]
 
 
 @pytest.fixture
