@@ -163,7 +163,7 @@ class ChatPlanner:
             self.slots,
             self.context,
             chunk=whole.chunk_sizes[-1],
-            buckets=whole.slot_buckets,
+            accelerated=whole.accelerated,
         )
 
     def heads_copied(self, devices: int) -> int | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from hfjax_app.chat.memory import SlotMemory
+from hfjax_app.chat.model.slot_memory import SlotMemory
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.planning.fit import fits
 from hfjax_app.planning.floor import decode_floor, prefill_floor

@@ -18,6 +18,7 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from hfjax_app.runtime import head_packing
 from hfjax_app.runtime.cpu import attention as cpu_attention
 from hfjax_app.runtime.grouped_query import GroupedQuery, products
+from hfjax_app.runtime.tpu import query_blocks
 
 NAME = "hfjax"
 # Tensors that models pass to any attention and that are not needed here: the mask and the keys contain them.
@@ -61,9 +62,12 @@ def grouped_query_attention(
     arguments = (grouped, key, value, mask, sink)
     attend = partial(form.attend, products=partial(_dots, queries))
     is_long = positions >= cpu_attention.MANY_POSITIONS and mask.dtype == bool
-    if is_long and queries > 1:
-        in_blocks = partial(cpu_attention.in_blocks, form, partial(_dots, queries), *arguments, origin)
-        out: jax.Array = jax.lax.platform_dependent(cpu=in_blocks, default=partial(attend, *arguments))
+    if queries > 1:
+        on_cpu = partial(attend, *arguments)
+        if is_long:
+            on_cpu = partial(cpu_attention.in_blocks, form, partial(_dots, queries), *arguments, origin)
+        on_others = partial(query_blocks.attend, form, *arguments)
+        out: jax.Array = jax.lax.platform_dependent(cpu=on_cpu, default=on_others)
     elif is_long and batch == 1:
         out = jax.lax.platform_dependent(*arguments, cpu=cpu_attention.half_if_enough(attend), default=attend)
     else:

@@ -89,6 +89,11 @@ def _is_tpu(mesh: Mesh | AbstractMesh | None) -> bool:
     return not isinstance(mesh, AbstractMesh) and platform_of(mesh) == "tpu"
 
 
+def is_accelerated(mesh: Mesh | AbstractMesh | None) -> bool:
+    """Whether programs get the sizes of an accelerator. An abstract mesh, for counting bytes, stands for one."""
+    return isinstance(mesh, AbstractMesh) or platform_of(mesh) != "cpu"
+
+
 def packs_arguments(mesh: Mesh | None) -> bool:
     """Whether programs that are called every few milliseconds get packed arguments."""
     return is_one_cpu(mesh)

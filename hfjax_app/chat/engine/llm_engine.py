@@ -55,15 +55,18 @@ class ChatEngine:
         saved_dtype: dtype of the weights in the files, if the model has no weights yet; None: the model's.
         slots: requests served at the same time; more wait in a queue.
         context: tokens of prompt and answer together.
-        prefill_chunk: prompt tokens per device call, or four times as many while no answer is running.
+        prefill_chunk: prompt tokens per device call, or four times as many while no answer is running; None: 64, and
+            256 or 512 on accelerators.
         decode_chunk: the most tokens that a device call makes for each request.
-        buckets: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ...
+        buckets: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ..., and on
+            accelerators those that save time.
         end_tokens: ids that end an answer; None: those that the model's configs name.
         speculation: whether tokens are drafted from the conversation and verified together, for a request that is
             alone; no token changes. "auto": where it was measured to be faster; "always"; "never".
         bundle: from which programs are taken and in which they are kept; None: none are kept.
         lanes: row width of the cache that narrow heads share; None: 128 on TPU, where that saves copies of the cache,
             else 1.
+        accelerated: whether programs have the sizes of an accelerator's; None: chosen by the devices.
         tiers: what `buckets` was called in version 0.1.
 
     Attributes:
@@ -86,12 +89,13 @@ class ChatEngine:
         saved_dtype: torch.dtype | None = None,
         slots: int = 4,
         context: int = 512,
-        prefill_chunk: int = 64,
+        prefill_chunk: int | None = None,
         decode_chunk: int = 16,
         buckets: Sequence[int] | None = None,
         end_tokens: tuple[int, ...] | None = None,
         speculation: str = "auto",
         lanes: int | None = None,
+        accelerated: bool | None = None,
         bundle: Bundle | None = None,
         tiers: Sequence[int] | None = None,
     ):
@@ -119,6 +123,7 @@ class ChatEngine:
             buckets=tiers if buckets is None else buckets,
             speculation=speculation != "never",
             lanes=lanes,
+            accelerated=accelerated,
             traced=TracedFacts.of(bundle),
         )
         self._bundle = bundle

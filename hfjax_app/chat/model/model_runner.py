@@ -14,12 +14,14 @@ from jax.sharding import Mesh
 from torchax.ops import mappings
 from transformers import PreTrainedModel
 
-from hfjax_app.chat.model.buckets import length_buckets, prefill_buckets, slot_buckets, smallest_covering
+from hfjax_app.chat.model.bucket_choice import pieces
+from hfjax_app.chat.model.buckets import prefill_buckets, smallest_covering
 from hfjax_app.chat.model.decode_state import DecodeOutput, DecodeState
 from hfjax_app.chat.model.decoder import Decoder
 from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.model.rotary import positions_of
 from hfjax_app.chat.model.slot_functions import SlotFunctions
+from hfjax_app.chat.model.slot_memory import held_bytes, slot_memory
 from hfjax_app.chat.model.slot_programs import SlotPrograms, SlotProgramSpecs, greedy
 from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.errors import RequestRejected
@@ -28,11 +30,12 @@ from hfjax_app.runtime.held_weights import held, shapes
 from hfjax_app.runtime.mesh import TensorParallel, replicated
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Program
-from hfjax_app.runtime.transforms import chat_transforms, head_packing
+from hfjax_app.runtime.transforms import chat_transforms, head_packing, is_accelerated
 from hfjax_app.runtime.warm_up import ProgramSpec
 
 # Tokens that a speculative round drafts, see speculative_loop.py.
 DRAFT_TOKENS = 7
+PREFILL_CHUNK = 64  # prompt tokens of a call on a CPU
 
 
 class ModelRunner:
@@ -48,11 +51,14 @@ class ModelRunner:
         slots: conversations that decode together.
         context: tokens a slot holds, prompt and answer.
         end_tokens: ids that end an answer.
-        prefill_chunk: prompt tokens a prefill call takes, or four times as many, see `prefill_buckets`.
+        prefill_chunk: prompt tokens a prefill call takes, or four times as many, see `prefill_buckets`; None: 64, and
+            the sizes of `bucket_choice.pieces` on accelerators.
         decode_chunk: tokens a decode call makes for each slot, at most.
-        buckets: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ...
+        buckets: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ..., and on
+            accelerators those that save time.
         speculation: whether programs that draft may decode a request that is alone.
         lanes: row width that narrow heads share, see `runtime/head_packing.py`; None: chosen by the devices.
+        accelerated: whether buckets are those of an accelerator, see `bucket_choice.py`; None: chosen by the devices.
         traced: as for Decoder.
 
     Raises:
@@ -71,11 +77,12 @@ class ModelRunner:
         slots: int,
         context: int,
         end_tokens: tuple[int, ...],
-        prefill_chunk: int = 64,
+        prefill_chunk: int | None = None,
         decode_chunk: int = 16,
         buckets: Sequence[int] | None = None,
         speculation: bool = True,
         lanes: int | None = None,
+        accelerated: bool | None = None,
         traced: TracedFacts | None = None,
     ):
         config = model.config.get_text_config(decoder=True)
@@ -83,7 +90,12 @@ class ModelRunner:
         if positions is not None and positions < context:
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
-        self.chunk_sizes, self.decode_chunk = prefill_buckets(min(prefill_chunk, context), context), decode_chunk
+        self.accelerated = is_accelerated(mesh) if accelerated is None else accelerated
+        if prefill_chunk is None and self.accelerated:
+            self.chunk_sizes = pieces(context)
+        else:
+            self.chunk_sizes = prefill_buckets(min(prefill_chunk or PREFILL_CHUNK, context), context)
+        self.decode_chunk, self.wanted = decode_chunk, buckets
         self.end_tokens = end_tokens
         self.mesh = mesh
         self.replicated = None if mesh is None else replicated(mesh)
@@ -104,12 +116,14 @@ class ModelRunner:
             self.weights = shapes(model, self.transforms, placement=self.placement, saved_dtype=saved_dtype)
         else:
             self.load(held(model, self.transforms, placement=self.placement))
-        self.length_buckets, self.slot_buckets = length_buckets(context), slot_buckets(slots, buckets)
+        read = sum(map(held_bytes, self.weights.values())) if self.accelerated else None
+        memory = slot_memory(self.decoder.specs, self.cache_shape, slots, self.chunk_sizes[-1], read)
+        self.buckets = memory.buckets(slots, context, buckets)
         self.programs = SlotPrograms()
         # Runs a function with the index of a free slot while no call is dispatched.
         self.between_calls: Callable[[Callable[[int], None]], None] = lambda run: run(0)
         # A ring can roll back fewer tokens than a prefill chunk has, a state none. Only one slot's program drafts.
-        possible = speculation and 1 in self.slot_buckets and not self.decoder.is_recurrent
+        possible = speculation and (1 in self.buckets.counts or buckets is None) and not self.decoder.is_recurrent
         self.draft = min(DRAFT_TOKENS, self.chunk_sizes[0] - 1) if possible else 0  # tokens; 0: never drafts
         self.functions = SlotFunctions(
             decoder=self.decoder,
@@ -272,8 +286,8 @@ class ModelRunner:
 
     def bucket(self, length: int) -> int:
         """The length bucket of this length. Until its programs are in use, those of a longer one run."""
-        return smallest_covering(self.length_buckets, length)
+        return smallest_covering(self.buckets.all_lengths, length)
 
     def width(self, slots: int) -> int:
         """The slot bucket of so many slots. Until its programs are in use, those of a wider one run."""
-        return smallest_covering(self.slot_buckets, slots)
+        return smallest_covering(self.buckets.counts, slots)

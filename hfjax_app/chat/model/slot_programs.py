@@ -87,17 +87,18 @@ class SlotProgramSpecs:
             others: more programs on the runner's weights, which go before drafts.
         """
         runner = self._runner
-        lengths, whole, counts = runner.length_buckets, runner.context, runner.slot_buckets
-        copied = lengths if runner.slots > 1 else ()
-        general = [self.prefill(runner.chunk_sizes[0], whole), self.decode(runner.slots, whole), self.clear()]
+        buckets, whole, sizes = runner.buckets, runner.context, runner.chunk_sizes
+        copied = buckets.lengths if runner.slots > 1 else ()
+        general = [self.prefill(sizes[0], whole), self.decode(runner.slots, whole), self.clear()]
         general += [self.copy(length) for length in copied[-1:]]
-        later = [self.decode(counts[0], length) for length in lengths]  # of a lone visitor
+        few = buckets.counts[0]  # of a lone visitor
+        later = [self.decode(*bucket) for bucket in buckets.decode if bucket[0] == few]
         # The longest first: a size of prefill calls is used once its program covers the whole context.
-        later += [self.prefill(size, length) for size in runner.chunk_sizes[::-1] for length in lengths[::-1]]
-        later += [self.decode(count, length) for count in counts[1:] for length in lengths]
+        later += [self.prefill(size, length) for size in sizes[::-1] for length in buckets.lengths[::-1]]
+        later += [self.decode(*bucket) for bucket in buckets.decode if bucket[0] != few]
         later += [self.copy(length) for length in copied]
         later += others
-        later += [self.speculate(length) for length in lengths if runner.draft]
+        later += [self.speculate(length) for length in buckets.lengths if runner.draft]
         known = {spec.name for spec in general}
         return [replace(spec, general=True) for spec in general] + [spec for spec in later if spec.name not in known]
 

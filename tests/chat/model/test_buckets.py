@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.model.buckets import Written, length_buckets, put, slot_buckets, smallest_covering, take
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.model.slot_memory import SlotMemory
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 
 
@@ -41,6 +42,26 @@ def test_bucket_sizes() -> None:
     assert slot_buckets(8, [3, 9]) == (3, 8)
     assert smallest_covering((256, 1024), 256) == 256
     assert smallest_covering((256, 1024), 257) == 1024
+
+
+@pytest.mark.parametrize(
+    ("weights", "position", "slots", "context", "decode", "lengths"),
+    [
+        (2.5e9, 32768, 8, 2048, [(8, 2048)], [2048]),  # Llama 3.2 1B: the whole cache is a fifth of the weights
+        (2.0e9, 26624, 4, 1024, [(4, 1024)], [1024]),  # Gemma 3 1B
+        (2.5e9, 32768, 8, 4096, [(2, 4096), (8, 1024), (8, 4096)], [4096]),
+        (2.5e9, 32768, 1, 32768, [(1, 4096), (1, 32768)], [1024, 16384, 32768]),
+    ],
+)
+def test_on_an_accelerator_a_bucket_saves_a_part_of_a_step(
+    weights: float, position: int, slots: int, context: int, decode: list[tuple[int, int]], lengths: list[int]
+) -> None:
+    slot = SlotMemory(states=0, positions=((position, None),), weights=int(weights))
+    found = slot.buckets(slots, context)
+    assert list(found.decode) == decode
+    assert list(found.lengths) == lengths
+    copied = [*decode[:-1], *((1, length) for length in lengths if (1, length) != (slots, context))]
+    assert slot.copied(slots, context) == max(slot.filled(*bucket, context) for bucket in copied)
 
 
 def test_take_and_put_touch_only_their_slots_and_positions() -> None:
@@ -166,3 +187,22 @@ def test_a_bucket_allocates_only_its_own_part_of_the_cache(model_of: Callable[[s
     memory = decode.lower(runner.weights, runner._cache, runner._state, *which).compile().memory_analysis()
     assert memory.alias_size_in_bytes >= whole
     assert memory.temp_size_in_bytes < whole / 10
+
+
+def test_an_accelerators_programs_give_the_same_tokens(model_of: Callable[[str], PreTrainedModel]) -> None:
+    """One decode program for both slots, long pieces of a prompt, drafts for a request that is alone."""
+    model, params = model_of("gemma3"), SamplingParams(max_tokens=20, temperature=0.0)
+    engine = ChatEngine(model, slots=2, context=300, speculation="always", accelerated=True).start()
+    programs = engine.runner.programs
+    assert list(programs.decode) == [(2, 300)]
+    assert sorted(programs.prefill) == [(256, 300), (300, 300)]
+    assert [*programs.copy, *programs.speculate] == [300, 300]
+    prompts = [prompt_of(length) for length in (20, 270)]
+    expected = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt])
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=20, do_sample=False)
+        expected.append(out[0, len(prompt) :].tolist())
+    assert [engine.generate([prompt], params)[0] for prompt in prompts] == expected
+    assert engine.generate(prompts, params) == expected
+    engine.stop()
