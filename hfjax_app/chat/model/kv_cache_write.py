@@ -121,13 +121,15 @@ def _update(*arguments: jax.Array) -> jax.Array:
 def _update_each(cache: jax.Array, new: jax.Array, position: jax.Array, valid: jax.Array) -> jax.Array:
     """Write one token of each slot (leading axis of all arguments) by slice updates, one slot after the other.
 
-    With a scatter, the TPU compiler changes the layout of all slots' caches at the start and at the end of each call.
+    With a scatter, or without the loop, the TPU compiler changes the layout of all slots' caches at the start and at
+    the end of each call.
     """
+    index = jnp.where(valid > 0, position % cache.shape[-2], -1)  # one number to read in each iteration and not two
 
     def write(i: jax.Array, cache: jax.Array) -> jax.Array:
-        at = (i, 0, position[i] % cache.shape[-2], 0)
+        at = (i, 0, jnp.maximum(index[i], 0), 0)
         old = jax.lax.dynamic_slice(cache, at, (1, *new.shape[1:]))
-        return jax.lax.dynamic_update_slice(cache, jnp.where(valid[i] > 0, new[i].astype(cache.dtype), old), at)
+        return jax.lax.dynamic_update_slice(cache, jnp.where(index[i] >= 0, new[i].astype(cache.dtype), old), at)
 
     out: jax.Array = jax.lax.fori_loop(0, cache.shape[0], write, cache)
     return out

@@ -1,0 +1,142 @@
+"""Estimates of the TPU's compiler: how a program's text is read, and what they say of the parts that decide a step.
+
+Parts in `make test`, for which no model is needed; whole models, minutes each, in `make test-tpu`.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.planning.cycles import CLOCKS, Cycles, Stated, estimated
+from hfjax_app.planning.topology import CHIPS
+from tests.planning.test_plan import LAYERS, config_of
+
+ROOT = Path(__file__).parents[2]
+needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
+
+TEXT = """
+%fused (a: f32[8]) -> f32[8] {
+  ROOT %x = f32[8]{0} add(%a, %a)
+}
+
+%counted (t: (s32[], f32[8])) -> pred[] {
+  %eight = s32[]{:T(128)} constant(8)
+  %i = s32[]{:T(128)} get-tuple-element(%t), index=0
+  ROOT %less = pred[]{:T(512)} compare(%i, %eight), direction=LT
+}
+
+%inner (t: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %y = f32[8]{0} fusion(%t), calls=%fused, backend_config={"estimated_cycles":"10"}
+}
+
+%asked (t: (s32[], s32[])) -> pred[] {
+  ROOT %less.2 = pred[]{:T(512)} compare(%i.2, %steps), direction=LT
+}
+
+%step (t: (s32[], s32[])) -> (s32[], s32[]) {
+  %z = f32[8]{0} fusion(%t), calls=%fused, backend_config={"estimated_cycles":"100"}
+  %rows = (s32[], f32[8]) while(%t), condition=%counted, body=%inner
+KERNEL}
+
+ENTRY %main (a: f32[8]) -> f32[8] {
+  %w = f32[8]{0} fusion(%a), calls=%fused, backend_config={"estimated_cycles":"7"}
+  %steps = (s32[], s32[]) while(%w), condition=%asked, body=%step
+}
+"""
+KERNEL = '  %k = bf16[8]{0} custom-call(%z), custom_call_target="tpu_custom_call"\n'
+
+SCRIPT = """
+import json
+from hfjax_app.planning import cycles, topology
+where = topology.parse("v5e:1x1")
+topology.prepare_process(where)
+from hfjax_app.runtime.process import prepare
+prepare(None)
+import jax, jax.numpy as jnp
+from functools import partial
+from jax.sharding import NamedSharding, PartitionSpec
+from hfjax_app.chat.model.kv_cache_write import write
+from hfjax_app.runtime.attention import grouped_query_attention
+from hfjax_app.runtime.cpu.linear import linear
+from hfjax_app.runtime.mesh import mesh_of
+
+there = NamedSharding(mesh_of(topology.devices(where)), PartitionSpec())
+def shape(*size, dtype=jnp.bfloat16):
+    return jax.ShapeDtypeStruct(size, dtype, sharding=there)
+def show(function, *args, donate=()):
+    program = jax.jit(function, donate_argnums=donate).lower(*args).compile()
+    found = cycles.estimated(program.as_text(), chip="v5e")
+    print(json.dumps([cycles.seconds(found.outside, "v5e"), program.memory_analysis().temp_size_in_bytes]))
+number = shape(dtype=jnp.int32)
+show(linear, shape(1, 2048), shape(32064, 2048))
+show(jax.vmap(linear, (0, None)), shape(1, 1, 2048), shape(32064, 2048))
+show(write, shape(8, 4, 2048, 128), shape(4, 256, 128), number, number, number, donate=(0,))
+keys = shape(1, 8, 2048, 64)
+show(partial(grouped_query_attention, scaling=0.125), shape(1, 32, 512, 64), keys, keys,
+     shape(1, 1, 512, 2048, dtype=jnp.bool_))
+"""
+
+
+def test_loops_of_known_length_are_counted_and_the_others_are_steps() -> None:
+    assert estimated(TEXT.replace("KERNEL", ""), chip="v5e") == Cycles(outside=7, steps=(180,))
+
+
+def test_a_kernel_without_an_estimate_needs_stated_figures() -> None:
+    text = TEXT.replace("KERNEL", KERNEL)
+    with pytest.raises(RequestRejected, match="no estimate for the kernel 'tpu_custom_call': state the bytes"):
+        estimated(text, chip="v5e")
+    chip = CHIPS["v5e"]
+    stated = Stated(bytes_read=chip.bandwidth * 2e-6, operations=chip.flops * 1e-6)
+    assert estimated(text, chip="v5e", kernel=stated).step == 180 + round(CLOCKS["v5e"] * 2e-6)
+    with pytest.raises(RequestRejected, match="not compiled for a TPU"):
+        estimated("HloModule jit_f", chip="v5e")
+
+
+@needs_libtpu
+@pytest.mark.timeout(600)
+def test_what_a_step_consists_of_is_near_its_floor() -> None:
+    """An output layer's lone row, alone and under vmap; 256 rows of a cache; scores that need no memory.
+
+    A lone row that is not padded takes 610 us, and all scores at once, 134 MB, take 1,500 us. In a
+    model, a select over a slot's whole array takes 120 us.
+    """
+    command = [sys.executable, "-c", SCRIPT]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    lone, mapped, rows, attention = map(json.loads, result.stdout.splitlines())
+    floor = 32064 * 2048 * 2 / CHIPS["v5e"].bandwidth
+    assert lone[0] < 2 * floor
+    assert mapped[0] < 2 * floor
+    assert rows[0] < 40e-6
+    assert attention[0] < 500e-6
+    assert attention[1] < 8 << 20
+
+
+@needs_libtpu
+@pytest.mark.tpu
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("name", "topology", "slots", "context", "decode", "prefill"),
+    [("llama-3.2-1b", "v5e:1x1", 8, 2048, 1.2, 3.0), ("gemma-3-1b", "v6e:1x1", 4, 1024, 2.0, 3.0)],
+)
+def test_whole_models_are_near_their_floors(
+    name: str, topology: str, slots: int, context: int, decode: float, prefill: float, tmp_path: Path
+) -> None:
+    """Ratios to the floor of docs/notes/tpu.md, the numbers of programs, and temporaries below 5 % of the chip."""
+    config_of(name, LAYERS[name]).save_pretrained(tmp_path)
+    size = ["--slots", str(slots), "--context", str(context), "--only", "decode|prefill_512"]
+    command = ["-m", "benchmarks.tpu_cycles", "--chat-model", str(tmp_path), "--topology", topology, *size]
+    result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    programs, *rows = map(json.loads, result.stdout.splitlines())
+    assert len(programs["programs"]) <= 12
+    assert programs["before the first user"] <= 8
+    assert [row["name"].split("_")[1] for row in rows] == ["decode", "prefill"]
+    for row, ratio in zip(rows, (decode, prefill), strict=True):
+        assert row["ratio"] <= ratio
+        assert row["temporary_mib"] << 20 < CHIPS[topology[:3]].hbm * 0.05
