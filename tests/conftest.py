@@ -120,6 +120,8 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("slow-model")
     tokenizer = AutoTokenizer.from_pretrained(resolve("chat-gemma"))
+    tokenizer.eos_token = None  # an end token of its own or of its template would end answers
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     tokenizer.save_pretrained(folder)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

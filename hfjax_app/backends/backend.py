@@ -287,7 +287,7 @@ class Backend(Generic[T]):
 
     def drop(self) -> None:
         """Drop the reference to the stopped model, so that its memory can be freed."""
-        self._served = None
+        self._served = self._warm_up = None
 
 
 def in_words(error: BaseException) -> str:

@@ -9,6 +9,7 @@ from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.backends.loaders import SentimentLoader
 from hfjax_app.sentiment import Explanation
+from hfjax_app.settings import load_settings
 from tests.conftest import quickly_compiled
 from tests.sentiment.conftest import save
 
@@ -16,7 +17,7 @@ from tests.sentiment.conftest import save
 def test_an_explanation_takes_no_shared_thread(tmp_path: Path) -> None:
     """The explanation of a long text takes seconds. As many of them as threads blocked all visitors' lists."""
     folder = save(tmp_path)
-    backend = Backend(kind="sentiment", name="tiny", model=str(folder), loader=SentimentLoader())
+    backend = Backend(kind="sentiment", name="tiny", model=str(folder), loader=SentimentLoader(load_settings()))
     with quickly_compiled():
         backend.warm_up()
 

@@ -340,7 +340,7 @@ def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
         ({"images": 0}, "images = 0: must be a whole number from 1 to 4"),
         ({"images": 5}, "images = 5"),
         ({"images": None}, "images = None"),
-        ({"scheduler": "DDPM"}, "scheduler = 'DDPM': must be one of DDIM, Euler, Euler ancestral, DPM"),
+        ({"scheduler": "DDPM"}, "scheduler = 'DDPM': must be one of DDIM, Euler, Euler Karras, Euler"),
         ({"scheduler": ["DDIM"]}, "scheduler ="),
         ({"scheduler": "LCM", "steps": 51}, "steps = 51: LCMScheduler can't do that many"),
         ({"width": 33}, "width = 33: must be a multiple of 8 from 32 to 2048"),

@@ -96,6 +96,7 @@ def test_versions_are_those_that_are_installed() -> None:
 
 
 def test_whatever_is_set_for_jax_and_xla_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LIBTPU_INIT_ARGS", raising=False)  # a plan in this process sets it
     before = of()
     with jax.enable_x64(True):
         assert of().difference(before.parts) == "made with jax_enable_x64 = false, this has true"

@@ -86,7 +86,6 @@ def test_every_route_of_gradio_is_known() -> None:
         ("GET", "/gradio_api/queue/status"),
         ("POST", "/gradio_api/stream/1"),
         ("GET", "/monitoring"),
-        ("GET", "/openapi.json"),
         ("GET", "/manifest.json"),
         ("DELETE", "/"),
     ],

@@ -7,6 +7,8 @@ from typing import Any
 import gradio as gr
 
 from hfjax_app.backends import Backend
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.status import StatusLine
 
@@ -16,6 +18,9 @@ class Loader:
 
     def load(self, model: str, on_report: Any) -> str:
         return model
+
+    def warm_up(self, served: str) -> WarmUp:
+        return WarmUp(Programs(), [], staged=False)
 
     def failure(self, served: str) -> None:
         return None

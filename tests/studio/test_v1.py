@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import gradio as gr
 import httpx
 import pytest
-from gradio import load_chat
 from huggingface_hub import InferenceClient
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 from PIL import Image
@@ -177,8 +177,11 @@ def test_hugging_face_s_client_and_gradio_s_chat(studio: Studio, monkeypatch: py
     client = InferenceClient(base_url=f"{studio.url}/v1", api_key="none")
     made = client.chat_completion(ASKED, model="chat-gemma", max_tokens=20, temperature=0)
     assert made.choices[0].message.content.startswith("JAX")
-    chat = load_chat(f"{studio.url}/v1", model="chat-gemma", token="none", streaming=False)
-    assert chat.fn("Hello!", [])
+
+    async def load() -> gr.ChatInterface:  # without a running loop, Gradio makes its own and never closes it
+        return gr.load_chat(f"{studio.url}/v1", model="chat-gemma", token="none", streaming=False)
+
+    assert asyncio.run(load()).fn("Hello!", [])
 
 
 def test_everything_is_described(studio: Studio) -> None:

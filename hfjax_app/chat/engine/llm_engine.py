@@ -30,6 +30,7 @@ from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
+from hfjax_app.runtime.checkpoints.hub import NoTokenizer
 from hfjax_app.runtime.checkpoints.lora import base_and_adapter
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
@@ -159,7 +160,11 @@ class ChatEngine:
         prepare()
         base, adapter = base_and_adapter(source)
         model = empty_model(AutoModelForCausalLM, base, default_dtype() if dtype == "auto" else DTYPES[dtype])
-        tokenizer = load_tokenizer(source, context, base=base)
+        tokenizer, missing = None, None
+        try:
+            tokenizer = load_tokenizer(source, context, base=base)
+        except NoTokenizer as error:  # told later: that the architecture can't run matters more
+            missing = error
         # On shapes first: a model that can't run here is refused before its weights are downloaded.
         engine = cls(
             model,
@@ -173,6 +178,8 @@ class ChatEngine:
             bundle=bundle,
             **({"end_tokens": named_end_tokens(model, tokenizer)} | options),
         )
+        if missing is not None:
+            raise missing
         runner = engine.runner
         check_memory(os.fspath(source), estimate_memory(runner), memory=device_memory(), slots=slots, context=context)
         weights = read(model, base, transforms=runner.transforms, placement=runner.placement, adapter=adapter)

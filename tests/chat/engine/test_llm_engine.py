@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.engine.token_stream import Progress
-from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.errors import EngineStopped, Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_QUEUE
 from hfjax_app.runtime.module import weights_of
 
@@ -200,7 +200,7 @@ def test_the_queue_has_a_limit_and_cancelled_requests_cost_nothing(engine_of: Ca
         tickets.append(engine.submit(prompt_of(5), short, stayed))
         try:
             engine.submit(prompt_of(5), short, reasons.append)
-        except RequestRejected as error:
+        except Overloaded as error:
             refused.append(str(error))
         for ticket in tickets[:-1]:
             ticket.cancel()
