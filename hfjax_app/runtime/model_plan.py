@@ -1,7 +1,11 @@
 """The results of planning one model: facts from its config, and the compiler's figures of its programs."""
 
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 from jax.sharding import Mesh
 
@@ -32,11 +36,41 @@ def compile_as_planned(
         on_program(report, " of ".join(map(str, [len(programs.reports), *total])))
 
     programs = Programs(ready, mesh, planned=True)
-    with programs.as_far_as_possible():
+    with programs.as_far_as_possible(), _interrupts() as check:
         specs = specs_of(programs)
         total.append(len(programs.reports) + len(specs))
-        compile_all(programs, specs)
+
+        def one_by_one() -> Iterator[ProgramSpec]:
+            for spec in specs:
+                check()
+                yield spec
+
+        compile_all(programs, one_by_one())
+        check()
     return programs
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], None]]:
+    """Gives a function that raises KeyboardInterrupt once the user has interrupted: what is traced may swallow it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    def check() -> None:
+        if seen:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,7 +122,7 @@ def run_on_zeros(program: Program, args: tuple[Any, ...]) -> None:
     jax.block_until_ready(program(*jax.tree.map(zeros, args)))
 
 
-def compile_all(programs: Programs, specs: Sequence[ProgramSpec]) -> list[Program]:
+def compile_all(programs: Programs, specs: Iterable[ProgramSpec]) -> list[Program]:
     """The programs of these specs: one is compiled while the next is traced. Also from shapes alone, for plans."""
     with programs.together():
         return [programs.compile(spec.name, spec.function, *spec.args, **spec.options) for spec in specs]

@@ -287,12 +287,12 @@ def test_a_quick_plan_tells_of_all_topologies(plan: Callable[..., tuple[int, Any
     asked = ("--chat-model", tmp_path, "--topology", "v5litepod-1", "--slots", 8, "--context", 2048, "--quick")
     status, found, log = plan(*asked, "--price", "v5e=1.2,v6e=2.7", "--json")
     assert (status, found["topology"], found["fits"], "chat" in found) == (1, "v5e:1x1", False, False)
-    assert log.endswith("does not fit v5e:1x1; would fit: quantize = int8 or topology v6e:1x1\n")
+    assert log.endswith("does not fit v5e:1x1; would fit: quantize = int8 or context = 64 or topology v6e:1x1\n")
     ways = [(each["topology"], each["quantize"]) for each in found["topologies"]]
     assert len(ways) == len(set(ways)) == 18
     rows = dict(zip(ways, found["topologies"], strict=True))
     alone, half = rows["v5e:1x1", "none"], rows["v5e:1x1", "int8"]
-    assert (alone["fits"], alone["slots"], alone["context"], alone["per_million"]) == (False, 0, 0, None)
+    assert (alone["fits"], alone["slots"], alone["context"], alone["per_million"]) == (False, 0, 64, None)
     assert half["fits"] is True
     assert half["slots"] >= 8
     assert half["context"] >= 2048
