@@ -73,15 +73,19 @@ class Admission:
         backends = self._backends
         by_line: Mapping[str, Backend[Any]] = {
             "chat": backends.chat,
-            "zero-shot": backends.chat,
             "sentiment": backends.sentiment,
             "sentiment-many": backends.sentiment,
             "images": backends.images,
         }
         return by_line.get(line)
 
-    def enter(self, client: Client, line: str) -> "Place":
+    def enter(self, client: Client, line: str, backend: Backend[Any] | None = None) -> "Place":
         """Let a request in. Its caller releases the place in every case.
+
+        Args:
+            client: who asks.
+            line: one of LINES, or another name.
+            backend: the model that the request names; None: the line's.
 
         Raises:
             Draining: the server is stopping.
@@ -90,8 +94,8 @@ class Admission:
         """
         if self._draining:
             raise Draining("the server is stopping: try again in a moment")
-        if (backend := self.backend(line)) is not None:
-            backend.get()
+        if (asked := backend or self.backend(line)) is not None:
+            asked.get()
         self._usage.check(client)
         most = LINES.get(line, EVENTS_WAITING)
         with self._counting:

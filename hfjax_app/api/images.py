@@ -36,6 +36,9 @@ Message: TypeAlias = dict[str, Any]  # one item of a streamed answer, as JSON
 
 # For every event that draws.
 EVENT: Concurrency = {"concurrency_id": "images", "concurrency_limit": IMAGES_AT_ONCE}
+# Of all models.
+_threads = ThreadPoolExecutor(IMAGES_AT_ONCE, "images")  # waiting requests must not hold up the chat
+_reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
 
 
 class ImagesApi:
@@ -47,8 +50,6 @@ class ImagesApi:
 
     def __init__(self, backend: "Backend[ImageGenerator]"):
         self._backend = backend
-        self._threads = ThreadPoolExecutor(IMAGES_AT_ONCE, "images")  # waiting requests must not hold up the chat
-        self._reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
 
     @streamed
     async def generate(
@@ -169,7 +170,7 @@ class ImagesApi:
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function that decodes pictures. One thread does so for all requests, one after the other."""
         here = copy_context()  # with the request's sender
-        return await asyncio.get_running_loop().run_in_executor(self._reader, here.run, function, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(_reader, here.run, function, *arguments)
 
     async def run(self, steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
         """Draw in a thread, step by step.
@@ -177,7 +178,7 @@ class ImagesApi:
         Raises:
             ModelUnavailable: the server is stopping.
         """
-        async with aclosing(iterate_in_thread(steps, self._threads)) as running:
+        async with aclosing(iterate_in_thread(steps, _threads)) as running:
             async for step in running:
                 self._backend.get()
                 yield step

@@ -1,4 +1,4 @@
-"""Errors that nobody expected, as a line for the log: never with a value, because it may be what a visitor wrote."""
+"""Unexpected errors as a line for the log: never with a value, because it may be what a visitor wrote."""
 
 from traceback import extract_tb
 

@@ -21,13 +21,12 @@ from hfjax_app.validation import checked_text
 
 if TYPE_CHECKING:
     from hfjax_app.chat.assistant import ChatAssistant
-    from hfjax_app.chat.zero_shot import ZeroShot
     from hfjax_app.sentiment.classifier import SentimentClassifier
-    from hfjax_app.sentiment.zero_shot import NliZeroShot
 
 # For every event that classifies or explains one text, and for every one that asks the chat model for a label.
 EVENT: Concurrency = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
 ZERO_SHOT_EVENT: Concurrency = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_AT_ONCE}
+_explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")  # of all models
 
 
 class SentimentApi:
@@ -40,7 +39,6 @@ class SentimentApi:
 
     def __init__(self, backend: "Backend[SentimentClassifier]", chat: "Backend[ChatAssistant]"):
         self._backend, self._chat = backend, chat
-        self._explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
 
     async def classify(self, text: str) -> dict[str, float]:
         """The probability of each sentiment for a text."""
@@ -72,7 +70,7 @@ class SentimentApi:
 
     def check_zero_shot(self, text: Any, labels: Any) -> None:
         """The same for /zero_shot."""
-        if (zero_shot := self._own_labels()) is not None:
+        if (zero_shot := self.judge().get().zero_shot) is not None:
             zero_shot.check(text, labels)
 
     async def predict(self, text: Any) -> Prediction:
@@ -99,31 +97,35 @@ class SentimentApi:
             ModelUnavailable: the backend is not ready.
         """
         explain = self._backend.get().explain
-        return await asyncio.get_running_loop().run_in_executor(self._explainers, explain, text, label)
+        return await asyncio.get_running_loop().run_in_executor(_explainers, explain, text, label)
 
-    async def label_scores(self, text: Any, labels: Any) -> dict[str, float]:
-        """The probability of each label, by the sentiment model if it is one for NLI, else by the chat model.
+    async def label_scores(
+        self, text: Any, labels: Any, judge: "Backend[SentimentClassifier] | Backend[ChatAssistant] | None" = None
+    ) -> dict[str, float]:
+        """The probability of each label.
 
         Args:
             text: what a client sent, of any type.
             labels: the same.
+            judge: the model that the client names; None: `judge()`.
 
         Raises:
             RequestRejected: the text or the labels are of another type, too long or too many.
             ModelUnavailable: the backend is not ready, or can't score labels.
         """
-        zero_shot = self._own_labels()
+        judge = judge or self.judge()
+        zero_shot = judge.get().zero_shot
         if zero_shot is None:
             needed = "only a model with a tokenizer and without recurrent layers can"
-            raise ModelUnavailable(f"the chat model {self._chat.name} can't score labels: {needed}")
+            raise ModelUnavailable(f"the chat model {judge.name} can't score labels: {needed}")
         return await asyncio.to_thread(zero_shot.classify, text, labels)
 
-    def _own_labels(self) -> "NliZeroShot | ZeroShot | None":
-        """What judges a visitor's own labels."""
+    def judge(self) -> "Backend[SentimentClassifier] | Backend[ChatAssistant]":
+        """The model for a client's own labels: the sentiment model if it is one for NLI, else the chat model."""
         with suppress(ModelUnavailable):  # the chat model can do it too
-            if (zero_shot := self._backend.get().zero_shot) is not None:
-                return zero_shot
-        return self._chat.get().zero_shot
+            if self._backend.get().zero_shot is not None:
+                return self._backend
+        return self._chat
 
 
 def register(backends: Backends, usage: Usage) -> SentimentApi:

@@ -85,13 +85,22 @@ def test_a_text_is_continued(client: OpenAI, studio: Studio) -> None:
     assert ended.choices[0].finish_reason == "stop"
 
 
-def test_a_reader_who_leaves_frees_the_slot(client: OpenAI, studio: Studio) -> None:
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_reader_who_leaves_frees_the_slots(client: OpenAI, studio: Studio, n: int) -> None:
     stream = client.chat.completions.create(
-        model="chat-gemma", messages=STORY, max_tokens=400, stream=True, logit_bias={1: -100, 5: -100}
+        model="chat-gemma", messages=STORY, n=n, max_tokens=400, stream=True, logit_bias={1: -100, 5: -100}
     )
     next(iter(stream))
     stream.close()
     studio.wait_idle()
+
+
+def test_a_caller_who_leaves_before_the_answer_frees_the_slots(studio: Studio) -> None:
+    body = {"messages": STORY, "n": 2, "max_tokens": 400, "logit_bias": {"1": -100, "5": -100}}
+    with pytest.raises(httpx.ReadTimeout):
+        http.post(f"{studio.url}/v1/chat/completions", json=body, timeout=0.1)
+    studio.wait_idle()
+    assert "Traceback" not in studio.output.read_text()
 
 
 def test_many_at_once_say_what_each_says_alone(studio: Studio) -> None:
@@ -157,6 +166,8 @@ def test_pictures(client: OpenAI) -> None:
     assert Image.open(io.BytesIO(base64.b64decode(again.data[0].b64_json))).tobytes() == first.tobytes()
     edited = client.images.edit(model="images", image=("a.png", files[0], "image/png"), prompt="a blue square")
     assert Image.open(io.BytesIO(base64.b64decode(edited.data[0].b64_json))).size == first.size
+    with pytest.raises(APIStatusError, match="quality: this app does not know this field"):
+        client.images.edit(model="images", image=("a.png", files[0], "image/png"), prompt="a", quality="low")
     with pytest.raises(APIStatusError, match="size = '1024x1024': one of 64x64"):
         client.images.generate(**options, size="1024x1024")
 

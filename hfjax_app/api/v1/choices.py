@@ -5,8 +5,7 @@ Does not know the form of chat completions and completions: `completions.py` doe
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +13,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hfjax_app.api.v1.errors import as_answer
+from hfjax_app.api.v1.errors import ClientLeft, as_answer
 from hfjax_app.errors import HfjaxError
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 Replies = AsyncGenerator["Reply", None]
 _FINISH = {"context": "length"}  # the others are OpenAI's own words
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_HEADERS = {"Cache-Control": "no-cache"}
 DONE = "data: [DONE]\n\n"
 
 
@@ -58,10 +57,11 @@ def usage_of(last: "Sequence[Reply]") -> dict[str, Any]:
 
 
 async def answered(form: Form, choices: Sequence[Replies], request: Request) -> dict[str, Any]:
-    """The whole answer. A client that leaves ends it.
+    """The whole answer.
 
     Raises:
         HfjaxError: what the choices raise.
+        ClientLeft: the client has left meanwhile.
     """
 
     async def all_of(replies: Replies) -> "list[Reply]":
@@ -69,7 +69,7 @@ async def answered(form: Form, choices: Sequence[Replies], request: Request) -> 
         async with aclosing(replies):
             async for reply in replies:  # at least twice a second
                 if await request.is_disconnected():
-                    raise asyncio.CancelledError
+                    raise ClientLeft
                 found.append(reply)
         return found
 
@@ -79,6 +79,7 @@ async def answered(form: Form, choices: Sequence[Replies], request: Request) -> 
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     body = form.frame([form.whole(index, replies) for index, replies in enumerate(found)], stream=False)
     return body | {"usage": usage_of([replies[-1] for replies in found])}
 
@@ -88,35 +89,45 @@ class EventStream(StreamingResponse):
 
     Args:
         form: of the route.
-        choices: the answers.
+        firsts: the first reply of each answer: it shows whether the request is accepted, while a status can say so.
+        choices: the rest of the answers.
         include_usage: whether an event with the usage precedes the end.
         release: called at the end in any case, also where the client leaves before the first event.
     """
 
     def __init__(
-        self, form: Form, choices: Sequence[Replies], *, include_usage: bool, release: Callable[[], None]
+        self,
+        form: Form,
+        firsts: "Sequence[Reply]",
+        choices: Sequence[Replies],
+        *,
+        include_usage: bool,
+        release: Callable[[], None],
     ) -> None:
         self._choices, self._release = choices, release
-        content = _events(form, choices, include_usage=include_usage)
-        super().__init__(content, media_type="text/event-stream", headers=_HEADERS)
+        self._events = _events(form, firsts, choices, include_usage=include_usage)
+        super().__init__(self._events, media_type="text/event-stream", headers=_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
             self._release()
+            await self._events.aclose()  # first: what it awaits can't be closed
             for replies in self._choices:
                 await replies.aclose()
 
 
-async def _events(form: Form, choices: Sequence[Replies], *, include_usage: bool) -> AsyncIterator[str]:
+async def _events(
+    form: Form, firsts: "Sequence[Reply]", choices: Sequence[Replies], *, include_usage: bool
+) -> AsyncGenerator[str, None]:
     """The events; an error becomes an event, and the last one."""
     try:
         last: dict[int, Reply] = {}
         for index in range(len(choices)):
             if (choice := form.first(index)) is not None:
                 yield _event(form.frame([choice], stream=True))
-        async with aclosing(merged(choices)) as replies:
+        async with aclosing(merged(firsts, choices)) as replies:
             async for index, reply in replies:
                 if (choice := form.part(index, last.get(index), reply)) is not None:
                     yield _event(form.frame([choice], stream=True))
@@ -130,8 +141,10 @@ async def _events(form: Form, choices: Sequence[Replies], *, include_usage: bool
         yield _event(body)
 
 
-async def merged(choices: Sequence[Replies]) -> "AsyncGenerator[tuple[int, Reply], None]":
+async def merged(firsts: "Sequence[Reply]", choices: Sequence[Replies]) -> "AsyncGenerator[tuple[int, Reply], None]":
     """The replies of all choices as they come, each with its index."""
+    for index, first in enumerate(firsts):
+        yield index, first
     if len(choices) == 1:
         async with aclosing(choices[0]) as replies:
             async for reply in replies:
@@ -167,8 +180,3 @@ async def merged(choices: Sequence[Replies]) -> "AsyncGenerator[tuple[int, Reply
 
 def _event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body, ensure_ascii=False, separators=(',', ':'))}\n\n"
-
-
-def now() -> int:
-    """Seconds since 1970, for `created`."""
-    return int(time.time())

@@ -1,9 +1,10 @@
 """POST /v1/chat/completions and /v1/completions."""
 
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -11,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.chat import ChatApi
 from hfjax_app.api.usage import Usage
-from hfjax_app.api.v1.choices import EventStream, Replies, answered, finish_reason, now
+from hfjax_app.api.v1.choices import EventStream, Replies, answered, finish_reason
 from hfjax_app.api.v1.conversation import sampling_of, stops_of, turns_of
 from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, Sampling
 from hfjax_app.backends import Backends
@@ -31,28 +32,33 @@ class _Form:
     """What both routes write.
 
     Attributes:
-        id, created, model: of the object around choices.
-        kind: the object's name.
-        stream_kind: the same, of events.
+        prefix: of ids.
+        kind, stream_kind: the name of the object around choices, and of an event's.
+        model: the model's name.
         text_of: token ids to text, for logprobs.
         has_logprobs: whether the request asks for them.
     """
 
-    id: str
-    created: int
+    prefix: ClassVar[str]
+    kind: ClassVar[str]
+    stream_kind: ClassVar[str]
+
     model: str
-    kind: str
-    stream_kind: str
     text_of: Callable[[Sequence[int]], str]
     has_logprobs: bool
 
+    def __post_init__(self) -> None:
+        self._id, self._created = f"{self.prefix}-{secrets.token_hex(12)}", int(time.time())
+
     def frame(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         kind = self.stream_kind if stream else self.kind
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
+        return {"id": self._id, "object": kind, "created": self._created, "model": self.model, "choices": choices}
 
 
 class ChatForm(_Form):
     """Chat completions: messages, and what a stream adds to them."""
+
+    prefix, kind, stream_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
     def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
         last = replies[-1]
@@ -97,6 +103,8 @@ class ChatForm(_Form):
 class TextForm(_Form):
     """Completions: plain text."""
 
+    prefix, kind, stream_kind = "cmpl", "text_completion", "text_completion"
+
     def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
         last = replies[-1]
         return self._choice(index, last.text, replies, finish_reason(last))
@@ -106,9 +114,9 @@ class TextForm(_Form):
 
     def part(self, index: int, before: "Reply | None", reply: "Reply") -> dict[str, Any] | None:
         text = reply.text[len(before.text if before else "") :]
-        if not text and reply.finish_reason is None:
-            return None
-        return self._choice(index, text, [reply], finish_reason(reply))
+        choice = self._choice(index, text, [reply], finish_reason(reply))
+        has_logprobs = choice["logprobs"] is not None and choice["logprobs"]["tokens"]
+        return choice if text or reply.finish_reason is not None or has_logprobs else None
 
     def _choice(self, index: int, text: str, replies: "Sequence[Reply]", reason: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": self._logprobs(replies), "finish_reason": reason}
@@ -145,8 +153,7 @@ class Completions:
             stop = stops_of(body)
             return lambda params: assistant.reply(turns, params, system_prompt=system_prompt, stop=stop, client=client)
 
-        form = ChatForm
-        return await self._answer(body, request, ask, form, "chatcmpl", "chat.completion", "chat.completion.chunk")
+        return await self._answer(body, request, ask, ChatForm)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Continue a text, without a chat template. `stream` true: as server-sent events."""
@@ -158,7 +165,7 @@ class Completions:
         def ask(assistant: "ChatAssistant", client: str) -> Ask:
             return lambda params: assistant.complete(one, params, stop=stops_of(body), client=client)
 
-        return await self._answer(body, request, ask, TextForm, "cmpl", "text_completion", "text_completion")
+        return await self._answer(body, request, ask, TextForm)
 
     async def _answer(
         self,
@@ -166,39 +173,31 @@ class Completions:
         request: Request,
         ask: "Callable[[ChatAssistant, str], Ask]",
         form: type[ChatForm] | type[TextForm],
-        prefix: str,
-        *kinds: str,
     ) -> Response:
-        max_tokens = min(256, self._context)
-        sampling_of(body, None, max_tokens)  # refuses wrong values also while the model is not ready
         backend = self._backends.chat_models.find(body.model)
+        api = ChatApi(backend, self._context, self._usage)
+        sampling_of(body, None, api.max_tokens)  # refuses wrong values also while the model is not ready
         client = client_of(request.scope)
-        place = self._admission.enter(client, "chat")
+        place = self._admission.enter(client, "chat", backend)
+        choices: list[Replies] = []
         try:
             assistant = backend.get()
-            params = sampling_of(body, assistant, max_tokens)
+            params = sampling_of(body, assistant, api.max_tokens)
             if params.max_tokens > self._context:
                 raise RequestRejected(f"max_tokens = {quoted(params.max_tokens)}: at most {self._context}, the context")
-            api, asked = ChatApi(backend, self._context, self._usage), ask(assistant, client.id)
+            asked = ask(assistant, client.id)
             choices = [api.counted(asked(each), client) for each in _seeded(params, body.n)]
-            written = form(
-                id=f"{prefix}-{secrets.token_hex(12)}",
-                created=now(),
-                model=backend.name,
-                kind=kinds[0],
-                stream_kind=kinds[1],
-                text_of=assistant.detokenize,
-                has_logprobs=params.logprobs is not None,
-            )
+            written = form(model=backend.name, text_of=assistant.detokenize, has_logprobs=params.logprobs is not None)
             if not body.stream:
                 with place:
                     return JSONResponse(await answered(written, choices, request))
-            # The first reply shows whether the request is accepted, while a status can still say so.
-            begun = [await _begun(replies) for replies in choices]
+            firsts = [await anext(replies) for replies in choices]
             usage = body.stream_options is not None and body.stream_options.include_usage
-            return EventStream(written, begun, include_usage=usage, release=place.release)
+            return EventStream(written, firsts, choices, include_usage=usage, release=place.release)
         except BaseException:
             place.release()
+            for replies in choices:
+                await replies.aclose()
             raise
 
 
@@ -207,22 +206,3 @@ def _seeded(params: "SamplingParams", count: int) -> "list[SamplingParams]":
     if params.seed is None:
         return [params] * count
     return [replace(params, seed=(params.seed + index) % 2**64) for index in range(count)]
-
-
-async def _begun(replies: Replies) -> Replies:
-    """The same replies, of which the first one has come.
-
-    Raises:
-        HfjaxError: the request is refused.
-    """
-    first = await anext(replies)
-
-    async def all_replies() -> "AsyncGenerator[Reply, None]":
-        try:
-            yield first
-            async for reply in replies:
-                yield reply
-        finally:
-            await replies.aclose()
-
-    return all_replies()

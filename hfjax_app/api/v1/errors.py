@@ -12,6 +12,8 @@ from hfjax_app.api.http_errors import as_http
 from hfjax_app.errors import HfjaxError, NotFound, RequestRejected
 from hfjax_app.validation import quoted
 
+UNKNOWN = "this app does not know this field; GET /docs lists those that it knows"
+CUT = 499  # the status of a request whose client left, as nginx logs it
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -34,7 +36,7 @@ def as_answer(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
         first = error.errors()[0]
         param = ".".join(str(part) for part in first["loc"] if part != "body") or None
         if first["type"] == "extra_forbidden":
-            message = f"{param}: this app does not know this field; GET /docs lists those that it knows"
+            message = f"{param}: {UNKNOWN}"
         elif first["type"] == "missing":
             message = f"{param}: this field is needed"
         else:
@@ -51,6 +53,10 @@ def as_answer(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
     raise error
 
 
+class ClientLeft(Exception):
+    """No one reads the answer any more: the work for it ends."""
+
+
 class EnvelopeRoute(APIRoute):
     """A route whose errors are in the envelope."""
 
@@ -63,5 +69,7 @@ class EnvelopeRoute(APIRoute):
             except (HfjaxError, HTTPException, RequestValidationError) as error:
                 status, body, headers = as_answer(error)
                 return JSONResponse(body, status_code=status, headers=headers)
+            except ClientLeft:
+                return Response(status_code=CUT)
 
         return handled

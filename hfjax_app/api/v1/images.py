@@ -1,6 +1,7 @@
 """POST /v1/images/generations and /v1/images/edits."""
 
 import base64
+import inspect
 import re
 import time
 from collections.abc import Generator
@@ -11,10 +12,11 @@ from fastapi import File, Form, Request, UploadFile
 
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.images import ImagesApi
+from hfjax_app.api.v1.errors import UNKNOWN, ClientLeft
 from hfjax_app.api.v1.schemas import MOST_CHOICES, ImageRequest
 from hfjax_app.backends import Backends
 from hfjax_app.client import client_of
-from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import PICTURE_MAX_BYTES
 from hfjax_app.validation import quoted
 
@@ -37,7 +39,6 @@ class Images:
 
     def __init__(self, backends: Backends, admission: Admission):
         self._backends, self._admission = backends, admission
-        self._api = ImagesApi(backends.images)  # its threads serve every model
 
     async def generate(self, body: ImageRequest, request: Request) -> dict[str, Any]:
         """Draw pictures of a prompt."""
@@ -54,13 +55,30 @@ class Images:
         size: Annotated[str | None, Form()] = None,
         response_format: Annotated[str, Form()] = "b64_json",
         seed: Annotated[int | None, Form()] = None,
+        negative_prompt: Annotated[str, Form()] = "",
+        steps: Annotated[int | None, Form()] = None,
+        guidance_scale: Annotated[float | None, Form()] = None,
+        scheduler: Annotated[str | None, Form()] = None,
+        user: Annotated[str | None, Form()] = None,
         strength: Annotated[float, Form()] = 0.8,
     ) -> dict[str, Any]:
         """Draw from a picture; with a mask only where it is transparent, as OpenAI has it."""
         if response_format != "b64_json":
             raise RequestRejected(f"response_format = {quoted(response_format)}: only b64_json")
+        if unknown := sorted((await request.form()).keys() - _EDIT_FIELDS):
+            raise RequestRejected(f"{quoted(unknown[0])[1:-1]}: {UNKNOWN}")
         picture, painted = await _content(image, "image"), None if mask is None else await _content(mask, "mask")
-        body = ImageRequest(prompt=prompt, model=model, n=n, size=size, seed=seed)
+        body = ImageRequest(
+            prompt=prompt,
+            model=model,
+            n=n,
+            size=size,
+            seed=seed,
+            negative_prompt=negative_prompt,
+            steps=steps,
+            guidance_scale=guidance_scale,
+            scheduler=scheduler,
+        )
         return await self._drawn(body, request, picture, painted, strength)
 
     async def _drawn(
@@ -74,8 +92,9 @@ class Images:
         from hfjax_app.images.uploads import read_picture
 
         backend = self._backends.image_models.find(body.model)
+        api = ImagesApi(backend)
         client = client_of(request.scope)
-        with self._admission.enter(client, "images"):
+        with self._admission.enter(client, "images", backend):
             generator = backend.get()
             width, height = _size(body.size, generator)
             advice = generator.recommended
@@ -97,21 +116,23 @@ class Images:
                     client=client.id,
                 )
 
-            steps = await self._api.read(begin)
-            last: ImageStep | None = None
-            async with aclosing(self._api.run(steps)) as running:
+            newest: ImageStep | Waiting | None = None
+            steps = await api.read(begin)
+            async with aclosing(api.run(steps)) as running:
                 async for step in running:
                     if await request.is_disconnected():
-                        break
-                    last = cast("ImageStep", step)
-            if last is None or not getattr(last, "is_last", False):
-                raise ModelUnavailable("the client left before the pictures were drawn")
-            files = [await self._api.read(lambda picture=picture: picture.png) for picture in last.pictures]
+                        raise ClientLeft
+                    newest = step
+            last = cast("ImageStep", newest)  # of a request that has ended
+            files = [await api.read(lambda picture=picture: picture.png) for picture in last.pictures]
         data = [
             {"b64_json": base64.b64encode(png).decode(), "revised_prompt": None, "seed": picture.seed}
             for png, picture in zip(files, last.pictures, strict=True)
         ]
         return {"created": int(time.time()), "data": data, "output_format": "png", "notice": last.notice}
+
+
+_EDIT_FIELDS = inspect.signature(Images.edit).parameters.keys()
 
 
 async def _content(file: UploadFile, name: str) -> bytes:

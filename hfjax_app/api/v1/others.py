@@ -58,7 +58,7 @@ class Others:
             checked_text(text, "input", SENTIMENT_MAX_CHARACTERS)
         backend = self._backends.sentiment_models.find(body.model)
         api = SentimentApi(backend, self._backends.chat)
-        with self._admission.enter(client_of(request.scope), "sentiment"):
+        with self._admission.enter(client_of(request.scope), "sentiment", backend):
             predictions = await asyncio.gather(*map(api.predict, texts))
         results = [
             {"index": index, "label": found.top, "scores": found.scores, "cut": found.cut}
@@ -70,37 +70,40 @@ class Others:
         """What each word contributed to a label's logit; the likeliest label's if none is given."""
         backend = self._backends.sentiment_models.find(body.model)
         checked_text(body.input, "input", SENTIMENT_MAX_CHARACTERS)
-        with self._admission.enter(client_of(request.scope), "sentiment"):
-            found = await asyncio.to_thread(backend.get().explain, body.input, body.label)
+        with self._admission.enter(client_of(request.scope), "sentiment", backend):
+            found = await SentimentApi(backend, self._backends.chat).explanation(body.input, body.label)
         words = [{"text": text, "contribution": share} for text, share in found.pieces]
         about = {"label": found.label, "logit": float(found.logit), "baseline": float(found.baseline)}
         return {"object": "explanation", "model": backend.name, **about, "words": words}
 
     async def zero_shot(self, body: ZeroShotRequest, request: Request) -> dict[str, Any]:
-        """The probability of each of your own labels for a text, by a chat model."""
-        backend = self._backends.chat_models.find(body.model)
-        api = SentimentApi(self._backends.sentiment, backend)
-        with self._admission.enter(client_of(request.scope), "zero-shot"):
-            scores = await api.label_scores(body.input, body.labels)
-        return {"object": "zero_shot", "model": backend.name, "scores": scores}
+        """The probability of each of your own labels for a text, by a chat model or a sentiment model for NLI."""
+        api = SentimentApi(self._backends.sentiment, self._backends.chat)
+        judge = api.judge() if body.model is None else self._backends.chat_models.find(body.model)
+        with self._admission.enter(client_of(request.scope), "zero-shot", judge):
+            scores = await api.label_scores(body.input, body.labels, judge)
+        return {"object": "zero_shot", "model": judge.name, "scores": scores}
 
-    async def tokenize(self, body: TokenizeRequest) -> dict[str, Any]:
+    async def tokenize(self, body: TokenizeRequest, request: Request) -> dict[str, Any]:
         """The token ids of a text, or of a conversation with its chat template."""
         if (body.prompt is None) == (body.messages is None):
             raise RequestRejected("send a prompt or messages, one of them")
         prompt, messages = body.prompt or "", body.messages
         backend = self._backends.chat_models.find(body.model)
-        assistant = backend.get()
-        if messages is None:
-            tokens = await asyncio.to_thread(assistant.tokenize, prompt)
-        else:
-            turns, system_prompt = turns_of(messages)
-            tokens = await asyncio.to_thread(assistant.count, turns, system_prompt=system_prompt)
+        with self._admission.enter(client_of(request.scope), "tokens", backend):
+            assistant = backend.get()
+            if messages is None:
+                tokens = await asyncio.to_thread(assistant.tokenize, prompt)
+            else:
+                turns, system_prompt = turns_of(messages)
+                tokens = await asyncio.to_thread(assistant.count, turns, system_prompt=system_prompt)
         return {"tokens": tokens, "count": len(tokens), "max_model_len": assistant.engine.context}
 
-    async def detokenize(self, body: DetokenizeRequest) -> dict[str, Any]:
+    async def detokenize(self, body: DetokenizeRequest, request: Request) -> dict[str, Any]:
         """The text of token ids."""
-        assistant = self._backends.chat_models.find(body.model).get()
-        if len(body.tokens) > assistant.engine.context:
-            raise RequestRejected(f"{len(body.tokens)} tokens: at most {assistant.engine.context}, the context")
-        return {"prompt": await asyncio.to_thread(assistant.detokenize, body.tokens)}
+        backend = self._backends.chat_models.find(body.model)
+        with self._admission.enter(client_of(request.scope), "tokens", backend):
+            assistant = backend.get()
+            if len(body.tokens) > assistant.engine.context:
+                raise RequestRejected(f"{len(body.tokens)} tokens: at most {assistant.engine.context}, the context")
+            return {"prompt": await asyncio.to_thread(assistant.detokenize, body.tokens)}
