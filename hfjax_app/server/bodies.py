@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
@@ -11,7 +12,7 @@ from hfjax_app.limits import HTTP_BODY_BYTES_PER_S, HTTP_BODY_S
 
 
 class _Refused(ClientDisconnect):
-    """The body is cut here; whoever reads it takes that for a client that has left."""
+    """The body is cut here; its reader takes that for a client that has left."""
 
     def __init__(self, status: int, detail: str):
         super().__init__()
@@ -34,7 +35,13 @@ class Bodies:
             await self._refuse(self._too_long(given), scope, receive, send)
             return
         received, is_complete, has_answered = 0, False, False
+        refused: _Refused | None = None  # kept here: FastAPI answers 400 to what happens while it reads a body
         began = time.monotonic()
+
+        def refuse(error: _Refused) -> _Refused:
+            nonlocal refused
+            refused = error
+            return error
 
         async def bounded() -> Message:
             nonlocal received, is_complete
@@ -44,23 +51,25 @@ class Bodies:
                 async with asyncio.timeout(began + HTTP_BODY_S + received / HTTP_BODY_BYTES_PER_S - time.monotonic()):
                     message = await receive()
             except TimeoutError:
-                raise _Refused(408, f"the body came too slowly: {received:,} bytes in {HTTP_BODY_S} s") from None
+                late = f"the body came too slowly: {received:,} bytes in {HTTP_BODY_S} s"
+                raise refuse(_Refused(408, late)) from None
             received += len(message.get("body", b""))
             is_complete = not message.get("more_body", False)
             if received > self._limit:
-                raise self._too_long(f"more than {self._limit:,} bytes")
+                raise refuse(self._too_long(f"more than {self._limit:,} bytes"))
             return message
 
         async def noted(message: Message) -> None:
             nonlocal has_answered
+            if refused is not None and not has_answered:
+                return
             has_answered = True
             await send(message)
 
-        try:
+        with suppress(ClientDisconnect):
             await self._app(scope, bounded, noted)
-        except ClientDisconnect as error:
-            if isinstance(error, _Refused) and not has_answered:
-                await self._refuse(error, scope, receive, send)
+        if refused is not None and not has_answered:
+            await self._refuse(refused, scope, receive, send)
 
     def _too_long(self, given: str) -> _Refused:
         return _Refused(413, f"request of {given}: at most {self._limit:,} bytes; send a smaller file or picture")

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
@@ -119,18 +120,20 @@ class Login:
         return router
 
     async def login(self, request: Request) -> Response:
-        address = _network(request.scope)
-        if len(self._recent(address)) >= LOGIN_FAILURES:
-            wait = f"{LOGIN_FAILURES} wrong passwords: wait a minute"
-            raise HTTPException(429, wait, {"Retry-After": str(LOGIN_FAILURES_S)})
         form = await request.form(max_files=0, max_fields=10, max_part_size=4_096)
         user, password = form.get("username"), form.get("password")
         if not isinstance(user, str) or not isinstance(password, str):
             raise HTTPException(422, "username and password are missing")
+        recent = self._recent(_network(request.scope))
+        if len(recent) >= LOGIN_FAILURES:
+            wait = f"{LOGIN_FAILURES} wrong passwords: wait a minute"
+            raise HTTPException(429, wait, {"Retry-After": str(LOGIN_FAILURES_S)})
+        recent.append(at := time.monotonic())  # a failure until it is none: others may be tried meanwhile
         client = await self._credentials.of_login(user.strip(), password)
         if client is None:
-            self._recent(address).append(time.monotonic())
             raise HTTPException(400, "Incorrect credentials.")
+        with suppress(ValueError):  # expired meanwhile
+            self._recent(_network(request.scope)).remove(at)
         answer = JSONResponse({"success": True})
         in_space = "SPACE_ID" in os.environ  # whose page is a frame of another site
         answer.set_cookie(

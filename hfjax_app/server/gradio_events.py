@@ -35,6 +35,7 @@ from hfjax_app.limits import HEARTBEAT_S, SESSION_CHARACTERS
 from hfjax_app.server.http_body import json_object
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page_states import PageStates
+from hfjax_app.studio.waiting_results import Inbox
 from hfjax_app.validation import quoted
 
 PREFIX = "/gradio_api"
@@ -84,6 +85,7 @@ class GradioEvents:
                 raise RequestRejected(f"fn_index = {fn._id}: this event does not go through the queue")
             session = _session(body.get("session_hash"))
             data = self._arguments(fn, body.get("data"))
+            self._refuse_missing(fn, data)
             if fn.api_visibility != "public":
                 self._own(session, request)
                 self._states.open(session, client_of(request.scope))
@@ -109,16 +111,16 @@ class GradioEvents:
             return await self._call(request, fn, data)
 
     async def _call(self, request: Request, fn: BlockFunction, data: list[Any]) -> Response:
-        missing = [
-            name
-            for (name, parameter), value in zip(self._signatures[fn._id].items(), data, strict=True)
-            if value is inspect.Parameter.empty
-        ]
-        if missing:
-            raise RequestRejected(f"argument {missing[0]} of /{fn.api_name} is missing, and has no default")
+        self._refuse_missing(fn, data)
         if (check := getattr(getattr(fn.fn, "__self__", None), f"check_{fn.api_name}", None)) is not None:
             check(*data)
         return await self._push(request, fn, data, None, {"simple_format": True})
+
+    def _refuse_missing(self, fn: BlockFunction, data: list[Any]) -> None:
+        """Refuse a call of the API without an argument that has no default."""
+        for name, value in zip(self._signatures.get(fn._id, ()), data, strict=False):
+            if value is inspect.Parameter.empty:
+                raise RequestRejected(f"argument {name} of /{fn.api_name} is missing, and has no default")
 
     async def _push(
         self, request: Request, fn: BlockFunction, data: list[Any], session: str | None, body: dict[str, Any]
@@ -150,15 +152,14 @@ class GradioEvents:
             return self._stream(session or "", request, _as_result)
 
     def _stream(self, session: str, request: Request, encode: Encode) -> Response:
-        if session not in self._queue.results:
+        if (inbox := self._queue.results.get(session)) is None:
             raise NotFound(_GONE)
         self._own(session, request)
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(self._messages(session, encode), headers=headers, media_type="text/event-stream")
+        messages, headers = self._messages(session, inbox, encode), {"Cache-Control": "no-store"}
+        return StreamingResponse(messages, headers=headers, media_type="text/event-stream")
 
-    async def _messages(self, session: str, encode: Encode) -> AsyncIterator[str]:
+    async def _messages(self, session: str, inbox: Inbox, encode: Encode) -> AsyncIterator[str]:
         """Until the session's last event has ended and was read. A reader that leaves ends the session's events."""
-        inbox = self._queue.results[session]
         inbox.readers += 1
         done = False
         try:

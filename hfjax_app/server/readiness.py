@@ -85,7 +85,7 @@ class Readiness:
             reason = await asyncio.wait_for(asyncio.shield(self._probes[kind][1]), PROBE_S)
         except TimeoutError:
             return "its first answer is still being made"
-        if reason is not None:
+        if reason is not None and self._probes.get(kind, (None,))[0] == key:
             del self._probes[kind]  # asked again next time
         return reason
 

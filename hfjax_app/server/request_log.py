@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hfjax_app.api.internal_errors import where
 from hfjax_app.api.usage import RequestUsage, request_usage
+from hfjax_app.api.v1.errors import CUT
 from hfjax_app.client import client_of
 
 _requests = logging.getLogger("hfjax_app.requests")
@@ -23,7 +24,6 @@ _log = logging.getLogger(__name__)
 # Not logged when they succeed: probes, files of the page, and requests whose event has a line of its own.
 _QUIET = ("/live", "/ready", "/metrics", "/assets", "/static", "/theme.css", "/favicon.ico", "/gradio_api/heartbeat")
 _EVENTS = ("/gradio_api/queue", "/gradio_api/call")
-CUT = 499  # the status of a request whose client left, as nginx logs it
 
 
 class RequestLog:

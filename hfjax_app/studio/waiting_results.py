@@ -90,25 +90,30 @@ class WaitingResults(dict[str, Inbox]):
     def drop(self, session: str) -> None:
         if (inbox := self.pop(session, None)) is not None:
             inbox.is_dropped = True
-            self.count(inbox, -inbox.bytes)
+            self._add(inbox.client.id, -inbox.bytes)
 
     def count(self, inbox: Inbox, change: int) -> None:
         """Count bytes of an inbox. Where its client has too many, its oldest results that have no reader are dropped;
         where all clients together have too many, those of the client that has most."""
         client = inbox.client.id
+        self._add(client, change)
+        while self._bytes[client] > RESULTS_BYTES and self._drop_oldest(client):
+            pass
+        while self._total > RESULTS_TOTAL_BYTES and self._drop_oldest(self._bytes.most_common(1)[0][0]):
+            pass
+
+    def _add(self, client: str, change: int) -> None:
         self._total += change
         self._bytes[client] += change
         if self._bytes[client] <= 0:
             del self._bytes[client]
-        if self._bytes[client] > RESULTS_BYTES:
-            self._drop_oldest(client)
-        elif self._total > RESULTS_TOTAL_BYTES and change > 0:
-            self._drop_oldest(self._bytes.most_common(1)[0][0])
 
-    def _drop_oldest(self, client: str) -> None:
+    def _drop_oldest(self, client: str) -> bool:
+        """Whether the client had results that could be dropped."""
         oldest = next((name for name, each in self.items() if each.client.id == client and not each.readers), None)
         if oldest is not None:
             self.drop(oldest)
+        return oldest is not None
 
     def session_of(self, event_id: str) -> str | None:
         """The session with this event among its pending ones."""

@@ -7,6 +7,7 @@ import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bcrypt
@@ -110,6 +111,13 @@ def test_passwords_can_not_be_tried_without_end() -> None:
         assert statuses == [400] * 10 + [429] * 2
         refused = client.post("/login", data={"username": "ada", "password": "right"})
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "60")
+
+
+def test_passwords_can_not_be_tried_side_by_side() -> None:
+    """Failures were counted after the comparison: as many as came at the same time were compared."""
+    with door(auth="ada:right") as client, ThreadPoolExecutor(15) as pool:
+        tried = pool.map(lambda _: client.post("/login", data={"username": "ada", "password": "no"}), range(15))
+        assert sorted(answer.status_code for answer in tried) == [400] * 10 + [429] * 5
 
 
 @pytest.mark.parametrize(
