@@ -85,7 +85,6 @@ class Backend(Generic[T]):
         self._warm_up: WarmUp | None = None
         self._at_start: tuple[str, ...] = ()  # names of the programs that are compiled before the model is ready
         self._started_at = 0.0
-        self._no_more = ""  # why missing programs will not come
         self._state = "waiting"
         self._has_died = False
 
@@ -103,9 +102,13 @@ class Backend(Generic[T]):
         return self.state in ("ready", "failed")
 
     @property
+    def _given_up(self) -> str:
+        return "" if self._warm_up is None else self._warm_up.given_up
+
+    @property
     def is_complete(self) -> bool:
         """Whether it has failed, or is ready and gets no more programs."""
-        return self.is_settled and (not self.missing or bool(self._no_more))
+        return self.is_settled and (not self.missing or bool(self._given_up))
 
     @property
     def compilations(self) -> int:
@@ -140,8 +143,8 @@ class Backend(Generic[T]):
                 return f"program {min(made + 1, count)} of {count}, {doing}; {self.seconds_so_far:.0f} s so far{left}"
             case "ready":
                 if self.missing:
-                    more = f"; {self._no_more}" if self._no_more else "; getting faster"
-                    return f"ready, {len(self.reports)} of {self.expected} programs{more}"
+                    more = self._given_up or "getting faster"
+                    return f"ready, {len(self.reports)} of {self.expected} programs; {more}"
                 return f"ready; {len(self.reports)} programs in {self.seconds:.1f} s"
             case _:
                 return f"failed: {self.error}"
@@ -230,7 +233,8 @@ class Backend(Generic[T]):
 
     def give_up(self, reason: str) -> None:
         """No more programs will join, and why."""
-        self._no_more = reason
+        if self._warm_up is not None:
+            self._warm_up.given_up = reason
 
     def _load(self) -> T:
         """Load the model; a second time, without its bundle, if a program from the bundle fails."""

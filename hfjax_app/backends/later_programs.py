@@ -36,15 +36,13 @@ class LaterPrograms:
 
     def __init__(self, settings: Settings):
         self._settings = settings
-        self._models: queue.SimpleQueue[Sequence[Backend[Any]] | None] = queue.SimpleQueue()
-        self._idle = threading.Event()
+        self._models: queue.Queue[Sequence[Backend[Any]]] = queue.Queue()
         self._stopping = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._thread: threading.Thread | None = None
 
     def take(self, backends: Sequence[Backend[Any]]) -> None:
         """Complete these models after those that were taken before."""
-        self._idle.clear()
         self._models.put(backends)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="later-programs", daemon=True)
@@ -52,7 +50,8 @@ class LaterPrograms:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until nothing is left to do, at most `timeout` seconds; returns whether that is so."""
-        return self._idle.wait(timeout)
+        with self._models.all_tasks_done:
+            return self._models.all_tasks_done.wait_for(lambda: not self._models.unfinished_tasks, timeout)
 
     def stop(self) -> None:
         """End the process, if it runs, and do no more. May be called twice."""
@@ -66,11 +65,10 @@ class LaterPrograms:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            if self._models.empty():
-                self._idle.set()
             backends = self._models.get()
-            if backends is not None:
-                self._complete([backend for backend in backends if backend.missing])
+            self._complete(backends)
+            del backends  # of a removed model nothing may be held here
+            self._models.task_done()
 
     def _complete(self, backends: Sequence[Backend[Any]]) -> None:
         for backend in backends:
@@ -78,12 +76,14 @@ class LaterPrograms:
                 if not self._stopping.is_set():
                     backend.join(name)
         backends = [backend for backend in backends if backend.missing]
-        if not backends:
+        if not backends or self._stopping.is_set():
             return
-        for kind, name in self._compiled_elsewhere(backends):
-            for backend in backends:
-                if backend.kind == kind:
-                    backend.join(name)
+        waiting = list(backends)
+        while waiting:  # a process compiles one model of each kind
+            group = {backend.kind: backend for backend in reversed(waiting)}
+            waiting = [backend for backend in waiting if backend not in group.values()]
+            for kind, name in self._compiled_elsewhere([*group.values()]):
+                group[kind].join(name)
         for backend in backends:
             for name in backend.missing:
                 if not self._stopping.is_set():
@@ -98,6 +98,8 @@ class LaterPrograms:
             self._process = subprocess.Popen(
                 self._command(backends), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
             )
+            if self._stopping.is_set():  # `stop` may have come before this process
+                self._process.terminate()
             with contextlib.suppress(OSError):  # it has ended
                 os.setpriority(os.PRIO_PROCESS, self._process.pid, _LOWEST)
             assert self._process.stdout is not None

@@ -66,5 +66,6 @@ class Watch:
         if now - self._restarted >= RESTART_S:
             self._restarted = now
             backend.restart()
-            _log.warning("%s model %s was started again", backend.kind, backend.name)
+            if not backend.has_died:
+                _log.warning("%s model %s was started again", backend.kind, backend.name)
         return True

@@ -313,10 +313,12 @@ class ImageGenerator:
     ) -> Generator[ImageStep | Waiting, None, None]:
         # First, so that it holds no place in the queue meanwhile.
         while self._programs.is_pending(request.size):
+            self._check_not_given_up()
             yield Waiting(reason="the programs for {} x {} are being compiled".format(*request.size))
             time.sleep(_LOOK_UP_S)
         programs = yield from self._compiled(request.size)
         while request.image is not None and not programs.can_encode:
+            self._check_not_given_up()
             yield Waiting(reason="the program that reads pictures is being compiled")
             time.sleep(_LOOK_UP_S)
         ticket = self._queue.join(client)
@@ -326,6 +328,10 @@ class ImageGenerator:
             yield from self._draw(request, parameters, schedule, given, programs)
         finally:
             self._queue.leave(ticket)
+
+    def _check_not_given_up(self) -> None:
+        if reason := self.warm_up.given_up:
+            raise ModelUnavailable(f"the programs for this request are missing: {reason}")
 
     def _compiled(self, size: tuple[int, int]) -> Generator[Waiting, None, SizedPrograms]:
         """The programs for a size. They compile in another thread, one size at a time.

@@ -203,5 +203,5 @@ class DiffusionPrograms:
                 self._sized[size] = made
                 self._asked_at[size] = time.monotonic()
                 for other in sorted(self._sized, key=self._asked_at.__getitem__)[:-IMAGE_WARM_SIZES]:
-                    self._sized.pop(other)
+                    del self._sized[other], self._asked_at[other]
             return self._sized[size]

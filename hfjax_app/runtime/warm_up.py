@@ -58,6 +58,7 @@ class WarmUp:
 
     Attributes:
         missing: the programs that are not used yet, by name, in order.
+        given_up: why the missing programs will not come; empty while they may.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class WarmUp:
         on_expected: OnExpected = ignore,
     ):
         self._programs = programs
+        self.given_up = ""
         self.missing = {spec.name: spec for spec in specs}
         self._now = [s for s in self.missing.values() if s.general or not staged or programs.bundle is None]
         on_expected([spec.name for spec in self._now], len(self.missing))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -85,8 +86,13 @@ class Encoder(Lengths):
         self._whole.no_truncation()
         self._cutting = Tokenizer.from_str(self._whole.to_str())
         self._cutting.enable_truncation(self.token_limit, direction=tokenizer.truncation_side)
-        self._cutting_first = Tokenizer.from_str(self._whole.to_str())
-        self._cutting_first.enable_truncation(self.token_limit, strategy="only_first")
+
+    @cached_property
+    def _cutting_first(self) -> Tokenizer:
+        """Of pairs, whose first text is cut."""
+        tokenizer = Tokenizer.from_str(self._whole.to_str())
+        tokenizer.enable_truncation(self.token_limit, strategy="only_first")
+        return tokenizer
 
     def count(self, text: str) -> int:
         """The number of tokens of the whole text, special tokens included."""

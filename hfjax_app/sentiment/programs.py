@@ -89,12 +89,12 @@ class ClassifierPrograms:
     def specs(self) -> list[ProgramSpec]:
         """The programs, those that are needed most first. One row of the greatest length serves every text."""
         *shorter, longest = self._lengths
-        batches = {length: self._tokens // length for length in self._lengths}
-        shapes = [(1, length) for length in (longest, *shorter)]
-        shapes += [(rows, length) for length, rows in batches.items() if rows >= max(FEWEST_ROWS, 2)]
-        ones, others = shapes[: len(self._lengths)], shapes[len(self._lengths) :]
+        ones = [(1, length) for length in (longest, *shorter)]
+        batches = [
+            (self._tokens // length, length) for length in self._lengths if self._tokens // length >= FEWEST_ROWS
+        ]
         explaining = [] if self.explainer is None else self.explainer.specs()
-        return [*map(self._spec, ones), *explaining, *map(self._spec, others)]
+        return [*map(self._spec, ones), *explaining, *map(self._spec, batches)]
 
     def _spec(self, shape: tuple[int, int]) -> ProgramSpec:
         ids = np.zeros(shape, np.int32)

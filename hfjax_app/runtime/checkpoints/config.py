@@ -1,6 +1,6 @@
 """A checkpoint's configuration as transformers takes it, whatever training scripts have left in its config.json.
 
-Removed are settings of a run, such as the attention that somebody trained with. A value that the field's type does not
+Removed are settings of a run, such as the attention of its training. A value that the field's type does not
 allow is converted if its meaning is plain (256.0 for 256); null means the default.
 """
 
