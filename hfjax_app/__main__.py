@@ -206,6 +206,10 @@ def plan(arguments: argparse.Namespace) -> None:
 
     if (arguments.topology is None) == (arguments.configs is None):
         raise RequestRejected("plan needs either --topology, for one model of each kind, or --configs, for many")
+    if arguments.configs is not None and (
+        arguments.json or any(getattr(arguments, f"{kind}_model") for kind in _KINDS)
+    ):
+        raise RequestRejected("--configs prints a table of the chat models in a folder: leave out --json and models")
     topology = parse(arguments.topology or NAMES[0])
     prices = parse_prices(arguments.price) if arguments.price else {}
     prepare_process(topology)  # before jax is imported

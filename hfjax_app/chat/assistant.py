@@ -191,7 +191,7 @@ class ChatAssistant:
             RequestRejected: text or parameters out of range; nothing was computed.
             EngineStopped: the engine is not running, or stopped before the answer was finished.
         """
-        checked_stop(stop)
+        stop = checked_stop(stop)
         turns = checked_messages(messages)
         prompt, dropped = self._fitted(turns, params, system_prompt)
         answer = self._format.answer(turns[dropped:], self._instructions(system_prompt))
@@ -209,7 +209,7 @@ class ChatAssistant:
             RequestRejected: at once: text or parameters out of range; nothing was computed.
             EngineStopped: as `reply`.
         """
-        checked_stop(stop)
+        stop = checked_stop(stop)
         if isinstance(prompt, str):
             checked_text(prompt, "prompt", CHAT_MAX_CHARACTERS)
             prompt = self._format.encode_prompt(prompt)
@@ -222,12 +222,12 @@ class ChatAssistant:
         params: SamplingParams,
         answer: Answer,
         *,
-        stop: Sequence[str],
+        stop: tuple[str, ...],
         client: str,
         dropped: int = 0,
     ) -> AsyncGenerator[Reply, None]:
         """The replies to a prompt, see `reply`."""
-        stops = StopStrings(checked_stop(stop))
+        stops = StopStrings(stop)
         public = self._public_tokens(prompt)
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()

@@ -16,13 +16,14 @@ from hfjax_app.chat.memory import MemoryEstimate, memory_of
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, cache_shape
 from hfjax_app.chat.model.label_scores import LabelScores
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.model.rotary import positions_of
 from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.chat.weight_use import WeightUse, weight_use
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.hub import NoTokenizer
-from hfjax_app.runtime.checkpoints.lora import base_and_adapter
+from hfjax_app.runtime.checkpoints.lora import base_of
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.held_weights import shapes
@@ -75,7 +76,7 @@ class ChatPlanner:
     ):
         self.slots, self.context, self.quantize, self.speculation = slots, context, quantize, speculation
         self._on_one_cpu = on_one_cpu
-        base, _ = base_and_adapter(source)
+        base = base_of(source) or source
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, base, DTYPES[dtype])
         self._kept, self._saved = on_one_cpu and kept, saved_dtype(base)
         self._weights: dict[tuple[int, str], Shapes] = {}
@@ -102,8 +103,7 @@ class ChatPlanner:
     @property
     def positions(self) -> int | None:
         """The longest context; None: no limit."""
-        positions = getattr(self.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-        return positions if positions is not None and positions > 0 else None
+        return positions_of(self.model.config.get_text_config(decoder=True))
 
     @property
     def download(self) -> int:

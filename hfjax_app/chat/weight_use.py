@@ -52,7 +52,7 @@ def weight_use(
         model: has the names of the weights.
         weights: with shardings; of the same model, also with other transforms than the decoder's.
     """
-    unread = decoder.weights_shape.keys() - decoder.weights_read()
+    unread = decoder.weights_shape.keys() - decoder.weights_read
     looked_up, output = _embedding_and_output(model, weights)
     always, experts = 0, Counter[float]()
     products, last = 0.0, 0.0

@@ -1,8 +1,9 @@
 """The time of a program by the TPU compiler's own cost model: the `estimated_cycles` of its compiled text.
 
-The estimate leaves out copies that run beside the arithmetic, collectives, and the fixed cost of a call. So a program
-takes at least the larger one of the estimate and its bytes over the bandwidth. Only ratios of programs that were
-compiled alike are to be trusted. Does not compile.
+The estimate leaves out copies that run beside the arithmetic, collectives, and the fixed cost of a call. Of branches it
+counts the first: a greedy step without penalties and log-probabilities. So a program takes at least the larger one of
+the estimate and its bytes over the bandwidth. Only ratios of programs that were compiled alike are to be trusted. Does
+not compile.
 """
 
 import re

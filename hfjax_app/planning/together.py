@@ -5,6 +5,7 @@ Does not load weights.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -82,6 +83,11 @@ class Together:
             except Exception as error:
                 self._reasons[kind] = _reason(error)
 
+    @cached_property
+    def _gated(self) -> dict[str, bool | None]:
+        """Whether the hub asks for a licence's acceptance, by kind."""
+        return {kind: is_gated(resolve(model)) for kind, model in self._models.items()}
+
     def by_arithmetic(self) -> Report:
         """What shapes tell, within seconds."""
         planners, topology, chat = self._planners, self._topology, self._planners.get("chat")
@@ -144,7 +150,7 @@ class Together:
             Planned(
                 kind=kind,
                 model=model,
-                gated=is_gated(resolve(model)),
+                gated=self._gated[kind],
                 facts=planners[kind].facts if kind in planners else None,
                 reason=self._reasons.get(kind),
                 plan=plans.get(kind),

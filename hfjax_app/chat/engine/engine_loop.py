@@ -185,9 +185,10 @@ class EngineLoop:
             slot = next((i for i, request in enumerate(self.scheduler.running) if request is None), None)
             if slot is None or not self._trials:
                 return
+        self._hand_out_calls(leave_newest=False)  # may end the engine, which tells all that are in the queue
+        with self._changed:
             trial, done = self._trials.popleft()
             self.scheduler.slots.forget(slot)
-        self._hand_out_calls(leave_newest=False)
         try:
             trial(slot)
         except Exception as error:

@@ -8,7 +8,7 @@ import inspect
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -178,6 +178,7 @@ class Decoder:
         _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
         return all(used[: len(jax.tree.leaves(states))])
 
+    @cached_property
     def weights_read(self) -> set[str]:
         """The names of the weights that a token's forward reads: none of a wrapper's vision tower."""
         scalar, one = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.int32)

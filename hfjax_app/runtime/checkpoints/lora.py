@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.hub import explain, fetch
+from hfjax_app.runtime.checkpoints.text_part import own_names
 from hfjax_app.runtime.model_transform import LazyTensor
 
 CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -40,11 +41,8 @@ class Adapter:
 
     Args:
         name: the adapter as the user named it.
-        config: of its adapter_config.json.
+        config: of its adapter_config.json, of plain LoRA.
         tensors: of its file.
-
-    Raises:
-        ModelUnavailable: another kind of adapter.
 
     Attributes:
         base: the model that it changes, a folder or a hub id.
@@ -52,15 +50,7 @@ class Adapter:
 
     def __init__(self, name: str, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]):
         self.name, self._config = name, config
-        self.base = str(config.get("base_model_name_or_path") or "")
-        kind = config.get("peft_type")
-        options = [option for option in _OTHERS if config.get(option)]
-        if kind != _KIND or options:
-            what = f"of the kind {kind}" if kind != _KIND else f"a LoRA adapter with {options[0]}"
-            raise ModelUnavailable(
-                f"model {name!r} is an adapter {what} for {self.base!r}, and only plain LoRA is merged while it is "
-                "read: merge it with peft's merge_and_unload, and save the result"
-            )
+        self.base = _base_name(config)
         self._factors: dict[str, dict[str, torch.Tensor]] = {}
         self._whole: dict[str, torch.Tensor] = {}
         for key, tensor in tensors.items():
@@ -71,15 +61,22 @@ class Adapter:
             else:
                 self._whole[own] = tensor
 
-    def changes(self, known: Collection[str]) -> dict[str, str]:
+    def changes(self, known: Collection[str], base_model: str) -> dict[str, str]:
         """The names of what it changes, by the names of a model's parameters.
+
+        Args:
+            known: names of the parameters, of the text part where the adapter was trained on a multimodal model.
+            base_model: the name of the base model among them, such as "model".
 
         Raises:
             ModelUnavailable: it changes what the model does not have.
         """
         found: dict[str, str] = {}
-        for own in {**self._factors, **self._whole}:
-            target = next((name for name in sorted(known, key=len, reverse=True) if _ends_with(own, name)), None)
+        changed = {**self._factors, **self._whole}
+        longest_first = sorted(known, key=len, reverse=True)
+        of_text_part = {own: name for own, name in own_names(changed, known, base_model) if name in known}
+        for own in changed:
+            target = next((name for name in longest_first if _ends_with(own, name)), of_text_part.get(own))
             if target is None:
                 raise ModelUnavailable(f"adapter {self.name!r} changes {own}, which {self.base!r} does not have")
             found[target] = own
@@ -124,7 +121,7 @@ class Adapter:
 
 
 def _ends_with(own: str, name: str) -> bool:
-    """Whether an adapter's name ends with that of a parameter; it may have been trained on a multimodal model."""
+    """Whether one of the names ends with the other."""
     return own == name or own.endswith(f".{name}") or name.endswith(f".{own}")
 
 
@@ -132,7 +129,7 @@ def base_of(source: str | os.PathLike[str]) -> str | None:
     """The model that an adapter changes; None for a model.
 
     Raises:
-        ModelUnavailable: there is no such source, or the base is not here.
+        ModelUnavailable: there is no such source, another kind of adapter, or the base is not here.
     """
     settings = _settings(fetch(source, weights=False))
     return None if settings is None else _base(os.fspath(source), settings)
@@ -148,20 +145,25 @@ def base_and_adapter(source: str | os.PathLike[str]) -> tuple[str | os.PathLike[
     settings = _settings(fetch(source, weights=False))
     if settings is None:
         return source, None
+    base = _base(name, settings)
     try:
-        adapter = Adapter(
-            name, settings, load_file(_weights(source, name)) if settings.get("peft_type") == _KIND else {}
-        )
+        return base, Adapter(name, settings, load_file(_weights(source, name)))
     except ModelUnavailable:
         raise
     except Exception as error:
         raise ModelUnavailable(f"adapter {name!r}: {explain(name, error, weights=False)}") from error
-    return _base(name, settings), adapter
 
 
 def _base(name: str, settings: Mapping[str, Any]) -> str:
-    """The base that an adapter's configuration names, after a look whether it is here."""
-    base = str(settings.get("base_model_name_or_path") or "")
+    """The base that the configuration of a plain LoRA adapter names, after a look whether it is here."""
+    base, kind = _base_name(settings), settings.get("peft_type")
+    options = [option for option in _OTHERS if settings.get(option)]
+    if kind != _KIND or options:
+        what = f"of the kind {kind}" if kind != _KIND else f"a LoRA adapter with {options[0]}"
+        raise ModelUnavailable(
+            f"model {name!r} is an adapter {what} for {base!r}, and only plain LoRA is merged while it is read: merge "
+            "it with peft's merge_and_unload, and save the result"
+        )
     needs = f"model {name!r} is an adapter, which needs its base (base_model_name_or_path in its {CONFIG})"
     if not base:
         raise ModelUnavailable(f"{needs}: it names none")
@@ -170,6 +172,10 @@ def _base(name: str, settings: Mapping[str, Any]) -> str:
     except ModelUnavailable as error:
         raise ModelUnavailable(f"{needs}: {error}") from error
     return base
+
+
+def _base_name(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("base_model_name_or_path") or "")
 
 
 def _settings(folder: Path) -> dict[str, Any] | None:

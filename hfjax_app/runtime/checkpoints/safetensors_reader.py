@@ -118,7 +118,10 @@ def _read(
     expected = parameters | {key: buffer for key, buffer in model.named_buffers() if key in saved}
     targets = _targets(model, files.file_of)
     canonical = _canonical(model)
-    changes = {} if adapter is None else {canonical[at]: own for at, own in adapter.changes(canonical).items()}
+    changes: dict[str, str] = {}
+    if adapter is not None:
+        prefix = getattr(model, "base_model_prefix", "")
+        changes = {canonical[at]: own for at, own in adapter.changes(canonical, prefix).items()}
     weights: Weights = {}
     found: set[str] = set()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from hfjax_app.chat import ChatEngine, SamplingParams
@@ -57,6 +58,18 @@ def adapted(config: Any, options: dict[str, Any], folder: Path, dtype: torch.dty
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 def test_the_weights_are_those_of_peft(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     merged = adapted(*OPTIONS[name], tmp_path, dtype)
+    base, adapter = base_and_adapter(tmp_path / "adapter")
+    weights = read(empty_model(AutoModelForCausalLM, base, torch.float32), base, adapter=adapter)
+    for key, parameter in merged.named_parameters():
+        np.testing.assert_allclose(weights[key], parameter.detach().float(), rtol=1e-6, atol=1e-7, err_msg=key)
+
+
+def test_an_adapter_of_a_multimodal_model_changes_its_text_part(tmp_path: Path) -> None:
+    merged = adapted(*OPTIONS["plain"], tmp_path)
+    path = tmp_path / "adapter" / "adapter_model.safetensors"
+    save_file(
+        {key.replace(".model.layers.", ".model.language_model.layers."): t for key, t in load_file(path).items()}, path
+    )
     base, adapter = base_and_adapter(tmp_path / "adapter")
     weights = read(empty_model(AutoModelForCausalLM, base, torch.float32), base, adapter=adapter)
     for key, parameter in merged.named_parameters():
