@@ -11,39 +11,22 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hfjax_app import console
+from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, PLANNED, Command, parser
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.runtime.process import collect_seldom
 from hfjax_app.settings import Settings, load_settings
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
-
-_EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
-_TOPOLOGIES = (
-    "v5e:1x1, v5e:2x2, v5e:2x4, v6e:1x1, v6e:2x2, v6e:2x4, v4:2x2x1, v5p:2x2x1, tpu7x:2x2x1, a vendor's name such as "
-    "v5litepod-8, or cpu:N for N simulated devices"
-)
-_KINDS = ("chat", "image", "sentiment")
-_PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "image_sizes")
-_MODEL = "an embedded model's name, a folder, or a hub id"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Prints errors in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parsed = _parser().parse_args(arguments)
+    parsed = parser(_COMMANDS).parse_args(arguments)
     try:
         console.quiet()
         console.write_anything()
@@ -206,9 +189,7 @@ def plan(arguments: argparse.Namespace) -> None:
 
     if (arguments.topology is None) == (arguments.configs is None):
         raise RequestRejected("plan needs either --topology, for one model of each kind, or --configs, for many")
-    if arguments.configs is not None and (
-        arguments.json or any(getattr(arguments, f"{kind}_model") for kind in _KINDS)
-    ):
+    if arguments.configs is not None and (arguments.json or any(getattr(arguments, f"{kind}_model") for kind in KINDS)):
         raise RequestRejected("--configs prints a table of the chat models in a folder: leave out --json and models")
     topology = parse(arguments.topology or NAMES[0])
     prices = parse_prices(arguments.price) if arguments.price else {}
@@ -288,10 +269,10 @@ def compile_programs(arguments: argparse.Namespace) -> None:
 
 def _planned_models(arguments: argparse.Namespace) -> tuple[Settings, dict[str, str]]:
     """The settings, and the model of each kind that an option names; the chat model's if none is named."""
-    names = [f"{kind}_model" for kind in _KINDS]
-    options = {name: getattr(arguments, name, None) for name in (*names, *_PLANNED, "cache_dir")}
+    names = [f"{kind}_model" for kind in KINDS]
+    options = {name: getattr(arguments, name, None) for name in (*names, *PLANNED, "cache_dir")}
     settings = load_settings(**options)
-    chosen = {kind: name for kind, name in zip(_KINDS, names, strict=True) if name in settings.model_fields_set}
+    chosen = {kind: name for kind, name in zip(KINDS, names, strict=True) if name in settings.model_fields_set}
     return settings, {kind: getattr(settings, name) for kind, name in (chosen or {"chat": "chat_model"}).items()}
 
 
@@ -311,138 +292,14 @@ def _checked_out(path: Path) -> Path:
     return path
 
 
-def _program() -> str:
-    """The command that was typed: the installed `hfjax`, or the package, which also runs from a checkout."""
-    return "hfjax" if Path(sys.argv[0]).stem == "hfjax" else "python -m hfjax_app"
-
-
-def _parser() -> argparse.ArgumentParser:
-    program = _program()
-    parser = _Parser(
-        prog=program,
-        description="Hugging Face PyTorch models served from JAX: chat, sentiment and text-to-image.",
-        epilog=f"`{program} COMMAND --help` shows a command's options and an example; {_EXIT}",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    def add(name: str, command: Callable[[argparse.Namespace], None], summary: str, *examples: str) -> _Parser:
-        shown = "\n".join(f"  {program} {name} {example}".rstrip() for example in examples)
-        sub = commands.add_parser(
-            name,
-            help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=f"examples:\n{shown}\n\nHFJAX_* environment variables set defaults (see serve --help).\n{_EXIT}",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        sub.set_defaults(command=command)
-        sub.add_argument("--traceback", action="store_true", help="show where an error came from")
-        return sub
-
-    sub = add("serve", serve, "serve the studio in a browser", "", "--port 8000 --chat-model chat-llama")
-    for name, field in Settings.model_fields.items():
-        value = field.get_default(call_default_factory=True)
-        default = "" if value is None else f" (default: {value})"
-        flag = f"--{name.replace('_', '-')}"
-        sub.add_argument(flag, metavar="VALUE", help=f"{field.description}{default}; HFJAX_{name.upper()}")
-
-    sub = add(
-        "chat",
-        chat,
-        "answer one message, streamed to stdout",
-        '"What is JAX?"',
-        '"Tell me a story about a cat." --temperature 0 --stats',
-    )
-    sub.add_argument("text", help="the message")
-    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['chat_model'].default})")
-    sub.add_argument("--system", default="", metavar="TEXT", help="system prompt (default: none)")
-    sub.add_argument("--max-tokens", type=int, metavar="N", help="the most tokens to make (default: 256)")
-    own = "the model may recommend another (default:"
-    sub.add_argument("--temperature", type=float, metavar="T", help=f"0 is greedy, at most 10; {own} 0.7)")
-    sub.add_argument("--top-p", type=float, metavar="P", help=f"nucleus sampling, over 0, at most 1; {own} 1)")
-    sub.add_argument("--top-k", type=int, metavar="K", help=f"only the K most likely tokens; 0 is all; {own} 0)")
-    sub.add_argument("--min-p", type=float, metavar="P", help=f"least share of the likeliest token, 0 to 1; {own} 0)")
-    sub.add_argument("--repetition-penalty", type=float, metavar="R", help=f"1 is none, more repeats less; {own} 1)")
-    sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same answer")
-    sub.add_argument("--context", type=int, metavar="N", help="tokens of prompt and answer together (default: 512)")
-    sub.add_argument("--stats", action="store_true", help="one JSON line on stderr: ttft_s, tokens, tokens_per_s, ...")
-
-    sub = add(
-        "sentiment",
-        sentiment,
-        "classify texts, one JSON line each",
-        '"I loved it." "Not bad at all, but the ending drags."',
-    )
-    sub.add_argument("texts", nargs="+", metavar="text", help="a sentence or a few")
-    default = Settings.model_fields["sentiment_model"].default
-    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {default})")
-
-    sub = add(
-        "image",
-        image,
-        "draw a picture from words",
-        '"a red circle" --out circle.png',
-        '"a snowy mountain under a starry sky" --seed 7 --steps 30 --out mountain.png',
-    )
-    sub.add_argument("prompt", help="what to draw")
-    sub.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help=f"{', '.join(IMAGE_SUFFIXES)}; overwritten"
-    )
-    sub.add_argument("--negative-prompt", metavar="TEXT", help="what not to draw (default: nothing)")
-    sub.add_argument("--steps", type=int, metavar="N", help="denoising steps (default: the model card's, or 20)")
-    sub.add_argument(
-        "--guidance-scale",
-        type=float,
-        metavar="G",
-        help="how closely to follow the words (default: the model card's, or 7.5)",
-    )
-    sub.add_argument("--seed", type=int, metavar="S", help="0 ... 2^64 - 1; the same seed, the same picture")
-    sub.add_argument("--width", type=int, metavar="W", help="pixels, a multiple of 8 or 16 (default: the model's own)")
-    sub.add_argument("--height", type=int, metavar="H", help="pixels, a multiple of 8 or 16 (default: the model's own)")
-    sub.add_argument("--scheduler", metavar="NAME", help="such as DDIM, Euler or UniPC (default: the checkpoint's own)")
-    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['image_model'].default})")
-
-    sub = add(
-        "plan",
-        plan,
-        "say whether models fit chips that are not here, and how fast and dear the chat is at best",
-        "--chat-model google/gemma-3-1b-it --topology v5e:1x1 --slots 8 --context 2048",
-        "--chat-model ./my-model --topology v5e:2x4 --quick --price v5e=1.2,v6e=2.7",
-        "--image-model stabilityai/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
-    )
-    _add_planned(sub)
-    sub.add_argument("--topology", metavar="T", help=_TOPOLOGIES)
-    sub.add_argument(
-        "--configs", type=Path, metavar="DIR", help="instead: a quick plan of the chat model in each folder"
-    )
-    sub.add_argument("--quick", action="store_true", help="arithmetic only, in seconds; the compiler takes minutes")
-    sub.add_argument("--price", metavar="P", help="dollars of a chip for an hour, such as v5e=1.2,v6e=2.7: adds costs")
-    sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
-
-    sub = add(
-        "compile",
-        compile_programs,
-        "compile models' programs ahead of time, so that a server's first start loads them",
-        "--chat-model google/gemma-3-1b-it --topology v6e:1x1 --out ./programs",
-        "--chat-model ./my-model --slots 8 --context 2048",
-    )
-    _add_planned(sub)
-    sub.add_argument("--topology", metavar="T", help=f"{_TOPOLOGIES}; default: the devices of this machine")
-    sub.add_argument("--out", type=Path, metavar="DIR", help="the server's HFJAX_CACHE_DIR; default: this machine's")
-    sub.add_argument("--cache-dir", metavar="DIR", help=Settings.model_fields["cache_dir"].description)
-    sub.add_argument("--json", action="store_true", help="a JSON line for each program instead of text")
-    return parser
-
-
-def _add_planned(sub: _Parser) -> None:
-    """Options that name models and how they are served."""
-    default = Settings.model_fields["chat_model"].default
-    for kind in _KINDS:
-        note = f"; only its config and tokenizer are read (default: {default}, where no model is named)"
-        note = note if kind == "chat" else "; the same"
-        sub.add_argument(f"--{kind}-model", metavar="M", help=f"{_MODEL}{note}")
-    for name in _PLANNED:
-        sub.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=Settings.model_fields[name].description)
+_COMMANDS: dict[str, Command] = {
+    "serve": serve,
+    "chat": chat,
+    "sentiment": sentiment,
+    "image": image,
+    "plan": plan,
+    "compile": compile_programs,
+}
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ LEAVES = {
     "round_robin": set(),
 }
 ALLOWED = {
-    "__main__": {*LEAVES, "server", "studio", "backends", "planning", *BACKENDS, "runtime", "__version__"},
+    "arguments": {*LEAVES, "planning"},
+    "__main__": {*LEAVES, "arguments", "server", "studio", "backends", "planning", *BACKENDS, "runtime", "__version__"},
     "server": {*LEAVES, "studio", "api", "backends", *BACKENDS, "runtime"},
     "studio": {*LEAVES, "api", "backends", *BACKENDS, "runtime"},
     "api": {*LEAVES, "backends", *BACKENDS, "runtime"},
