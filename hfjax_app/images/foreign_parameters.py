@@ -123,8 +123,11 @@ def _taken_over(named: Mapping[str, object]) -> ForeignParameters:
     schedule = values.pop("schedule", None)
     if "sampler" in values:
         values["scheduler"] = f"{values.pop('sampler')} {schedule or ''}".strip()
-    if any(key.startswith("hires") for key in known):
-        values.pop("strength", None)  # of a second pass, and not of a start from a picture
+    elif schedule:
+        left_out.append(_noted("Schedule type", schedule))
+    if "strength" in values and any(key.startswith("hires") for key in known):
+        # of a second pass, and not of a start from a picture
+        left_out.append(_noted("Denoising strength", values.pop("strength")))
     for field in ("prompt", "negative_prompt"):
         if field in values:
             left_out += [f"LoRA {lora[:_MOST_SHOWN]}" for lora in _LORA.findall(values[field])]

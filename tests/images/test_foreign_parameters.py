@@ -102,7 +102,7 @@ A_CIRCLE = {
 }
 OF_A_CIRCLE = [
     *("Hires upscale: 2", "Hires upscaler: Latent", "Lora hashes: paint: 77", "Template: a __colour__ circle"),
-    "LoRA paint:0.8",
+    *("Denoising strength: 0.4", "LoRA paint:0.8"),
 ]
 
 
