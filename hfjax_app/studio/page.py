@@ -11,7 +11,7 @@ from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
-from hfjax_app.studio.request_hardening import harden
+from hfjax_app.studio.request_hardening import Page, harden
 from hfjax_app.studio.sentiment_tab import SentimentTab
 from hfjax_app.studio.status import StatusLine
 from hfjax_app.studio.tab import Shared, Tab
@@ -38,7 +38,7 @@ def build_studio(
     Returns:
         Blocks, whose theme and CSS are added when they are served (`hfjax_app/server/app.py`), and their queue.
     """
-    page = gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(FILES_KEPT_S, FILES_KEPT_S))
+    page = Page(title=TITLE, analytics_enabled=False, delete_cache=(FILES_KEPT_S, FILES_KEPT_S))
     with page:
         files = MadeFiles()
         page.temp_file_sets.append(files)

@@ -3,12 +3,14 @@
 - Files are read only from the upload folder.
 - Nothing is downloaded from other hosts.
 - Values of a page are not stored for links to it, which this studio does not offer.
+- A value that a component can't read is refused. Gradio writes it to the log, with what a visitor typed.
 - The queue is fair between clients, bounded, and can't be stopped by a request (`event_queue.py`).
 
 Which of Gradio's routes exist, and what a request may contain, is in `hfjax_app/server/gradio_routes.py` and
 `gradio_events.py`.
 """
 
+import logging
 from contextlib import nullcontext
 from typing import Any
 
@@ -17,9 +19,26 @@ from gradio import processing_utils, utils
 from gradio.state_holder import SessionState
 
 from hfjax_app.api.admission import Admission
+from hfjax_app.api.internal_errors import where
 from hfjax_app.api.usage import Usage
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.page_states import light
+
+_log = logging.getLogger(__name__)
+
+
+class Page(gr.Blocks):
+    """Blocks that refuse what their components can't read."""
+
+    async def preprocess_data(self, *arguments: Any, **options: Any) -> list[Any]:
+        try:
+            values: list[Any] = await super().preprocess_data(*arguments, **options)
+        except gr.Error:
+            raise
+        except Exception as error:
+            _log.info("a value that a component can't read: %s", where(error))
+            raise gr.Error("a value has the wrong form for its component", print_exception=False) from error
+        return values
 
 
 def harden(page: gr.Blocks, admission: Admission, usage: Usage, log_event: LogEvent) -> FairQueue:

@@ -153,6 +153,9 @@ def test_files_that_were_never_uploaded(studio: Studio, file: Any) -> None:
     [done] = [message for message in messages if message["msg"] == "process_completed"]
     assert not done["success"]
     assert "root:" not in json.dumps(messages)
+    log = studio.output.read_text()
+    assert "Traceback" not in log
+    assert "etc/passwd" not in log, "a value that a visitor sent"
 
 
 @pytest.mark.parametrize(
@@ -247,6 +250,9 @@ def test_the_pages_own_events_reject_what_no_page_sends(studio: Studio, history:
     [done] = [message for message in messages if message["msg"] == "process_completed"]
     assert not done["success"]
     assert "root:" not in json.dumps(messages)
+    log = studio.output.read_text()
+    assert "Traceback" not in log
+    assert "etc/passwd" not in log, "a value that a visitor sent"
 
 
 def test_no_request_bypasses_the_queue(studio: Studio) -> None:
