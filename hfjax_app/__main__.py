@@ -1,4 +1,4 @@
-"""The commands serve, chat, sentiment, image, plan and compile.
+"""The commands serve, chat, sentiment, image, plan, compile and selftest.
 
 Each checks its arguments before it imports jax and torch.
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hfjax_app import console
-from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, PLANNED, Command, parser
+from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, PLANNED, SERVED, Command, parser
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.runtime.process import collect_seldom
 from hfjax_app.settings import Settings, load_settings
@@ -267,6 +267,20 @@ def compile_programs(arguments: argparse.Namespace) -> None:
         print(f"{count} programs are ready, {len(compiled)} of them new{start}")
 
 
+def self_test(arguments: argparse.Namespace) -> None:
+    options = {name: getattr(arguments, name) for name in SERVED}
+    settings = load_settings(chat_model=arguments.model, **options)
+    from hfjax_app.runtime.process import prepare
+
+    prepare(settings.cache_dir)
+    from hfjax_app.backends.self_test import self_test as tested
+
+    result = tested(settings, tokens=arguments.tokens, on_step=lambda step: print(step, file=sys.stderr))
+    print(json.dumps(asdict(result)) if arguments.json else result.as_text(), flush=True)
+    if not result.agreement.holds:
+        raise ModelUnavailable("the tokens are not those of PyTorch on the CPU: see the report")
+
+
 def _planned_models(arguments: argparse.Namespace) -> tuple[Settings, dict[str, str]]:
     """The settings, and the model of each kind that an option names; the chat model's if none is named."""
     names = [f"{kind}_model" for kind in KINDS]
@@ -299,6 +313,7 @@ _COMMANDS: dict[str, Command] = {
     "image": image,
     "plan": plan,
     "compile": compile_programs,
+    "selftest": self_test,
 }
 
 

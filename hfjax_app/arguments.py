@@ -15,6 +15,7 @@ from hfjax_app.settings import Settings
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 KINDS = ("chat", "image", "sentiment")
 PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "image_sizes")
+SERVED = ("slots", "context", "quantize", "dtype", "speculation", "cache_dir")
 Command = Callable[[argparse.Namespace], None]
 
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
@@ -145,6 +146,18 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     sub.add_argument("--out", type=Path, metavar="DIR", help="the server's HFJAX_CACHE_DIR; default: this machine's")
     sub.add_argument("--cache-dir", metavar="DIR", help=Settings.model_fields["cache_dir"].description)
     sub.add_argument("--json", action="store_true", help="a JSON line for each program instead of text")
+
+    sub = add(
+        "selftest",
+        "compare the chat model's answers on this machine with PyTorch's, and print a report for an issue",
+        "",
+        "--model google/gemma-3-1b-it --slots 8 --context 2048",
+    )
+    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['chat_model'].default})")
+    sub.add_argument("--tokens", type=int, default=32, metavar="N", help="of each answer (default: 32)")
+    for name in SERVED:
+        sub.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=Settings.model_fields[name].description)
+    sub.add_argument("--json", action="store_true", help="one JSON line instead of a table")
     return root
 
 

@@ -94,7 +94,9 @@ def refused(run: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
 # --- help
 
 
-@pytest.mark.parametrize("command", [[], ["serve"], ["chat"], ["sentiment"], ["image"], ["plan"], ["compile"]])
+@pytest.mark.parametrize(
+    "command", [[], ["serve"], ["chat"], ["sentiment"], ["image"], ["plan"], ["compile"], ["selftest"]]
+)
 def test_help_explains_and_shows_an_example(command: list[str], run: Callable[..., tuple[int, str, str]]) -> None:
     status, out, err = run(*command, "--help")
     assert (status, err) == (0, "")

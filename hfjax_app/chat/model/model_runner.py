@@ -90,6 +90,7 @@ class ModelRunner:
         if positions is not None and positions < context:
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
+        self.dtype = model.dtype
         self.accelerated = is_accelerated(mesh) if accelerated is None else accelerated
         if prefill_chunk is None and self.accelerated:
             self.chunk_sizes = pieces(context)

@@ -162,6 +162,18 @@ def quantize_experts(matrices: torch.Tensor, inputs_first: bool) -> tuple[torch.
     return values.transpose(1, 2).contiguous() if inputs_first else values, scales.reshape(rows.shape[:2])
 
 
+def round_in_place(model: torch.nn.Module) -> None:
+    """Round the weights of a model on the CPU as `Int8` does, for comparison: the layers stay what they are."""
+    for name in sources(model):
+        layer = model.get_submodule(name.removesuffix(".weight"))
+        values, scale = quantize(layer.get_parameter("weight").data)
+        layer.weight = torch.nn.Parameter(values * scale[:, None], requires_grad=False)  # an embedding keeps a tied one
+    for name, inputs_first in expert_matrices(model).items():
+        matrices = model.get_parameter(name)
+        values, scale = quantize_experts(matrices.data, inputs_first)
+        matrices.data = values * scale[:, None, :] if inputs_first else values * scale[:, :, None]
+
+
 def _hold_int8(module: torch.nn.Module, name: str, inputs_first: bool, read_directly: bool) -> None:
     """Put int8 matrices and their scales in the place of a parameter; on the meta device.
 
