@@ -33,7 +33,7 @@ ALLOWED = {
     "server": {*LEAVES, "studio", "api", "backends", *BACKENDS, "runtime"},
     "studio": {*LEAVES, "api", "backends", *BACKENDS, "runtime"},
     "api": {*LEAVES, "backends", *BACKENDS, "runtime"},
-    "backends": {*LEAVES, "planning", *BACKENDS, "runtime"},
+    "backends": {*LEAVES, "planning", *BACKENDS, "runtime", "__version__"},
     "planning": {"errors", "embedded", *BACKENDS, "runtime"},
     **{
         backend: {"errors", "limits", "validation", "lazy_import", "round_robin", "runtime", "__version__"}

@@ -1,11 +1,9 @@
 """Whether a chat model computes on this machine what PyTorch computes on its CPU, and how fast a step is.
 
-The served programs make answers; PyTorch then reads each answer with the same weights in float32 and says at every
-token whether it would have chosen it too. Does not print: `__main__.py` does.
+The served programs make answers, which `chat/torch_reference.py` compares. Does not print: `__main__.py` does.
 """
 
 import importlib.metadata
-import os
 import platform
 import statistics
 import time
@@ -14,9 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import jax
-import numpy as np
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hfjax_app import __version__
 from hfjax_app.backends.model_bundles import model_bundle
@@ -24,45 +19,19 @@ from hfjax_app.chat.assistant import ChatAssistant
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.chat.sampling.params import MAX_BIASES, SamplingParams
+from hfjax_app.chat.torch_reference import Agreement, compare, reference
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import RequestRejected
 from hfjax_app.planning import cycles
 from hfjax_app.planning.floor import decode_floor
 from hfjax_app.planning.together import planner_of
 from hfjax_app.planning.topology import Topology, parse, topology_here
-from hfjax_app.runtime.checkpoints import int8
-from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.lora import base_and_adapter
-from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.settings import Settings
 
 PROMPTS = ("What is JAX?", "Once upon a time", "1, 2, 3, 4,")
 PACKAGES = ("jax", "jaxlib", "libtpu", "torch", "torchax", "transformers")
-# How far below PyTorch's best logit a chosen token's may be, as a share of the largest magnitude of all logits.
-ROUNDING = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 ROUNDS = 3  # of each time
-
-
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """How the device's tokens compare with PyTorch's.
-
-    Args:
-        tokens: how many were compared.
-        equal: of these, how many PyTorch would have chosen after the same tokens.
-        largest: of the others, the largest distance of a token's logit from the best one's.
-        allowed: the distance that rounding explains; more is an error.
-    """
-
-    tokens: int
-    equal: int
-    largest: float
-    allowed: float
-
-    @property
-    def holds(self) -> bool:
-        return self.largest <= self.allowed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,10 +137,8 @@ def self_test(settings: Settings, *, tokens: int, on_step: Callable[[str], None]
         on_step(f"make {len(prompts)} answers of {tokens} tokens")
         answers = engine.generate(prompts, params)
         on_step("compare them with PyTorch's on the CPU, in float32")
-        # A TPU multiplies float32 in parts that are bfloat16.
-        computed = torch.bfloat16 if jax.local_devices()[0].platform == "tpu" else engine.runner.dtype
         model_on_cpu = reference(resolve(model), settings.quantize)
-        agreement = compare(model_on_cpu, prompts, answers, never=ends, rounding=ROUNDING[computed])
+        agreement = compare(model_on_cpu, prompts, answers, never=ends, dtype=engine.runner.arithmetic)
         on_step("measure steps")
         steps = _steps(settings, engine, prompts[0], params)
     finally:
@@ -186,50 +153,6 @@ def self_test(settings: Settings, *, tokens: int, on_step: Callable[[str], None]
         agreement=agreement,
         steps=tuple(steps),
     )
-
-
-def reference(source: str | os.PathLike[str], quantize: str) -> PreTrainedModel:
-    """The model in PyTorch on the CPU, in float32, with weights that are rounded as `quantize` says."""
-    base, adapter = base_and_adapter(source)
-    model = empty_model(AutoModelForCausalLM, base, torch.float32)
-    cpu = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
-    names = dict(model.named_parameters()).keys()
-    weights = read(model, base, placement=lambda name, shape: cpu, adapter=adapter)
-    held = {name: torch.from_dlpack(array) for name, array in weights.items() if name in names}
-    model.load_state_dict(held, strict=False, assign=True)
-    model.tie_weights()
-    if quantize == "int8":
-        int8.round_in_place(model)
-    return model
-
-
-def compare(
-    model: PreTrainedModel,
-    prompts: Sequence[Sequence[int]],
-    answers: Sequence[Sequence[int]],
-    *,
-    never: Sequence[int] = (),
-    rounding: float,
-) -> Agreement:
-    """What a model in PyTorch says of greedy answers.
-
-    Args:
-        model: in float32, on the CPU.
-        prompts, answers: token ids.
-        never: tokens that could not be chosen.
-        rounding: how far a token's logit may be below the best one's, as a share of the largest magnitude.
-    """
-    compared = equal = 0
-    largest = magnitude = 0.0
-    for prompt, answer in zip(prompts, answers, strict=True):
-        with torch.no_grad():
-            logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1].numpy()
-        magnitude = max(magnitude, float(np.abs(logits).max()))
-        logits[:, list(never)] = -np.inf
-        below = logits.max(1) - logits[np.arange(len(answer)), list(answer)]
-        compared, equal = compared + len(answer), equal + int((below == 0).sum())
-        largest = max(largest, float(below.max()))
-    return Agreement(tokens=compared, equal=equal, largest=largest, allowed=magnitude * rounding)
 
 
 def _steps(settings: Settings, engine: ChatEngine, prompt: Sequence[int], params: SamplingParams) -> list[Step]:

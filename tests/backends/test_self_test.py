@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hfjax_app.__main__ import main
-from hfjax_app.backends.self_test import compare, reference
+from hfjax_app.chat.torch_reference import compare, reference
 from hfjax_app.embedded import resolve
 
 SMALL = ["--model", "chat-llama", "--slots", "2", "--context", "64", "--speculation", "never", "--tokens", "8"]
@@ -47,9 +47,9 @@ def test_a_token_that_is_not_pytorchs_is_found() -> None:
         assert torch.equal(model(ids).logits, usual(ids).logits)
     made = usual.generate(ids, max_new_tokens=6, min_new_tokens=6, do_sample=False)[0, len(prompt) :].tolist()
     ends = [usual.generation_config.eos_token_id]
-    right = compare(model, [prompt], [made], never=ends, rounding=1e-4)
+    right = compare(model, [prompt], [made], never=ends, dtype=torch.float32)
     assert (right.equal, right.tokens, right.holds) == (6, 6, True)
-    wrong = compare(model, [prompt], [[*made[:5], (made[5] + 1) % 512]], never=ends, rounding=1e-4)
+    wrong = compare(model, [prompt], [[*made[:5], (made[5] + 1) % 512]], never=ends, dtype=torch.float32)
     assert (wrong.equal, wrong.holds) == (5, False)
     with torch.no_grad():
         assert not torch.equal(reference(source, "int8")(ids).logits, usual(ids).logits)

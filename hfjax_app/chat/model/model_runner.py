@@ -27,7 +27,7 @@ from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
-from hfjax_app.runtime.mesh import TensorParallel, replicated
+from hfjax_app.runtime.mesh import TensorParallel, platform_of, replicated
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.transforms import chat_transforms, head_packing, is_accelerated
@@ -90,7 +90,7 @@ class ModelRunner:
         if positions is not None and positions < context:
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
         self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
-        self.dtype = model.dtype
+        self._dtype = model.dtype
         self.accelerated = is_accelerated(mesh) if accelerated is None else accelerated
         if prefill_chunk is None and self.accelerated:
             self.chunk_sizes = pieces(context)
@@ -148,6 +148,11 @@ class ModelRunner:
     def specs(self, *others: ProgramSpec) -> list[ProgramSpec]:
         """The programs of every bucket, and others on these weights; see `SlotProgramSpecs.all`."""
         return SlotProgramSpecs(self).all(*others)
+
+    @property
+    def arithmetic(self) -> torch.dtype:
+        """The dtype of products: a TPU multiplies float32 in parts that are bfloat16."""
+        return torch.bfloat16 if platform_of(self.mesh) == "tpu" else self._dtype
 
     @property
     def cache_shape(self) -> CacheShape:
