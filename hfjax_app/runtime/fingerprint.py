@@ -19,6 +19,8 @@ from typing import Any
 # Whose versions change what is traced, lowered or compiled.
 _PACKAGES = ("jax", "jaxlib", "torch", "torchax", "transformers", "diffusers")
 _FLAGS = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+# The layers below `backends/`, which import nothing of the others (tests/test_layers.py).
+_TRACED = ("limits.py", "chat/**/*.py", "images/**/*.py", "sentiment/**/*.py", "runtime/**/*.py")
 # Settings of jax that change no program: where it keeps, logs, checks and moves things, and which devices it looks for
 # (those that it found are named). All others count, also ones that a later jax adds.
 _HARMLESS = re.compile(
@@ -172,10 +174,10 @@ def cpu_features() -> list[str]:
 
 @functools.cache
 def sources() -> str:
-    """A digest of the app's own Python files."""
+    """A digest of the app's Python files that programs can come from: not of its pages, its API and its commands."""
     root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for part in _TRACED for path in root.glob(part)):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode())
         digest.update(content)

@@ -135,9 +135,13 @@ def test_the_app_s_own_sources_count(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert of_sources() == first
     (package / "a.py").write_text("x = 2")
     second = of_sources()
-    (package / "a.py").rename(package.parent / "a.py")
+    (package.parent / "chat").mkdir()
+    (package / "a.py").rename(package.parent / "chat" / "a.py")
     third = of_sources()
     assert len({first, second, third}) == 3
+    (package.parent / "studio").mkdir()
+    (package.parent / "studio" / "page.py").write_text("no program")
+    assert of_sources() == third
     assert fingerprint.sources() == fingerprint.sources()
 
 
