@@ -71,6 +71,7 @@ TABLE_MAX_NAME_CHARACTERS = 80  # of a column's name as it is shown; longer ones
 IMAGES_AT_ONCE = 32  # events: running requests and waiting ones
 IMAGES_SERVED_TOGETHER = 4  # requests that take turns on the device; more would only slow each of them down
 IMAGE_MAX_CHARACTERS = 1_000  # of a prompt: more than the 77 tokens that most text encoders read
+IMAGE_MAX_WEIGHTS = 16  # of words in a prompt
 IMAGE_MAX_SIDE = 2_048  # pixels; a model's own limit is lower, see `images/pipeline.py`
 IMAGE_WARM_SIZES = 8  # sizes from requests that stay compiled
 GALLERY_PICTURES = 24  # of a session that its page shows

@@ -36,6 +36,7 @@ from hfjax_app.images.generation_parameters import GenerationParameters, current
 from hfjax_app.images.lora import Lora, merge, revision_with
 from hfjax_app.images.mask import to_text
 from hfjax_app.images.pipeline import DiffusionPrograms
+from hfjax_app.images.prompt_weights import has_weights
 from hfjax_app.images.request import (
     MAX_GUIDANCE,
     MAX_STEPS,
@@ -237,7 +238,8 @@ class ImageGenerator:
         The call itself checks the arguments, before the first step.
 
         Args:
-            prompt: what to draw. The text encoder's limit cuts it, and the steps' `notice` says so.
+            prompt: what to draw; "(word:1.3)" weights a word, where the model's text encoders are CLIP's. The text
+                encoder's limit cuts it, and the steps' `notice` says so.
             negative_prompt: what to avoid; may be empty.
             steps: denoising steps, 1 to `max_steps`.
             guidance_scale: how closely to follow the prompt, 0 to MAX_GUIDANCE; 1 and less mean no guidance, as in
@@ -447,6 +449,8 @@ class ImageGenerator:
         texts = {"prompt": request.prompt, "negative prompt": request.negative_prompt}
         cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
         notes = [f"the end of the {name} was not read: {end!r}" for name, end in cut.items()]
+        if not self._programs.reader.takes_weights and any(map(has_weights, texts.values())):
+            notes.append("this model reads weights such as (word:1.3) as text")
         if request.transparent:
             notes.append("what is transparent in the picture to start from was white")
         return "; ".join(notes) or None

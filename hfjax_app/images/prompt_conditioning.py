@@ -8,7 +8,7 @@ and its denoiser's forward records its arguments and ends the call. Does not run
 import copy
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +19,18 @@ import numpy as np
 import torch
 from torch.utils import _pytree as torch_pytree
 from torch.utils._pytree import TreeSpec
+from transformers import CLIPTextModel, CLIPTextModelWithProjection
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
+from hfjax_app.images.prompt_weights import WeightedPrompts, has_weights, plain
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import Program, Programs
 
+# Text encoders whose embeddings can be weighted.
+_CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
 # Options of some classes, whose defaults would change the size or the prompt.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False}
 
@@ -59,6 +63,7 @@ class PromptReader:
 
     Attributes:
         takes_negative: whether the pipeline takes a negative prompt.
+        takes_weights: whether weights of words are read, see `prompt_weights.py`.
     """
 
     def __init__(
@@ -88,6 +93,10 @@ class PromptReader:
         self._pipeline.vae = same_tensors(pipeline.vae)
         accepted = inspect.signature(pipeline.__call__).parameters
         self.takes_negative = "negative_prompt" in accepted
+        encoders = [getattr(pipeline, name) for name in self._encoders]
+        self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders)
+        self._takes_pooled = "pooled_prompt_embeds" in accepted
+        self._weighted: WeightedPrompts | None = None  # made at the first prompt that has weights
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
         self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
         self._noted: dict[str, Any] = {}
@@ -105,17 +114,18 @@ class PromptReader:
         Raises:
             ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.
         """
-        negative = {"negative_prompt": negative_prompt} if negative_prompt.strip() else {}
         with self._lock:
+            prompts: dict[str, Any] = dict(self._prompt(prompt))
+            if negative_prompt.strip():
+                prompts |= {f"negative_{name}": value for name, value in self._prompt(negative_prompt).items()}
             with suppress(_Reached):
                 self._pipeline(
-                    prompt,
+                    **prompts,
                     width=size[0],
                     height=size[1],
                     guidance_scale=guidance_scale,
                     num_inference_steps=2,
                     output_type="latent",
-                    **negative,
                     **self._plain,
                 )
             noted, self._noted = self._noted, {}
@@ -129,6 +139,18 @@ class PromptReader:
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._structures.setdefault(len(latents), (structure, rest))
         return Conditioning(arrays=arrays, rows=len(latents))
+
+    def _prompt(self, prompt: str) -> Mapping[str, Any]:
+        """The pipeline's arguments for a prompt: its text, or its embeddings if it has weights. Call with the lock."""
+        if not (self.takes_weights and has_weights(prompt)):
+            return {"prompt": prompt}
+        if self._weighted is None:
+            encoders = [(self._tokenizer(name), encoder.again) for name, encoder in self._encoders.items()]
+            self._weighted = WeightedPrompts(encoders, pooled=self._takes_pooled)
+        return self._weighted.embeddings(prompt)
+
+    def _tokenizer(self, encoder: str) -> Any:
+        return getattr(self._pipeline, encoder.replace("text_encoder", "tokenizer"))
 
     def call(self, network: torch.nn.Module, rows: int, latents: Any, timestep: Any, arrays: Any) -> torch.Tensor:
         """Call the denoiser as the pipeline does. Is traced.
@@ -167,10 +189,11 @@ class PromptReader:
 
     def cut(self, prompt: str) -> str:
         """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""
+        prompt = plain(prompt) if self.takes_weights else prompt
         return min((self._cut(name, encoder, prompt) for name, encoder in self._encoders.items()), key=len, default="")
 
     def _cut(self, name: str, encoder: "CompiledForward", prompt: str) -> str:
-        tokenizer = getattr(self._pipeline, name.replace("text_encoder", "tokenizer"))
+        tokenizer = self._tokenizer(name)
         with self._lock:
             whole = tokenizer(prompt, truncation=False, padding=False, verbose=False, return_offsets_mapping=True)
         limit = encoder.longest
@@ -200,6 +223,7 @@ class CompiledForward:
         self._name, self._module, self._weights, self._programs = name, module, weights, programs
         self._compiled: dict[Any, tuple[Program, Any, list[Any]]] = {}  # with the structure and shapes of results
         self.longest = 0  # tokens of the longest sequence so far
+        self._first: tuple[Any, Any] = (), {}  # further arguments of the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module's forward. Compiles at the first arguments of a shape."""
@@ -208,6 +232,8 @@ class CompiledForward:
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         shapes = [None if array is None else (array.shape, str(array.dtype)) for array in arrays]
         key = str((structure, rest, shapes))
+        if not self._compiled:
+            self._first = args[1:], kwargs
         if key not in self._compiled:
             self.longest = max([self.longest, *(array.shape[-1] for array in arrays if array is not None)])
             self._compiled[key] = self._compile(structure, rest, arrays)
@@ -217,6 +243,11 @@ class CompiledForward:
         else:
             results = [torch.from_numpy(np.array(leaf)) for leaf in program(self._weights, arrays)]
         return torch_pytree.tree_unflatten(results, result_spec)
+
+    def again(self, ids: torch.Tensor) -> Any:
+        """As the first call, with other token ids."""
+        args, kwargs = self._first
+        return self(ids, *args, **kwargs)
 
     def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Program, Any, list[Any]]:
         specs: list[TreeSpec] = []  # of the results; a trace fills it

@@ -8,6 +8,7 @@ from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.colours import as_seen, scalable
+from hfjax_app.images.prompt_weights import fragments
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
 from hfjax_app.validation import checked_text, quoted
 
@@ -80,10 +81,13 @@ def checked_prompts(prompt: object, negative_prompt: object) -> tuple[str, str]:
     """Both prompts, if a tokenizer can take them.
 
     Raises:
-        RequestRejected: see `checked_text`.
+        RequestRejected: see `checked_text` and `fragments`.
     """
     prompt = checked_text(prompt, "prompt", IMAGE_MAX_CHARACTERS)
-    return prompt, checked_text(negative_prompt, "negative prompt", IMAGE_MAX_CHARACTERS, may_be_blank=True)
+    negative = checked_text(negative_prompt, "negative prompt", IMAGE_MAX_CHARACTERS, may_be_blank=True)
+    for text in (prompt, negative):
+        fragments(text)  # refuses too many weights
+    return prompt, negative
 
 
 def checked_seeds(seed: object, images: object) -> tuple[int, ...]:
