@@ -21,7 +21,7 @@ from hfjax_app import console
 from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, PLANNED, SERVED, Command, parser
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.runtime.process import collect_seldom
-from hfjax_app.settings import Settings, load_settings
+from hfjax_app.settings import Settings, load_settings, models_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +66,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 def chat(arguments: argparse.Namespace) -> None:
     settings = load_settings(chat_model=arguments.model, context=arguments.context)
+    model = settings.chat_models[0]
     from hfjax_app.chat import SamplingParams
     from hfjax_app.limits import CHAT_MAX_CHARACTERS
     from hfjax_app.validation import checked_text
@@ -82,13 +83,13 @@ def chat(arguments: argparse.Namespace) -> None:
 
     prepare(settings.cache_dir)
     engine = ChatEngine.from_pretrained(
-        resolve(settings.chat_model),
+        resolve(model),
         slots=1,
         context=settings.context,
         dtype=settings.dtype,
         quantize=settings.quantize,
         speculation=settings.speculation,
-        bundle=model_bundle("chat", settings.chat_model, settings.model_copy(update={"slots": 1})),
+        bundle=model_bundle("chat", model, settings.model_copy(update={"slots": 1})),
     )
     assistant = ChatAssistant(engine)
     params = replace(assistant.recommended, **options)
@@ -142,6 +143,7 @@ def sentiment(arguments: argparse.Namespace) -> None:
 
 def image(arguments: argparse.Namespace) -> None:
     settings = load_settings(image_model=arguments.model)
+    model = settings.image_models[0]
     out = _checked_out(arguments.out)
     from hfjax_app.images.request import check_before_loading
 
@@ -155,8 +157,8 @@ def image(arguments: argparse.Namespace) -> None:
     from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
-    bundle = model_bundle("images", settings.image_model, settings)
-    generator = ImageGenerator.from_pretrained(resolve(settings.image_model), dtype=settings.dtype, bundle=bundle)
+    bundle = model_bundle("images", model, settings)
+    generator = ImageGenerator.from_pretrained(resolve(model), dtype=settings.dtype, bundle=bundle)
     names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
     options = asdict(generator.recommended) | _given(arguments, *names)
     with closing(generator.generate(arguments.prompt, **options)) as moments:
@@ -184,7 +186,11 @@ def image(arguments: argparse.Namespace) -> None:
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    settings, models = _planned_models(arguments)
+    settings, named = _planned_models(arguments)
+    chosen = named or [("chat", settings.chat_models[0])]
+    models = dict(chosen)
+    if len(models) < len(chosen) and arguments.configs is None:
+        raise RequestRejected("plan takes one model of each kind: plan the others one by one")
     from hfjax_app.planning.topology import NAMES, parse, parse_prices, prepare_process
 
     if (arguments.topology is None) == (arguments.configs is None):
@@ -236,7 +242,8 @@ def _progress(report: Any, number: str) -> None:
 
 
 def compile_programs(arguments: argparse.Namespace) -> None:
-    settings, models = _planned_models(arguments)
+    settings, named = _planned_models(arguments)
+    models = named or [("chat", model) for model in settings.chat_models]
     from hfjax_app.planning.topology import devices, parse, prepare_process
 
     topology = None if arguments.topology is None else parse(arguments.topology)
@@ -253,10 +260,11 @@ def compile_programs(arguments: argparse.Namespace) -> None:
 
     compiled = []
 
-    def kept(kind: str, report: ProgramReport) -> None:
+    def kept(kind: str, model: str, report: ProgramReport) -> None:
         compiled.append(report)
         if arguments.json:
-            print(json.dumps({"kind": kind, "name": report.name, "seconds": round(report.seconds, 3)}), flush=True)
+            line = {"kind": kind, "model": model, "name": report.name, "seconds": round(report.seconds, 3)}
+            print(json.dumps(line), flush=True)
         else:
             print(f"{report.name}: compiled in {report.seconds:.1f} s", file=sys.stderr)
 
@@ -281,13 +289,13 @@ def self_test(arguments: argparse.Namespace) -> None:
         raise ModelUnavailable("the tokens are not those of PyTorch on the CPU: see the report")
 
 
-def _planned_models(arguments: argparse.Namespace) -> tuple[Settings, dict[str, str]]:
-    """The settings, and the model of each kind that an option names; the chat model's if none is named."""
+def _planned_models(arguments: argparse.Namespace) -> tuple[Settings, list[tuple[str, str]]]:
+    """The settings, and the kind and name of each model that an option or a variable names."""
     names = [f"{kind}_model" for kind in KINDS]
     options = {name: getattr(arguments, name, None) for name in (*names, *PLANNED, "cache_dir")}
     settings = load_settings(**options)
-    chosen = {kind: name for kind, name in zip(KINDS, names, strict=True) if name in settings.model_fields_set}
-    return settings, {kind: getattr(settings, name) for kind, name in (chosen or {"chat": "chat_model"}).items()}
+    chosen = [kind for kind, name in zip(KINDS, names, strict=True) if name in settings.model_fields_set]
+    return settings, [(kind, model) for kind in chosen for model in models_of(getattr(settings, f"{kind}_model"))]
 
 
 def _given(arguments: argparse.Namespace, *names: str) -> dict[str, Any]:

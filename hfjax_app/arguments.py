@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from hfjax_app.planning.topology import NAMES
-from hfjax_app.settings import Settings
+from hfjax_app.settings import Settings, models_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 KINDS = ("chat", "image", "sentiment")
@@ -33,6 +33,11 @@ class _Parser(argparse.ArgumentParser):
 def _program() -> str:
     """The command that was typed: the installed `hfjax`, or the package, which also runs from a checkout."""
     return "hfjax" if Path(sys.argv[0]).stem == "hfjax" else "python -m hfjax_app"
+
+
+def _first(setting: str) -> str:
+    """The default of a command for one model."""
+    return models_of(Settings.model_fields[setting].default)[0]
 
 
 def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
@@ -73,7 +78,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         '"Tell me a story about a cat." --temperature 0 --stats',
     )
     sub.add_argument("text", help="the message")
-    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['chat_model'].default})")
+    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {_first('chat_model')})")
     sub.add_argument("--system", default="", metavar="TEXT", help="system prompt (default: none)")
     sub.add_argument("--max-tokens", type=int, metavar="N", help="the most tokens to make (default: 256)")
     own = "the model may recommend another (default:"
@@ -117,7 +122,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     sub.add_argument("--width", type=int, metavar="W", help="pixels, a multiple of 8 or 16 (default: the model's own)")
     sub.add_argument("--height", type=int, metavar="H", help="pixels, a multiple of 8 or 16 (default: the model's own)")
     sub.add_argument("--scheduler", metavar="NAME", help="such as DDIM, Euler or UniPC (default: the checkpoint's own)")
-    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['image_model'].default})")
+    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {_first('image_model')})")
 
     sub = add(
         "plan",
@@ -153,7 +158,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "",
         "--model google/gemma-3-1b-it --slots 8 --context 2048",
     )
-    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {Settings.model_fields['chat_model'].default})")
+    sub.add_argument("--model", metavar="M", help=f"{_MODEL} (default: {_first('chat_model')})")
     sub.add_argument("--tokens", type=int, default=32, metavar="N", help="of each answer (default: 32)")
     for name in SERVED:
         sub.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=Settings.model_fields[name].description)
@@ -163,9 +168,8 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
 
 def _add_planned(sub: _Parser) -> None:
     """Options that name models and how they are served."""
-    default = Settings.model_fields["chat_model"].default
     for kind in KINDS:
-        note = f"; only its config and tokenizer are read (default: {default}, where no model is named)"
+        note = f"; only its config and tokenizer are read (default: {_first('chat_model')}, where no model is named)"
         note = note if kind == "chat" else "; the same"
         sub.add_argument(f"--{kind}-model", metavar="M", help=f"{_MODEL}{note}")
     for name in PLANNED:

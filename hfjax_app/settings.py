@@ -36,9 +36,16 @@ class Settings(BaseSettings):
         description="address to listen on; 0.0.0.0, the default in a Space, means all interfaces",
     )
     port: int = Field(7860, ge=1, le=65535, description="port to listen on")
-    chat_model: str = Field("chat-gemma", min_length=1, description="causal language model of the chat tab")
+    chat_model: str = Field(
+        "chat-gemma,chat-llama",
+        min_length=1,
+        description="causal language models of the chat tab, several with commas; the first is ready first, and "
+        "answers requests that name none",
+    )
     sentiment_model: str = Field("sentiment", min_length=1, description="sequence classifier of the sentiment tab")
-    image_model: str = Field("images", min_length=1, description="text-to-image pipeline of the images tab")
+    image_model: str = Field(
+        "images", min_length=1, description="text-to-image pipelines of the images tab, several with commas"
+    )
     image_sizes: str = Field(
         "",
         pattern=r"^(\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*)?$",
@@ -46,8 +53,8 @@ class Settings(BaseSettings):
     )
     image_lora: str = Field(
         "",
-        description="LoRA merged into the image model: a file, a folder or a hub id, several with commas, each with "
-        "its weight behind a colon, such as style.safetensors:0.8,owner/name",
+        description="LoRA merged into the (first) image model: a file, a folder or a hub id, several with commas, each "
+        "with its weight behind a colon, such as style.safetensors:0.8,owner/name",
     )
     slots: int = Field(4, ge=1, le=256, description="conversations that are answered at the same time")
     context: int = Field(512, ge=64, le=1 << 20, description="tokens of a conversation that the model can read")
@@ -123,11 +130,31 @@ class Settings(BaseSettings):
             raise ValueError("compiled programs are kept in a folder of this machine")
         return value or None
 
+    @field_validator("chat_model", "image_model")
+    @classmethod
+    def _models(cls, value: str) -> str:
+        names = models_of(value)
+        if not all(names):
+            raise ValueError("between two commas there is no model")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"{twice[0]} is there twice")
+        return value
+
     @field_validator("image_lora")
     @classmethod
     def _loras(cls, value: str) -> str:
         _loras_of(value)
         return value
+
+    @property
+    def chat_models(self) -> list[str]:
+        """`chat_model` as a list."""
+        return models_of(self.chat_model)
+
+    @property
+    def image_models(self) -> list[str]:
+        """`image_model` as a list."""
+        return models_of(self.image_model)
 
     @property
     def loras(self) -> list[tuple[str, float]]:
@@ -139,6 +166,11 @@ class Settings(BaseSettings):
         """`image_sizes` as numbers: (width, height)."""
         sizes = (size.split("x") for size in self.image_sizes.split(",") if size)
         return [(int(width), int(height)) for width, height in sizes]
+
+
+def models_of(text: str) -> list[str]:
+    """The models of a setting such as "chat-gemma,owner/name"."""
+    return [name.strip() for name in text.split(",")]
 
 
 def _loras_of(text: str) -> list[tuple[str, float]]:

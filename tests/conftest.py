@@ -14,6 +14,7 @@ for name in [name for name in os.environ if name.startswith("HFJAX_")]:
     del os.environ[name]
 os.environ.pop("GLIBC_TUNABLES", None)  # make's pages of 2 MiB; tests count those of 4 KiB
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HFJAX_CHAT_MODEL"] = "chat-gemma"  # tests of several models name them
 os.environ["HFJAX_WARM_UP"] = "whole"  # tests/backends/test_staged_start.py tests the other way
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parent.parent / ".pytest_cache" / "programs")

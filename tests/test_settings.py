@@ -17,13 +17,11 @@ def test_flags_win_over_the_environment_which_wins_over_defaults(monkeypatch: py
     assert (settings.port, settings.slots, settings.host) == (8002, 2, "127.0.0.1")
 
 
-def test_the_defaults_are_the_embedded_models() -> None:
-    settings = load_settings()
-    assert (settings.chat_model, settings.sentiment_model, settings.image_model) == (
-        "chat-gemma",
-        "sentiment",
-        "images",
-    )
+def test_the_defaults_are_the_embedded_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HFJAX_CHAT_MODEL")
+    settings = load_settings(image_model="images, ./other")
+    assert (settings.chat_models, settings.sentiment_model) == (["chat-gemma", "chat-llama"], "sentiment")
+    assert settings.image_models == ["images", "./other"]
     assert settings.cache_dir is None
 
 
@@ -54,6 +52,8 @@ def test_settings_are_frozen() -> None:
         ("context", "-1", "64"),
         ("context", "nan", "integer"),
         ("chat_model", "", "1 character"),
+        ("chat_model", "chat-gemma,,chat-llama", "between two commas there is no model"),
+        ("image_model", "images, images", "images is there twice"),
         ("cache_dir", "gs://bucket/programs", "a folder of this machine"),
         ("image_sizes", "512", "match pattern"),
         ("image_lora", "style:much", "'much' behind the colon of 'style' is no weight, such as 0.8"),
@@ -104,7 +104,7 @@ def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HFJAX_HOST", "HFJAX_PORT", "HFJAX_CHAT_MODEL"):
         monkeypatch.setenv(name, "")
     settings = load_settings()
-    assert (settings.host, settings.port, settings.chat_model) == ("127.0.0.1", 7860, "chat-gemma")
+    assert (settings.host, settings.port, settings.chat_model) == ("127.0.0.1", 7860, "chat-gemma,chat-llama")
     with pytest.raises(RequestRejected, match="host"):
         load_settings(host="")
 

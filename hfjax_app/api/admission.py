@@ -11,6 +11,7 @@ from typing import Any
 
 from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
+from hfjax_app.backends.models import Models
 from hfjax_app.client import Client
 from hfjax_app.errors import Draining, Overloaded
 from hfjax_app.limits import (
@@ -38,7 +39,7 @@ class Admission:
     """Counts requests from their arrival to their end.
 
     Args:
-        backends: a line's model must be ready.
+        backends: one of a line's models must be ready.
         client_requests: the most requests of a client that run and wait.
         usage: the clients' tokens of today.
     """
@@ -68,14 +69,14 @@ class Admission:
         """Refuse requests from now on."""
         self._draining = True
 
-    def backend(self, line: str) -> Backend[Any] | None:
-        """The model of a line; None for a line without one."""
+    def models(self, line: str) -> Models[Any] | None:
+        """The models of a line; None for a line without one."""
         backends = self._backends
-        by_line: Mapping[str, Backend[Any]] = {
-            "chat": backends.chat,
-            "sentiment": backends.sentiment,
-            "sentiment-many": backends.sentiment,
-            "images": backends.images,
+        by_line: Mapping[str, Models[Any]] = {
+            "chat": backends.chat_models,
+            "sentiment": backends.sentiment_models,
+            "sentiment-many": backends.sentiment_models,
+            "images": backends.image_models,
         }
         return by_line.get(line)
 
@@ -85,17 +86,19 @@ class Admission:
         Args:
             client: who asks.
             line: one of LINES, or another name.
-            backend: the model that the request names; None: the line's.
+            backend: the model that the request names; None: any of the line's.
 
         Raises:
             Draining: the server is stopping.
-            ModelUnavailable: the line's model warms up or is gone.
+            ModelUnavailable: the model warms up or is gone.
             Overloaded: the client has its share already, its quota is used up, or the line is full.
         """
         if self._draining:
             raise Draining("the server is stopping: try again in a moment")
-        if (asked := backend or self.backend(line)) is not None:
-            asked.get()
+        if backend is None and (models := self.models(line)) is not None:
+            backend = models.usable
+        if backend is not None:
+            backend.get()
         self._usage.check(client)
         most = LINES.get(line, EVENTS_WAITING)
         with self._counting:

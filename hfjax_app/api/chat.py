@@ -11,7 +11,8 @@ import gradio as gr
 from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.usage import Usage
-from hfjax_app.backends import Backend, Backends
+from hfjax_app.backends import Backends
+from hfjax_app.backends.models import Models
 from hfjax_app.chat import SamplingParams
 from hfjax_app.client import Client, sender
 from hfjax_app.errors import RequestRejected
@@ -30,13 +31,13 @@ class ChatApi:
     """Answers conversations.
 
     Args:
-        backend: the chat backend.
+        models: the chat models.
         context: tokens that one slot of the engine holds, and so the upper bound of an answer.
         usage: the clients' tokens.
     """
 
-    def __init__(self, backend: "Backend[ChatAssistant]", context: int, usage: Usage):
-        self._backend, self._context, self._usage = backend, context, usage
+    def __init__(self, models: "Models[ChatAssistant]", context: int, usage: Usage):
+        self._models, self._context, self._usage = models, context, usage
         self.max_tokens = min(SamplingParams().max_tokens, context)
 
     @streamed
@@ -52,13 +53,14 @@ class ChatApi:
         min_p: float | None = None,
         repetition_penalty: float | None = None,
         stop: list[str] | None = None,
+        model: str | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Answer a conversation: messages are {"role": "user" or "assistant", "content": text}, the last one the
         user's. Streams the answer so far with its speed; the last one has a finish_reason. The answer ends before
         the first of the strings in `stop`. `max_tokens` null: as the tab has it; any other null: as the model's
-        generation_config recommends, or the tab's value."""
+        generation_config recommends, or the tab's value. `model`: one of /v1/models; null: the first."""
         options = (max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty)
-        replies = self.replies(messages, system_prompt, *options, stop=() if stop is None else stop)
+        replies = self.replies(messages, system_prompt, *options, stop=() if stop is None else stop, model=model)
         async with aclosing(replies):
             async for reply in replies:
                 yield {name: value for name, value in asdict(reply).items() if not name.startswith("new_")}
@@ -73,16 +75,17 @@ class ChatApi:
         from hfjax_app.chat.text.chat_template import checked_messages
         from hfjax_app.chat.text.stop_strings import checked_stop
 
-        *sampling, stop = options
+        *sampling, stop, model = options
         params = SamplingParams(**_given((max_tokens, *sampling)))
         if max_tokens is not None and params.max_tokens > self._context:
             raise RequestRejected(f"max tokens = {quoted(max_tokens)}: at most {self._context}, the context")
+        self._models.find(model)
         checked_messages(messages)
         checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         checked_stop(() if stop is None else stop)
 
     def replies(
-        self, messages: Any, system_prompt: Any, *options: Any, stop: Any = ()
+        self, messages: Any, system_prompt: Any, *options: Any, stop: Any = (), model: Any = None
     ) -> "AsyncGenerator[Reply, None]":
         """The answer as it grows. Every value is what a client sent, of any type.
 
@@ -91,14 +94,16 @@ class ChatApi:
             system_prompt: instructions ahead of the conversation.
             options: max tokens, temperature, top-p, top-k, seed, min-p and repetition penalty; None: the default.
             stop: the strings that end the answer.
+            model: the name of the model; None: the first one.
 
         Raises:
             RequestRejected: a parameter is wrong (at once), or the messages are (with the first reply).
-            ModelUnavailable: the backend is not ready.
+            NotFound: there is no such model.
+            ModelUnavailable: the model is not ready.
         """
         given = _given(options)
         SamplingParams(**given)  # refuses a wrong value also while the model is not ready
-        assistant = self._backend.get()
+        assistant = self._models.find(model).get()
         params = replace(assistant.recommended, **{"max_tokens": self.max_tokens, **given})
         replies = assistant.reply(messages, params, system_prompt=system_prompt, stop=stop, client=sender().id)
         return self.counted(replies, sender())
@@ -129,6 +134,6 @@ def _given(options: Sequence[Any]) -> dict[str, Any]:
 
 
 def register(backends: Backends, usage: Usage) -> ChatApi:
-    api = ChatApi(backends.chat, backends.settings.context, usage)
+    api = ChatApi(backends.chat_models, backends.settings.context, usage)
     gr.api(api.chat, api_name="chat", **EVENT)
     return api

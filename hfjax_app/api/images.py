@@ -19,6 +19,7 @@ from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.iterate_in_thread import ClosableIterator, iterate_in_thread
 from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
+from hfjax_app.backends.models import Models
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import IMAGES_AT_ONCE
@@ -45,11 +46,11 @@ class ImagesApi:
     """Draws pictures.
 
     Args:
-        backend: the images backend.
+        models: the image models.
     """
 
-    def __init__(self, backend: "Backend[ImageGenerator]"):
-        self._backend = backend
+    def __init__(self, models: "Models[ImageGenerator]"):
+        self._models = models
 
     @streamed
     async def generate(
@@ -66,19 +67,21 @@ class ImagesApi:
         image: str | None = None,
         mask: str | None = None,
         strength: float = 0.8,
+        model: str | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
         picture to start from) and `mask` (white where to draw) are data URLs. `steps` and
-        `guidance_scale` null: as the model card recommends."""
+        `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null: the first."""
+        backend = self._models.find(model)
         start = partial(
-            self._begin, prompt, negative_prompt, steps, guidance_scale, seed, images, width, height, scheduler
+            self._begin, backend, prompt, negative_prompt, steps, guidance_scale, seed, images, width, height, scheduler
         )
 
         def begin() -> Generator[Progress, None, None]:
             return start(_picture(image, "image"), _picture(mask, "mask"), strength)
 
-        async with aclosing(self._messages(begin, _drawn)) as messages:
+        async with aclosing(self._messages(backend, begin, _drawn)) as messages:
             async for message in messages:
                 yield message
 
@@ -88,15 +91,16 @@ class ImagesApi:
         Args:
             values: the arguments of `generate`, in its order.
         """
-        *options, image, mask, strength = values
+        *options, image, mask, strength, model = values
         for each, name in ((image, "image"), (mask, "mask")):
             if each is not None and not isinstance(each, str):
                 raise RequestRejected(f"{name}: must be a data URL, not {type(each).__name__}")
         options += [None, None, strength]
-        self._begin(*options).close()
+        self._begin(self._models.find(model), *options).close()
 
+    @staticmethod
     def _begin(
-        self,
+        backend: "Backend[ImageGenerator]",
         prompt: Any,
         negative_prompt: Any,
         steps: Any,
@@ -111,7 +115,7 @@ class ImagesApi:
         strength: Any,
     ) -> Generator[Progress, None, None]:
         """The checked request; nothing is computed before the first step."""
-        generator = self._backend.get()
+        generator = backend.get()
         return generator.generate(
             prompt,
             negative_prompt=negative_prompt,
@@ -130,26 +134,28 @@ class ImagesApi:
 
     @streamed
     async def replay(
-        self, png: str, image: str | None = None, mask: str | None = None
+        self, png: str, image: str | None = None, mask: str | None = None, model: str | None = None
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Draws a PNG file (a data URL) again from the generation parameters inside: {"identical", "summary"}; before
         that streams what /generate streams. `image` is needed where the picture was drawn from one, `mask` only where
-        the file, an older one, does not hold it."""
+        the file, an older one, does not hold it. `model`: as for /generate."""
         from hfjax_app.images.uploads import from_data_url
         from hfjax_app.images.verification import replay
 
-        generator = self._backend.get()
+        backend = self._models.find(model)
+        generator = backend.get()
 
         def begin() -> "Generator[Progress | Comparison, None, None]":
             source, painted = _picture(image, "image"), _picture(mask, "mask")
             return replay(generator, from_data_url(png, "picture"), image=source, mask=painted, client=sender().id)
 
-        async with aclosing(self._messages(begin, _compared)) as messages:
+        async with aclosing(self._messages(backend, begin, _compared)) as messages:
             async for message in messages:
                 yield message
 
     async def _messages(
         self,
+        backend: "Backend[ImageGenerator]",
         begin: Callable[[], Generator[T, None, None]],
         as_messages: Callable[[Generator[T, None, None]], Generator[Message, None, None]],
     ) -> AsyncGenerator[Message, None]:
@@ -159,11 +165,12 @@ class ImagesApi:
         visitors.
 
         Args:
+            backend: the model that draws.
             begin: checks the request and returns its generator of steps.
             as_messages: turns the steps into messages.
         """
         steps = await self.read(begin)
-        async with aclosing(self.run(as_messages(steps))) as messages:
+        async with aclosing(self.run(backend, as_messages(steps))) as messages:
             async for message in messages:
                 yield message
 
@@ -172,20 +179,20 @@ class ImagesApi:
         here = copy_context()  # with the request's sender
         return await asyncio.get_running_loop().run_in_executor(_reader, here.run, function, *arguments)
 
-    async def run(self, steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
+    async def run(self, backend: "Backend[ImageGenerator]", steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
         """Draw in a thread, step by step.
 
         Raises:
-            ModelUnavailable: the server is stopping.
+            ModelUnavailable: the server is stopping, or the model was unloaded.
         """
         async with aclosing(iterate_in_thread(steps, _threads)) as running:
             async for step in running:
-                self._backend.get()
+                backend.get()
                 yield step
 
 
 def register(backends: Backends, usage: Usage) -> ImagesApi:
-    api = ImagesApi(backends.images)
+    api = ImagesApi(backends.image_models)
     gr.api(api.generate, api_name="generate", **EVENT)
     gr.api(api.replay, api_name="replay", **EVENT)
     return api

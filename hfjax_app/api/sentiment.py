@@ -14,6 +14,7 @@ from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
+from hfjax_app.backends.models import Models
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.limits import EXPLAINED_AT_ONCE, SENTIMENT_AT_ONCE, SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_AT_ONCE
 from hfjax_app.sentiment import Explanation, Prediction
@@ -34,10 +35,10 @@ class SentimentApi:
 
     Args:
         backend: the classifier.
-        chat: the chat backend, for zero-shot classification.
+        chat: the chat models, for zero-shot classification.
     """
 
-    def __init__(self, backend: "Backend[SentimentClassifier]", chat: "Backend[ChatAssistant]"):
+    def __init__(self, backend: "Backend[SentimentClassifier]", chat: "Models[ChatAssistant]"):
         self._backend, self._chat = backend, chat
 
     async def classify(self, text: str) -> dict[str, float]:
@@ -125,11 +126,11 @@ class SentimentApi:
         with suppress(ModelUnavailable):  # the chat model can do it too
             if self._backend.get().zero_shot is not None:
                 return self._backend
-        return self._chat
+        return self._chat.usable
 
 
 def register(backends: Backends, usage: Usage) -> SentimentApi:
-    api = SentimentApi(backends.sentiment, backends.chat)
+    api = SentimentApi(backends.sentiment, backends.chat_models)
     gr.api(api.classify, api_name="classify", **EVENT)
     gr.api(api.explain, api_name="explain", **EVENT)
     gr.api(api.zero_shot, api_name="zero_shot", **ZERO_SHOT_EVENT)

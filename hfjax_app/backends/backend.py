@@ -86,11 +86,13 @@ class Backend(Generic[T]):
         self._at_start: tuple[str, ...] = ()  # names of the programs that are compiled before the model is ready
         self._started_at = 0.0
         self._state = "waiting"
+        self._activity = ""  # while it is prepared, and how much of that is done
+        self._share: float | None = None
         self._has_died = False
 
     @property
     def state(self) -> str:
-        """ "waiting" (for the models before it), "loading", "compiling", "ready" or "failed"."""
+        """ "waiting" (for the models before it), "preparing", "loading", "compiling", "ready" or "failed"."""
         if self._state == "ready" and self._served is not None and (reason := self._loader.failure(self._served)):
             self._has_died = True
             self.refuse(reason)
@@ -134,6 +136,8 @@ class Backend(Generic[T]):
         match self.state:
             case "waiting":
                 return "waiting for its turn"
+            case "preparing":
+                return self._activity
             case "loading":
                 return f"loading and tracing {self.name}"
             case "compiling":
@@ -167,9 +171,21 @@ class Backend(Generic[T]):
     @property
     def share_done(self) -> float | None:
         """How much of the warm-up is done, from 0 to 1, by time, else by programs; None while nothing is known."""
+        if self._state == "preparing":
+            return self._share
         if (left := self.seconds_left) is not None:
             return self.seconds_so_far / max(self.seconds_so_far + left, 1e-9)
         return len(self.reports) / len(self._at_start) if self._at_start else None
+
+    def prepare(self, activity: str, share: float | None = None) -> None:
+        """Say what happens before it is loaded, such as a download.
+
+        Args:
+            activity: for a status line.
+            share: how much of it is done, from 0 to 1; None: unknown.
+        """
+        if self._state in ("waiting", "preparing"):
+            self._activity, self._share, self._state = activity, share, "preparing"
 
     def warm_up(self, on_start: Callable[[], None] = lambda: None) -> None:
         """Load and compile under the tracing lock. Never raises: a failure becomes the state.
@@ -179,7 +195,10 @@ class Backend(Generic[T]):
         """
         with tracing_lock.hold():
             on_start()
-            if self._state != "waiting":  # refused or removed meanwhile, or warmed up by another thread
+            if self._state not in (
+                "waiting",
+                "preparing",
+            ):  # refused, removed, or warmed up meanwhile
                 return
             self._state, self._started_at = "loading", time.monotonic()
             times = StartTimes(cache_folder())

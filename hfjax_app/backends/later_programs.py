@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hfjax_app.backends.backend import Backend
+from hfjax_app.backends.models import KINDS
 from hfjax_app.runtime.process import keep_compiled
 from hfjax_app.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_KINDS = {"chat": "chat", "sentiment": "sentiment", "images": "image"}  # as in the flags of the command
 _LOWEST = 19  # nice
 _ENDING_S = 5.0
 
@@ -38,7 +38,7 @@ class LaterPrograms:
         self._settings = settings
         self._models: queue.Queue[Sequence[Backend[Any]]] = queue.Queue()
         self._stopping = threading.Event()
-        self._process: subprocess.Popen[str] | None = None
+        self._processes: set[subprocess.Popen[str]] = set()
         self._thread: threading.Thread | None = None
 
     def take(self, backends: Sequence[Backend[Any]]) -> None:
@@ -49,14 +49,24 @@ class LaterPrograms:
             self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until nothing is left to do, at most `timeout` seconds; returns whether that is so."""
+        """Block until nothing is left or wanted, at most `timeout` seconds; returns whether that is so."""
         with self._models.all_tasks_done:
-            return self._models.all_tasks_done.wait_for(lambda: not self._models.unfinished_tasks, timeout)
+            return self._models.all_tasks_done.wait_for(
+                lambda: self._stopping.is_set() or not self._models.unfinished_tasks, timeout
+            )
+
+    def compile_before(self, backend: Backend[Any]) -> None:
+        """Compile the programs of a model into its bundle before this process loads it."""
+        backend.prepare("its programs are compiled by another process")
+        for count, _ in enumerate(self._compiled_elsewhere([backend]), 1):
+            backend.prepare(f"its programs are compiled by another process, {count} so far")
 
     def stop(self) -> None:
         """End the process, if it runs, and do no more. May be called twice."""
         self._stopping.set()
-        if (process := self._process) is not None:
+        with self._models.all_tasks_done:
+            self._models.all_tasks_done.notify_all()
+        for process in tuple(self._processes):
             process.terminate()
             try:
                 process.wait(_ENDING_S)
@@ -78,12 +88,10 @@ class LaterPrograms:
         backends = [backend for backend in backends if backend.missing]
         if not backends or self._stopping.is_set():
             return
-        waiting = list(backends)
-        while waiting:  # a process compiles one model of each kind
-            group = {backend.kind: backend for backend in reversed(waiting)}
-            waiting = [backend for backend in waiting if backend not in group.values()]
-            for kind, name in self._compiled_elsewhere([*group.values()]):
-                group[kind].join(name)
+        for kind, model, name in self._compiled_elsewhere(backends):
+            for backend in backends:
+                if (backend.kind, backend.model) == (kind, model):
+                    backend.join(name)
         for backend in backends:
             for name in backend.missing:
                 if not self._stopping.is_set():
@@ -92,21 +100,23 @@ class LaterPrograms:
                 backend.give_up("the others can't be compiled")
         keep_compiled()
 
-    def _compiled_elsewhere(self, backends: Sequence[Backend[Any]]) -> Iterator[tuple[str, str]]:
-        """Kind and name of each program that the process keeps in a bundle."""
+    def _compiled_elsewhere(self, backends: Sequence[Backend[Any]]) -> Iterator[tuple[str, str, str]]:
+        """Kind, model and name of each program that the process keeps in a bundle."""
         with tempfile.TemporaryFile("w+") as errors:
-            self._process = subprocess.Popen(
+            process = subprocess.Popen(
                 self._command(backends), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
             )
+            self._processes.add(process)
             if self._stopping.is_set():  # `stop` may have come before this process
-                self._process.terminate()
+                process.terminate()
             with contextlib.suppress(OSError):  # it has ended
-                os.setpriority(os.PRIO_PROCESS, self._process.pid, _LOWEST)
-            assert self._process.stdout is not None
-            for line in self._process.stdout:
+                os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST)
+            assert process.stdout is not None
+            for line in process.stdout:
                 found = json.loads(line)
-                yield found["kind"], found["name"]
-            status = self._process.wait()
+                yield found["kind"], found["model"], found["name"]
+            status = process.wait()
+            self._processes.discard(process)
             if status and not self._stopping.is_set():
                 errors.seek(0)
                 reason = (errors.read().strip().splitlines() or [f"exit status {status}"])[-1]
@@ -116,7 +126,10 @@ class LaterPrograms:
         from hfjax_app.planning.topology import topology_here  # after jax has found the devices
 
         settings = self._settings
-        flags: dict[str, str | None] = {f"{_KINDS[backend.kind]}-model": backend.model for backend in backends}
+        flags: dict[str, str | None] = {
+            f"{flag}-model": ",".join(dict.fromkeys(backend.model for backend in backends if backend.kind == kind))
+            for kind, flag in KINDS.items()
+        }
         flags |= {name: str(getattr(settings, name)) for name in ("slots", "context", "dtype", "quantize")}
         flags |= {"speculation": settings.speculation, "image-sizes": settings.image_sizes, "topology": topology_here()}
         if settings.cache_dir is not None:

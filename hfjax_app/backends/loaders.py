@@ -101,6 +101,7 @@ class ImageLoader:
         from hfjax_app.images.lora import Lora
 
         settings = self._settings
+        is_first = model == settings.image_models[0]
         return ImageGenerator.from_pretrained(
             resolve(model),
             sizes=settings.sizes,
@@ -109,7 +110,8 @@ class ImageLoader:
             on_expected=watcher.expect,
             bundle=model_bundle("images", model, settings),
             staged=is_staged(settings),
-            loras=[Lora(source=source, weight=weight) for source, weight in settings.loras],
+            # of the first model: others may be of another architecture
+            loras=[Lora(source=source, weight=weight) for source, weight in settings.loras if is_first],
         )
 
     def warm_up(self, served: "ImageGenerator") -> WarmUp:

@@ -10,6 +10,8 @@ from hfjax_app.validation import quoted
 
 T = TypeVar("T")
 
+KINDS = {"chat": "chat", "sentiment": "sentiment", "images": "image"}  # as planners and flags name them
+
 
 class Models(Generic[T]):
     """Several named models of one kind; the first one is the default of requests.
@@ -34,6 +36,11 @@ class Models(Generic[T]):
     @property
     def first(self) -> Backend[T]:
         return self._backends[0]
+
+    @property
+    def usable(self) -> Backend[T]:
+        """The first one that is ready; the first one while none is."""
+        return next((backend for backend in self._backends if backend.state == "ready"), self.first)
 
     def find(self, name: str | None = None) -> Backend[T]:
         """The model of this name; None: the first one.

@@ -1,19 +1,24 @@
 """All models of an app: those of the settings, and models that are added and removed while others serve.
 
-They are loaded and traced one after the other, each while the programs of earlier ones are compiled. Chat is first, so
-that it is ready as early as possible. A model that fails reports the reason and does not affect the others. Does not
-load models itself: `loaders.py` does.
+The first models of each kind are loaded and traced one after the other, each while the programs of earlier ones are
+compiled. Chat is first, so that it is ready as early as possible. The others follow when these have all their programs,
+as far as memory goes. A model that fails reports the reason and does not affect the others. Does not load models
+itself: `loaders.py` does.
 """
 
+import logging
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfjax_app.backends.backend import Backend, in_words
 from hfjax_app.backends.later_programs import LaterPrograms
-from hfjax_app.backends.loaders import ChatLoader, ImageLoader, SentimentLoader
-from hfjax_app.backends.models import Models
-from hfjax_app.errors import RequestRejected
+from hfjax_app.backends.loaders import ChatLoader, ImageLoader, SentimentLoader, is_staged
+from hfjax_app.backends.model_bundles import model_bundle
+from hfjax_app.backends.models import KINDS, Models
+from hfjax_app.errors import HfjaxError, RequestRejected
+from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.checkpoints.bundles import prune_bundles
 from hfjax_app.runtime.process import collect_removed, freeze_objects, keep_compiled, prepare
 from hfjax_app.runtime.programs import CompilerCount
@@ -23,6 +28,8 @@ if TYPE_CHECKING:
     from hfjax_app.chat.assistant import ChatAssistant
     from hfjax_app.images.generator import ImageGenerator
     from hfjax_app.sentiment.classifier import SentimentClassifier
+
+_log = logging.getLogger(__name__)
 
 
 class Backends:
@@ -42,11 +49,14 @@ class Backends:
         self.chat_models: Models[ChatAssistant] = Models("chat", ChatLoader(settings))
         self.sentiment_models: Models[SentimentClassifier] = Models("sentiment", SentimentLoader(settings))
         self.image_models: Models[ImageGenerator] = Models("images", ImageLoader(settings))
-        self.chat_models.add(name_of(settings.chat_model), settings.chat_model)
-        self.sentiment_models.add(name_of(settings.sentiment_model), settings.sentiment_model)
-        self.image_models.add(name_of(settings.image_model), settings.image_model)
+        chosen = (settings.chat_models, [settings.sentiment_model], settings.image_models)
+        for models, names in zip(self.kinds, chosen, strict=True):
+            for model in names:
+                models.add(name_of(model), model)
         self._thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
-        self._prepared = threading.Event()
+        self._prepared, self._settled = threading.Event(), threading.Event()
+        self._adding: list[threading.Thread] = []
+        self._beside = threading.Lock()  # one model at a time is added to those that serve
         self._later = LaterPrograms(settings)
         self.compiled_for_warm_up: int | None = None
 
@@ -83,7 +93,7 @@ class Backends:
     def add(self, kind: str, model: str, *, name: str | None = None) -> Backend[Any]:
         """Add a model beside those that serve; it warms up in the background, once the app has started.
 
-        Does not check whether it fits beside the others; the engine refuses a model that does not fit alone.
+        A model that does not fit beside the others fails, with the reason.
 
         Args:
             kind: "chat", "sentiment" or "images".
@@ -95,7 +105,9 @@ class Backends:
         """
         backend = self._models(kind).add(name or name_of(model), model)
         if self._thread.ident is not None:  # before that, `start` warms it up with the others
-            threading.Thread(target=self._warm_up_later, args=(backend,), name=f"warm-up-{kind}", daemon=True).start()
+            thread = threading.Thread(target=self._warm_up_later, args=(backend,), name=f"warm-up-{kind}", daemon=True)
+            self._adding = [*(other for other in self._adding if other.is_alive()), thread]
+            thread.start()
         return backend
 
     def remove(self, kind: str, name: str) -> None:
@@ -110,16 +122,23 @@ class Backends:
         collect_removed()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the settings' models are ready or failed, at most `timeout` seconds; returns whether they are.
+        """Block until the first models of all kinds are ready or failed, at most `timeout` seconds.
 
-        A ready model may get more programs afterwards, see `wait_for_all_programs`.
+        Returns:
+            Whether they are. A ready model may get more programs afterwards.
         """
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._settled.wait(timeout)
+
+    def wait_for_all_models(self, timeout: float | None = None) -> bool:
+        """The same for every model."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for thread in (self._thread, *self._adding):
+            thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in (self._thread, *self._adding))
 
     def wait_for_all_programs(self, timeout: float | None = None) -> bool:
         """Block until every model has all its programs, or those that can be had; returns whether that is so."""
-        return self.wait(timeout) and self._later.wait(timeout)
+        return self.wait_for_all_models(timeout) and self._later.wait(timeout)
 
     def stop(self) -> None:
         """Stop serving."""
@@ -132,7 +151,7 @@ class Backends:
 
         "starting" until the warm-up has found them (the hosts of a slice wait for each other), "none" if that failed.
         """
-        if self._thread.is_alive() and not self._prepared.is_set():
+        if self._thread.is_alive() and not self._prepared.is_set() and not self._settled.is_set():
             return "starting"
         try:
             prepare(self.settings.cache_dir)
@@ -158,9 +177,12 @@ class Backends:
         except Exception as error:  # for example jax's cache in a bucket: nothing can be served
             for backend in self.all:
                 backend.refuse(in_words(error))
+            self._settled.set()
             return
+        firsts = [models.first for models in self.kinds]
+        others = [backend for backend in self.all if backend not in firsts]
         threads = []
-        for backend in self.all:
+        for backend in firsts:
             if backend.state != "failed":
                 started = threading.Event()
                 name = f"warm-up-{backend.kind}"
@@ -172,15 +194,62 @@ class Backends:
         keep_compiled()
         prune_bundles()
         freeze_objects()
-        self._later.take(self.all)
+        self._later.take(firsts)
         self.compiled_for_warm_up = self.compiler.compilations
+        self._settled.set()
+        if others:
+            self._later.wait()
+        for backend in others:
+            self._warm_up_beside(backend)
 
     def _warm_up_later(self, backend: Backend[Any]) -> None:
         """Warm up an added model, after the settings' own."""
         self._thread.join()
-        backend.warm_up()
-        keep_compiled()
-        self._later.take([backend])
+        self._warm_up_beside(backend)
+
+    def _warm_up_beside(self, backend: Backend[Any]) -> None:
+        """Warm up a model while others serve, if there is room. Where that is possible, another process traces it."""
+        with self._beside:
+            if backend.is_settled or not self._prepared.is_set():
+                return
+            if (reason := self._no_room(backend)) is not None:
+                _log.warning("%s", reason)
+                backend.refuse(reason)
+                return
+            before = self.compiler.compilations
+            if is_staged(self.settings) and not self._has_programs(backend):
+                self._later.compile_before(backend)
+            backend.warm_up()
+            keep_compiled()
+            self._later.take([backend])
+            if self.compiled_for_warm_up is not None:
+                self.compiled_for_warm_up += self.compiler.compilations - before
+
+    def _has_programs(self, backend: Backend[Any]) -> bool:
+        """Whether an earlier start has left programs of this model."""
+        try:
+            bundle = model_bundle(backend.kind, backend.model, self.settings)
+        except HfjaxError:  # which its warm-up will meet again
+            return True
+        return bundle is None or bool(bundle.names())
+
+    def _no_room(self, backend: Backend[Any]) -> str | None:
+        """Why a model does not fit beside those that serve; None where it does, or can't be read."""
+        import jax
+
+        from hfjax_app.backends.planners import planner_for
+        from hfjax_app.planning.budget import no_room
+        from hfjax_app.planning.together import bytes_on_first
+        from hfjax_app.runtime.free_memory import free_memory
+
+        devices = jax.local_devices()
+        try:
+            with tracing_lock.hold():
+                planner = planner_for(KINDS[backend.kind], backend.model, self.settings, devices)
+                size = bytes_on_first(planner, len(devices))
+        except Exception:  # its warm-up fails with the reason
+            return None
+        return no_room(backend.kind, backend.name, size, free_memory())
 
     def _check_budget(self) -> None:
         """Refuse models that do not fit this machine's accelerators together, before any is loaded."""

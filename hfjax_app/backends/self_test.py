@@ -114,7 +114,7 @@ def self_test(settings: Settings, *, tokens: int, on_step: Callable[[str], None]
     """
     if not 2 <= tokens <= settings.context // 2:
         raise RequestRejected(f"tokens = {tokens}: 2 to {settings.context // 2}, half of the context")
-    model = settings.chat_model
+    model = settings.chat_models[0]
     on_step(f"load {model} and its programs")
     began = time.perf_counter()
     reports: list[ProgramReport] = []
@@ -163,7 +163,7 @@ def _steps(settings: Settings, engine: ChatEngine, prompt: Sequence[int], params
     if where is not None:
         planner = planner_of(
             "chat",
-            settings.chat_model,
+            settings.chat_models[0],
             slots=settings.slots,
             context=settings.context,
             dtype="bfloat16" if settings.dtype == "auto" else settings.dtype,

@@ -1,4 +1,5 @@
-"""Whether the models of an app fit its devices together: arithmetic on shapes, before anything is loaded.
+"""Whether the models of an app fit its devices together, or one more beside them: arithmetic on shapes, before anything
+is loaded.
 
 Counts weights, the KV cache and the copies that programs make of it. Does not cover other temporary memory, which must
 fit into the margin: the `plan` command compiles and counts that too.
@@ -49,3 +50,27 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
             f"{chip.usable / GIB:.1f} GiB (margin {MARGIN:.0%}){others}; would fit: {advice}"
         )
     return refused
+
+
+def no_room(kind: str, name: str, size: int, free: int | None) -> str | None:
+    """Why a model can't be loaded beside those that serve, in one line; None where it can.
+
+    Args:
+        kind: "chat", "sentiment" or "images".
+        name: the model's name.
+        size: bytes that it needs on the first device, see `bytes_on_first`.
+        free: bytes that the fullest device has left; None: unknown.
+    """
+    if free is None or size <= free * (1 - MARGIN):
+        return None
+    smaller = "unload another model, or choose a smaller one"
+    if kind == "chat":
+        smaller += ", HFJAX_QUANTIZE=int8, fewer HFJAX_SLOTS or a shorter HFJAX_CONTEXT"
+    return (
+        f"{kind} model {name!r} does not fit beside the others: it needs {_bytes(size)}, and {_bytes(free)} are free "
+        f"(margin {MARGIN:.0%}): {smaller}"
+    )
+
+
+def _bytes(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / (1 << 20):.0f} MiB"

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.internal_errors import where
 from hfjax_app.backends import Backend, Backends
-from hfjax_app.errors import HfjaxError, without_folders
+from hfjax_app.errors import HfjaxError, NotFound, without_folders
 from hfjax_app.limits import RETRY_AFTER_S
 from hfjax_app.studio.event_queue import FairQueue
 
@@ -45,7 +46,8 @@ class Readiness:
 
     def __init__(self, backends: Backends, queue: FairQueue, admission: Admission):
         self._backends, self._queue, self._admission = backends, queue, admission
-        self._probes: dict[str, tuple[object, asyncio.Task[str | None]]] = {}  # kind -> what was asked, its answer
+        # kind and name of a model -> what was asked, its answer
+        self._probes: dict[tuple[str, str], tuple[object, asyncio.Task[str | None]]] = {}
 
     def router(self) -> APIRouter:
         router = APIRouter()
@@ -54,39 +56,45 @@ class Readiness:
         return router
 
     async def all(self) -> JSONResponse:
-        """Whether every model answers."""
-        kinds = [backend.kind for backend in (self._backends.chat, self._backends.sentiment, self._backends.images)]
-        reasons = await asyncio.gather(*map(self.reason, kinds))
-        return _answer({kind: reason for kind, reason in zip(kinds, reasons, strict=True) if reason is not None})
+        """Whether the first model of every kind answers."""
+        firsts = [models.first for models in self._backends.kinds]
+        reasons = await asyncio.gather(*map(self.reason, firsts))
+        return _answer(
+            {first.kind: reason for first, reason in zip(firsts, reasons, strict=True) if reason is not None}
+        )
 
-    async def one(self, kind: str) -> JSONResponse:
-        """Whether the model of one kind answers."""
+    async def one(self, kind: str, model: str | None = None) -> JSONResponse:
+        """Whether a model of one kind answers: the first one, or the one that the query names."""
         if kind not in _PROBES:
             detail = f"there are /ready/{', /ready/'.join(_PROBES)}"
             return JSONResponse({"detail": detail}, status_code=404)
-        reason = await self.reason(kind)
+        [models] = [models for models in self._backends.kinds if models.kind == kind]
+        try:
+            backend = models.find(model)
+        except NotFound as error:
+            return JSONResponse({"detail": str(error)}, status_code=404)
+        reason = await self.reason(backend)
         return _answer({} if reason is None else {kind: reason})
 
-    async def reason(self, kind: str) -> str | None:
-        """Why the model of this kind does not answer; None where it does."""
+    async def reason(self, backend: Backend[Any]) -> str | None:
+        """Why this model does not answer; None where it does."""
         if self._admission.is_draining:
             return "the server is stopping"
         if not self._queue.is_running:
             return "the queue of requests is not running"
-        backend: Backend[Any] = getattr(self._backends, kind)
         try:
             served = backend.get()
         except HfjaxError as error:
             return without_folders(str(error))
-        key = (served, backend.restarts)
-        if kind not in self._probes or self._probes[kind][0] != key:
-            self._probes[kind] = key, asyncio.create_task(self._probe(kind, served))
+        model, key = (backend.kind, backend.name), (weakref.ref(served), backend.restarts)
+        if model not in self._probes or self._probes[model][0] != key:
+            self._probes[model] = key, asyncio.create_task(self._probe(backend.kind, served))
         try:
-            reason = await asyncio.wait_for(asyncio.shield(self._probes[kind][1]), PROBE_S)
+            reason = await asyncio.wait_for(asyncio.shield(self._probes[model][1]), PROBE_S)
         except TimeoutError:
             return "its first answer is still being made"
-        if reason is not None and self._probes.get(kind, (None,))[0] == key:
-            del self._probes[kind]  # asked again next time
+        if reason is not None and self._probes.get(model, (None,))[0] == key:
+            del self._probes[model]  # asked again next time
         return reason
 
     @staticmethod

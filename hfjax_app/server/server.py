@@ -56,7 +56,7 @@ def launch(backends: Backends, settings: Settings) -> None:
             _serve(backends, credentials, settings, listener)
         finally:
             backends.stop()
-    if not backends.wait(0):
+    if not backends.wait_for_all_models(0):
         os._exit(0)  # a compiler's threads can't be stopped, and abort the process when Python shuts down
 
 

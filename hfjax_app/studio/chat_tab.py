@@ -49,7 +49,7 @@ class ChatTab(Tab):
         self._api = api = shared.endpoints.of(ChatApi)
         backend, context = shared.backends.chat, shared.backends.settings.context
         self._growing = 0  # answers that grow at the moment; only touched on the event loop
-        self.loading = LoadingPanel(backend)
+        self.loading = LoadingPanel(shared.backends.chat_models)
         name = backend.name
         with self.loading.panel:
             self._chatbot = gr.Chatbot(

@@ -54,7 +54,7 @@ class ImagesTab(Tab):
         self._backend: Backend[ImageGenerator] = shared.backends.images
         self._files = shared.files
         self._api = shared.endpoints.of(ImagesApi)
-        self.loading = LoadingPanel(self._backend)
+        self.loading = LoadingPanel(shared.backends.image_models)
         with self.loading.panel, gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 self._build_controls()
@@ -274,7 +274,7 @@ class ImagesTab(Tab):
         from hfjax_app.images.verification import Comparison
 
         steps = await self._api.read(begin)
-        async with aclosing(self._api.run(self._with_files(steps))) as running:
+        async with aclosing(self._api.run(self._backend, self._with_files(steps))) as running:
             yield gr.skip(), note("Starting …"), None, ()
             async for step, sheet, files in running:
                 if isinstance(step, Waiting):

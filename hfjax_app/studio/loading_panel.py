@@ -8,6 +8,7 @@ import gradio as gr
 from gradio.blocks import Block
 
 from hfjax_app.backends import Backend
+from hfjax_app.backends.models import Models
 
 T = TypeVar("T")
 
@@ -18,11 +19,11 @@ class LoadingPanel(Generic[T]):
     Use `with loading.panel:` to add the controls.
 
     Args:
-        backend: the model that the tab needs.
+        models: of which the tab needs one.
     """
 
-    def __init__(self, backend: Backend[T]):
-        self.backend = backend
+    def __init__(self, models: Models[T]):
+        self._models = models
         self.line = gr.HTML(self._line(), elem_classes="waiting-line")
         self.panel = gr.Column(visible=False)
         self._filled: Sequence[Block] = ()
@@ -36,6 +37,11 @@ class LoadingPanel(Generic[T]):
             values: takes the loaded model and returns one update for each of `controls`.
         """
         self._filled, self._values = controls, values
+
+    @property
+    def backend(self) -> Backend[T]:
+        """The model that the tab shows first."""
+        return self._models.usable
 
     @property
     def is_ready(self) -> bool:

@@ -17,7 +17,7 @@ class SentimentTab(Tab):
 
     def __init__(self, shared: Shared):
         api, backend, chat = shared.endpoints.of(SentimentApi), shared.backends.sentiment, shared.backends.chat
-        self.loading = LoadingPanel(backend)
+        self.loading = LoadingPanel(shared.backends.sentiment_models)
         with self.loading.panel, gr.Tabs():
             with gr.Tab("One text", id="one-text"):
                 OneText(backend, api)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backend
-from hfjax_app.backends.loaders import SentimentLoader
+from hfjax_app.backends.loaders import ChatLoader, SentimentLoader
+from hfjax_app.backends.models import Models
 from hfjax_app.sentiment import Explanation
 from hfjax_app.settings import load_settings
 from tests.conftest import quickly_compiled
@@ -18,11 +19,12 @@ def test_an_explanation_takes_no_shared_thread(tmp_path: Path) -> None:
     """The explanation of a long text takes seconds. As many of them as threads blocked all visitors' lists."""
     folder = save(tmp_path)
     backend = Backend(kind="sentiment", name="tiny", model=str(folder), loader=SentimentLoader(load_settings()))
+    no_chat = Models("chat", ChatLoader(load_settings()))
     with quickly_compiled():
         backend.warm_up()
 
     async def explained() -> Explanation:
-        api = SentimentApi(backend, backend)
+        api = SentimentApi(backend, no_chat)
         loop, release = asyncio.get_running_loop(), threading.Event()
         loop.set_default_executor(ThreadPoolExecutor(1))
         busy = asyncio.create_task(asyncio.to_thread(release.wait))

@@ -1,5 +1,6 @@
 """Several named models of a kind: each with its own state, ledger and counts, added and removed while others serve."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.runtime.free_memory import free_memory
 from hfjax_app.runtime.process import collect_removed
 from hfjax_app.settings import load_settings
 from tests.conftest import quickly_compiled
@@ -83,6 +85,23 @@ def test_a_model_that_fails_does_not_affect_the_others(backends: Backends, tmp_p
     assert str(tmp_path) not in str(missing.error), "visitors see it"
     assert backends.sentiment.state == "ready"
     backends.remove("sentiment", "another")
+
+
+def test_a_model_without_room_is_refused_by_name(
+    backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 64 KiB free. It is not loaded, and the others serve."""
+    monkeypatch.setattr("hfjax_app.runtime.free_memory.free_memory", lambda: 64 << 10)
+    large = settled(backends.add("chat", "chat-llama"))
+    assert (large.state, large.reports) == ("failed", [])
+    assert re.fullmatch(
+        r"chat model 'chat-llama' does not fit beside the others: it needs \d+ MiB, and 0 MiB are free \(margin 6%\): "
+        r"unload another model, or choose a smaller one, HFJAX_QUANTIZE=int8, .*",
+        str(large.error),
+    )
+    assert backends.sentiment.get().classify([TEXT])
+    monkeypatch.undo()
+    assert free_memory() > 64 << 20
 
 
 @pytest.mark.parametrize(

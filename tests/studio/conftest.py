@@ -108,10 +108,18 @@ def end(studio: Studio) -> None:
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
     """The app as visitors get it: embedded models, all warm. Visitors' files must be deleted at the end."""
     visitors = tmp_path_factory.mktemp("visitors")
-    studio = start(tmp_path_factory.mktemp("studio") / "log", GRADIO_TEMP_DIR=str(visitors))
+    studio = start(
+        tmp_path_factory.mktemp("studio") / "log",
+        GRADIO_TEMP_DIR=str(visitors),
+        HFJAX_CHAT_MODEL="chat-gemma,chat-llama",
+    )
     studio.visitors = visitors
-    warm = studio.wait_until(lambda health: health["status"] != "warming up", START_S, "warm")
-    assert warm["status"] == "ready", warm
+
+    def settled(health: dict[str, Any]) -> bool:
+        return all(model["state"] in ("ready", "failed") for model in health["models"])
+
+    warm = studio.wait_until(settled, START_S, "warm")
+    assert [model["state"] for model in warm["models"]] == ["ready"] * 4, warm
     yield studio
     end(studio)
     assert [path for path in visitors.rglob("*") if path.is_file()] == []

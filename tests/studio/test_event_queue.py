@@ -41,7 +41,7 @@ class Held:
         self.queue: FairQueue
         self.server: uvicorn.Server
         # a line without a model needs no backends
-        nothing = SimpleNamespace(chat=None, sentiment=None, images=None)
+        nothing = SimpleNamespace(chat_models=None, sentiment_models=None, image_models=None)
         self.usage, self.logged = Usage(), []
         self.admission = Admission(nothing, SHARE, self.usage)  # type: ignore[arg-type]
 

@@ -15,9 +15,12 @@ import pytest
 from PIL import Image
 
 from hfjax_app.api.images import ImagesApi
+from hfjax_app.backends.models import Models
 from hfjax_app.images import uploads, verification
 from hfjax_app.images.generation_parameters import GenerationParameters, to_png
 from hfjax_app.images.steps import ImageStep, Picture
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.tab import Shared
@@ -71,10 +74,25 @@ def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
     return made
 
 
-def backend(generator: Generator) -> Any:
-    return SimpleNamespace(
-        get=lambda: generator, state="warming up", progress="", share_done=None, model="images", name="images"
-    )
+class Loader:
+    def __init__(self, generator: Generator):
+        self._generator = generator
+
+    def load(self, model: str, watcher: Any) -> Generator:
+        return self._generator
+
+    def warm_up(self, served: Generator) -> WarmUp:
+        return WarmUp(Programs(), [], staged=False)
+
+    def failure(self, served: Generator) -> None:
+        return None
+
+
+def models(generator: Generator) -> Models[Any]:
+    """The image models: one, which is ready."""
+    made: Models[Any] = Models("images", Loader(generator))  # type: ignore[arg-type]
+    made.add("images", "images").warm_up()
+    return made
 
 
 def png() -> bytes:
@@ -93,9 +111,10 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
 
     async def use() -> list[list[Any]]:
         with gr.Blocks():
-            images = backend(generator)
+            images = models(generator)
             endpoints = SimpleNamespace(of=lambda kind: kind(images))
-            tab = ImagesTab(Shared(backends=SimpleNamespace(images=images), endpoints=endpoints, files=MadeFiles()))
+            backends = SimpleNamespace(images=images.first, image_models=images)
+            tab = ImagesTab(Shared(backends=backends, endpoints=endpoints, files=MadeFiles()))
         generator.threads.clear()
         source = {"background": sent, "layers": [sent]}
         options = ("", 2, 1.0, "DDIM", "8 x 8")
@@ -123,7 +142,7 @@ def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> N
 
     async def use() -> list[list[Any]]:
         generator.threads.clear()
-        api = ImagesApi(backend(generator))
+        api = ImagesApi(models(generator))
         drawn = await everything(api.generate("a", image=url, mask=url))
         return [drawn, await everything(api.replay(url))]
 

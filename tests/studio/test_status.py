@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.backends import Backend
+from hfjax_app.backends.models import Models
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.studio.loading_panel import LoadingPanel
@@ -31,14 +31,15 @@ class Loader:
 
 def test_tabs_of_one_kind_are_filled_independently() -> None:
     """The page remembered the kinds of filled panels, so that a second tab of a kind kept its empty controls."""
-    backends = [Backend(kind="chat", name=name, model=name, loader=Loader()) for name in ("first", "second")]
+    tabs = [Models("chat", Loader()) for _ in range(2)]
+    backends = [models.add(name, name) for models, name in zip(tabs, ("first", "second"), strict=True)]
 
     async def build() -> StatusLine:  # without a running loop, Gradio makes its own and never closes it
         with gr.Blocks() as page:
             status = StatusLine(SimpleNamespace(all=backends, device=lambda: "CPU"))
             panels = []
-            for backend in backends:
-                panel = LoadingPanel(backend)
+            for models in tabs:
+                panel = LoadingPanel(models)
                 panel.fill([gr.Textbox()], lambda served: [served])
                 panels.append(panel)
             status.watch(page, panels)

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 import httpx
 import pytest
+from gradio_client import Client
 from huggingface_hub import InferenceClient
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 from PIL import Image
@@ -31,8 +32,35 @@ def post(studio: Studio, path: str, body: Any) -> httpx.Response:
 
 
 def test_models_are_listed(client: OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["chat-gemma", "sentiment", "images"]
+    listed = {model.id: model.state for model in client.models.list()}
+    assert listed == dict.fromkeys(("chat-gemma", "chat-llama", "sentiment", "images"), "ready")
     assert client.models.retrieve("sentiment").id == "sentiment"
+
+
+def test_a_request_picks_its_model(client: OpenAI, studio: Studio) -> None:
+    """Each has its own engine, metrics and readiness; Gradio's endpoint picks in the same way."""
+    options: dict[str, Any] = {"messages": [STORY[0]], "temperature": 0, "max_tokens": 12}
+    first, second = (client.chat.completions.create(**options, model=name) for name in ("chat-gemma", "chat-llama"))
+    assert (first.model, second.model) == ("chat-gemma", "chat-llama")
+    texts = [answer.choices[0].message.content for answer in (first, second)]
+    assert texts[0] != texts[1]
+    gradio = Client(studio.url, verbose=False)
+    chosen = {"messages": STORY, "temperature": 0, "max_tokens": 12, "api_name": "/chat"}
+    assert gradio.predict(**chosen, model="chat-llama")["text"] == texts[1]
+    assert gradio.predict(**chosen)["text"] == texts[0], "as before"
+    metrics = http.get(f"{studio.url}/metrics").text
+    for name in ("chat-gemma", "chat-llama"):
+        assert f'hfjax_model_ready{{kind="chat",model="{name}"}} 1.0' in metrics
+        assert f'hfjax_tokens_total{{kind="made",model="{name}"}}' in metrics
+        assert http.get(f"{studio.url}/ready/chat", params={"model": name}).status_code == 200
+    with pytest.raises(APIStatusError, match="'llama' is not loaded; there are: chat-gemma, chat-llama") as error:
+        client.chat.completions.create(**options, model="llama")
+    assert error.value.status_code == 404
+    assert http.get(f"{studio.url}/ready/chat", params={"model": "llama"}).status_code == 404
+    for name, body in (("chat", {"messages": STORY}), ("generate", {"prompt": "a"})):
+        refused = post(studio, f"/gradio_api/call/v2/{name}", body | {"model": "llama"})
+        assert refused.status_code == 404
+        assert "'llama' is not loaded; there are: " in refused.json()["detail"]
 
 
 def test_a_stream_says_what_the_whole_answer_says(client: OpenAI, studio: Studio) -> None:

@@ -175,7 +175,7 @@ class Completions:
         form: type[ChatForm] | type[TextForm],
     ) -> Response:
         backend = self._backends.chat_models.find(body.model)
-        api = ChatApi(backend, self._context, self._usage)
+        api = ChatApi(self._backends.chat_models, self._context, self._usage)
         sampling_of(body, None, api.max_tokens)  # refuses wrong values also while the model is not ready
         client = client_of(request.scope)
         place = self._admission.enter(client, "chat", backend)

@@ -92,7 +92,7 @@ class Images:
         from hfjax_app.images.uploads import read_picture
 
         backend = self._backends.image_models.find(body.model)
-        api = ImagesApi(backend)
+        api = ImagesApi(self._backends.image_models)
         client = client_of(request.scope)
         with self._admission.enter(client, "images", backend):
             generator = backend.get()
@@ -118,7 +118,7 @@ class Images:
 
             newest: ImageStep | Waiting | None = None
             steps = await api.read(begin)
-            async with aclosing(api.run(steps)) as running:
+            async with aclosing(api.run(backend, steps)) as running:
                 async for step in running:
                     if await request.is_disconnected():
                         raise ClientLeft

@@ -43,11 +43,12 @@ class Others:
         for backend in self._backends.all:
             if backend.name == name:
                 return self._described(backend)
-        raise NotFound(f"model {quoted(name)} is not loaded; GET /v1/models lists those that are")
+        names = ", ".join(backend.name for backend in self._backends.all)
+        raise NotFound(f"model {quoted(name)} is not loaded; there are: {names}")
 
     def _described(self, backend: Any) -> dict[str, Any]:
         about = {"id": backend.name, "object": "model", "created": self._created, "owned_by": "hfjax"}
-        return about | {"kind": backend.kind, "state": backend.state}
+        return about | {"kind": backend.kind, "state": backend.state, "progress": backend.progress}
 
     async def classify(self, body: ClassifyRequest, request: Request) -> dict[str, Any]:
         """The probability of each label for a text or for several."""
@@ -57,7 +58,7 @@ class Others:
         for text in texts:
             checked_text(text, "input", SENTIMENT_MAX_CHARACTERS)
         backend = self._backends.sentiment_models.find(body.model)
-        api = SentimentApi(backend, self._backends.chat)
+        api = SentimentApi(backend, self._backends.chat_models)
         with self._admission.enter(client_of(request.scope), "sentiment", backend):
             predictions = await asyncio.gather(*map(api.predict, texts))
         results = [
@@ -71,14 +72,14 @@ class Others:
         backend = self._backends.sentiment_models.find(body.model)
         checked_text(body.input, "input", SENTIMENT_MAX_CHARACTERS)
         with self._admission.enter(client_of(request.scope), "sentiment", backend):
-            found = await SentimentApi(backend, self._backends.chat).explanation(body.input, body.label)
+            found = await SentimentApi(backend, self._backends.chat_models).explanation(body.input, body.label)
         words = [{"text": text, "contribution": share} for text, share in found.pieces]
         about = {"label": found.label, "logit": float(found.logit), "baseline": float(found.baseline)}
         return {"object": "explanation", "model": backend.name, **about, "words": words}
 
     async def zero_shot(self, body: ZeroShotRequest, request: Request) -> dict[str, Any]:
         """The probability of each of your own labels for a text, by a chat model or a sentiment model for NLI."""
-        api = SentimentApi(self._backends.sentiment, self._backends.chat)
+        api = SentimentApi(self._backends.sentiment, self._backends.chat_models)
         judge = api.judge() if body.model is None else self._backends.chat_models.find(body.model)
         with self._admission.enter(client_of(request.scope), "zero-shot", judge):
             scores = await api.label_scores(body.input, body.labels, judge)

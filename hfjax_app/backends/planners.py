@@ -1,0 +1,35 @@
+"""The planner of a model as this app would serve it: by its settings, on these devices."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hfjax_app.planning.together import Planner, planner_of
+from hfjax_app.settings import Settings
+
+
+def planner_for(kind: str, model: str, settings: Settings, devices: Sequence[Any]) -> Planner:
+    """The planner of a model.
+
+    Args:
+        kind: "chat", "image" or "sentiment".
+        model: an embedded model's name, a folder, or a hub id.
+        settings: of the app that serves it.
+        devices: all of its devices, those of this process or a topology's.
+
+    Raises:
+        ModelUnavailable, RequestRejected: see `planner_of`.
+    """
+    is_cpu = devices[0].platform == "cpu"
+    usual = "float32" if is_cpu else "bfloat16"
+    return planner_of(
+        kind,
+        model,
+        sizes=settings.sizes,
+        dtype=usual if settings.dtype == "auto" else settings.dtype,
+        slots=settings.slots,
+        context=settings.context,
+        quantize=settings.quantize,
+        speculation=settings.speculation != "never",
+        kept=settings.dtype == "auto",
+        on_one_cpu=len(devices) == 1 and is_cpu,
+    )

@@ -1,0 +1,44 @@
+"""How much memory the devices have left for one more model.
+
+Memory that a device has in all is in `mesh.py`.
+"""
+
+from pathlib import Path
+
+import jax
+
+_MEMINFO = Path("/proc/meminfo")
+_CONTAINER = Path("/sys/fs/cgroup")  # of control groups, version 2
+
+
+def free_memory() -> int | None:
+    """Bytes that the fullest local device has left for arrays; None if unknown.
+
+    CPU devices share what the host has available, or the container where that has less.
+    """
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu":
+        found = [free for free in (_of_host(), _of_container()) if free is not None]
+        return min(found, default=None)
+    stats = [device.memory_stats() or {} for device in devices]
+    if any("bytes_limit" not in stat for stat in stats):
+        return None
+    return min(int(stat["bytes_limit"]) - int(stat.get("bytes_in_use", 0)) for stat in stats)
+
+
+def _of_host() -> int | None:
+    try:
+        lines = _MEMINFO.read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):  # another system than Linux
+        return None
+
+
+def _of_container() -> int | None:
+    try:
+        limit = int((_CONTAINER / "memory.max").read_text())  # "max" where there is none
+        used = int((_CONTAINER / "memory.current").read_text())
+        stat = dict(line.split() for line in (_CONTAINER / "memory.stat").read_text().splitlines())
+        return limit - used + int(stat.get("inactive_file", 0))  # which the kernel gives back
+    except (OSError, ValueError):
+        return None
