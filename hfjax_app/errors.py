@@ -21,6 +21,10 @@ class NotFound(RequestRejected):
     """The request names something that does not exist."""
 
 
+class ConstraintFailed(RequestRejected):
+    """What a constrained answer may go on with can't be told: its grammar is too complex. Found while it is made."""
+
+
 class WrongMediaType(RequestRejected):
     """The body is not of the kind that the route takes."""
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hfjax_app.chat.engine.constraint import Constraint
 from hfjax_app.chat.engine.dispatched_call import DispatchedCall
 from hfjax_app.chat.engine.draft_policy import DraftPolicy, DraftTracker
 from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Request, Scheduler
@@ -22,7 +23,7 @@ from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DraftCounts
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
-from hfjax_app.errors import EngineStopped, Overloaded, kind_and_line
+from hfjax_app.errors import ConstraintFailed, EngineStopped, HfjaxError, Overloaded, kind_and_line
 from hfjax_app.limits import CHAT_QUEUE, RETRY_AFTER_S
 
 MAX_FAILURES = 3  # in a row, without a success in between: then the engine stops
@@ -38,6 +39,7 @@ class Handle:
     sampler: np.ndarray  # uint32 [words], sampler.packed
     top_logprobs: int | None
     length_reason: str
+    constraint: Constraint | None = None
     draft_tracker: DraftTracker | None = None  # made when the request is first alone
 
 
@@ -170,14 +172,18 @@ class EngineLoop:
         not wait for the host. It does not change slots that turn out to have finished: on the device they have no
         tokens left to make. The next request in such a slot is prefilled by a later call.
 
+        Constrained requests, each of which gets a token a round, have a call of their own. It goes first, so that it is
+        read in the same round, while the device makes the tokens of the others.
+
         Returns:
             False if there was no work.
         """
         self._run_trial()
         self._take_in()
+        constrained = self._run_decode(self._schedule_constrained())
         prefilled = self._run_prefill(self._schedule_prefill())
         decoded = self._run_decode(self._schedule_decode())
-        return self._hand_out_calls(leave_newest=prefilled or decoded)
+        return self._hand_out_calls(leave_newest=constrained or prefilled or decoded)
 
     def _run_trial(self) -> None:
         """Run a program that is to join. Before requests are admitted, so that a slot is free now and then."""
@@ -217,6 +223,10 @@ class EngineLoop:
     def _schedule_prefill(self) -> PrefillStep | None:
         with self._changed:
             return self.scheduler.next_prefill()
+
+    def _schedule_constrained(self) -> DecodeStep | None:
+        with self._changed:
+            return self.scheduler.next_constrained()
 
     def _schedule_decode(self) -> DecodeStep | None:
         """Plain steps, or drafting rounds if only one answer runs and they are faster."""
@@ -287,8 +297,15 @@ class EngineLoop:
         chunk = np.zeros(step.size, np.int32)
         chunk[: step.stop - step.start] = request.prompt[step.start : step.stop]
         max_tokens = request.max_tokens if step.is_last else 0
+        constraint = request.handle.constraint if step.is_last else None
         output = self.runner.prefill(
-            step.slot, chunk, step.start, step.stop - step.start, max_tokens, request.handle.sampler
+            step.slot,
+            chunk,
+            step.start,
+            step.stop - step.start,
+            max_tokens,
+            request.handle.sampler,
+            None if constraint is None else constraint.allowed,
         )
         self._prefills += 1
         self._dispatched(output, {request: 0})
@@ -299,7 +316,8 @@ class EngineLoop:
         if step.draft:
             output, columns = self.runner.speculate(step.slots[0], step.length, step.steps, step.tokens)
         else:
-            output, columns = self.runner.decode(step.slots, step.length, step.steps)
+            allowed = [request.handle.constraint.allowed for request in step.requests] if step.constrained else ()
+            output, columns = self.runner.decode(step.slots, step.length, step.steps, allowed)
         self._decodes += 1
         self._dispatched(output, dict(zip(step.requests, columns, strict=True)), step)
         with self._changed:
@@ -327,13 +345,26 @@ class EngineLoop:
         answers, drafts = call.read()
         self._failures = 0
         began, self._read_at = max(call.dispatched_at, self._read_at), time.perf_counter()
-        if call.step is not None:
+        if call.step is not None and not call.step.constrained:
             self._observe(call.step, max(len(tokens) for _, tokens, _ in answers), drafts, self._read_at - began)
+        failures = {request: self._follow(request, tokens) for request, tokens, _ in answers if request.constrained}
         with self._changed:
             for request, tokens, logprobs in answers:
-                self._hand_out(request, tokens, logprobs, drafts)
+                self._hand_out(request, tokens, logprobs, drafts, failures.get(request))
                 if call.step is not None and drafts is not None:
                     self.scheduler.unschedule(request, call.step.tokens - len(tokens))
+
+    def _follow(self, request: Request, tokens: tuple[int, ...]) -> Exception | None:
+        """Tell a request's constraint its new tokens; returns why it can't go on. Takes time, so without the lock."""
+        if request.cancelled or request.released:
+            return None
+        try:
+            for token in tokens:
+                if token != NOT_A_NUMBER and token not in self.end_tokens:
+                    request.handle.constraint.accept(token)
+        except Exception as error:
+            return error
+        return None
 
     def _observe(self, step: DecodeStep, tokens: int, drafts: DraftCounts | None, seconds: float) -> None:
         """Record how long a decode call took for so many tokens in its longest column."""
@@ -349,8 +380,16 @@ class EngineLoop:
         tokens: tuple[int, ...],
         logprobs: tuple[TokenLogprobs, ...],
         drafts: DraftCounts | None = None,
+        failure: Exception | None = None,
     ) -> None:
-        """Deliver new tokens of a running request; release it with its last ones. Call with the lock held."""
+        """Deliver new tokens of a running request; release it with its last ones. Call with the lock held.
+
+        Args:
+            request: whose tokens they are.
+            tokens, logprobs: the new ones.
+            drafts: counts of a call that drafts.
+            failure: why its constraint can't go on after these tokens.
+        """
         if NOT_A_NUMBER in tokens:  # also of a cancelled request: the next one in the slot must not meet the NaN
             if not request.released:
                 self._fail(request, FloatingPointError("the model's logits are not numbers (NaN or infinite)"))
@@ -360,10 +399,15 @@ class EngineLoop:
         if request.cancelled or request.released:
             self._wasted += len(tokens)
             return
+        if failure is not None:
+            self._fail(request, failure)
+            return
         request.answer.extend(tokens)
-        reason = None
+        reason, constraint = None, request.handle.constraint
         if tokens and tokens[-1] in self.end_tokens:
             tokens, logprobs, reason = tokens[:-1], logprobs[:-1], "stop"
+        elif tokens and constraint is not None and constraint.is_complete:
+            reason = "stop"
         elif len(request.answer) >= request.max_tokens:
             reason = request.handle.length_reason
         self._tokens += len(tokens)
@@ -387,8 +431,12 @@ class EngineLoop:
         _deliver(request, last)
 
     def _fail(self, request: Request, cause: Exception) -> None:
-        error = EngineStopped(f"the chat engine failed on this request, and goes on: {kind_and_line(cause)}")
-        error.__cause__ = cause
+        error: HfjaxError
+        if isinstance(cause, ConstraintFailed):
+            error = cause
+        else:
+            error = EngineStopped(f"the chat engine failed on this request, and goes on: {kind_and_line(cause)}")
+            error.__cause__ = cause
         self._finish(request, Progress(error=error))
         if request.slot is not None:
             self.scheduler.slots.forget(request.slot)

@@ -15,6 +15,7 @@ import torch
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from hfjax_app.chat.engine.constraint import Constraint
 from hfjax_app.chat.engine.engine_loop import EngineLoop, Handle
 from hfjax_app.chat.engine.scheduler import Request
 from hfjax_app.chat.engine.stats import EngineStats
@@ -260,6 +261,7 @@ class ChatEngine:
         *,
         client: str = "",
         public: int = 0,
+        constraint: Constraint | None = None,
     ) -> Ticket:
         """Put a request into the queue.
 
@@ -269,6 +271,8 @@ class ChatEngine:
             deliver: called in the engine's thread with each Progress, the last one `finished`; must return quickly.
             client: who asks. Clients take turns, and one does not reuse what was computed for another.
             public: the number of the prompt's first tokens that all clients may reuse.
+            constraint: on the answer's tokens, of this request alone. Such an answer gets one token a call, beside the
+                others' many, and nothing is drafted for it.
 
         Raises:
             RequestRejected: the prompt or parameters are out of range; nothing was computed.
@@ -277,13 +281,21 @@ class ChatEngine:
         """
         request = self._checked(prompt, params, deliver)
         request.client, request.public = client, public
+        request.constrained, request.handle.constraint = constraint is not None, constraint
         loop = self._loop
         loop.submit(request)
         return Ticket(request, loop.place)
 
-    def stream(self, prompt: Sequence[int], params: SamplingParams, *, client: str = "") -> TokenStream:
+    def stream(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        client: str = "",
+        constraint: Constraint | None = None,
+    ) -> TokenStream:
         """The answer's token ids as they are made, end token not included. Arguments and errors: as `submit`."""
-        return TokenStream(lambda deliver: self.submit(prompt, params, deliver, client=client))
+        return TokenStream(lambda deliver: self.submit(prompt, params, deliver, client=client, constraint=constraint))
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
         """The answers to all prompts, without end tokens; as many run at a time as there are slots.

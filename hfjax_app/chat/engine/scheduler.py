@@ -5,6 +5,7 @@ chunks, so that running answers continue between them. Plain Python: no jax, no 
 """
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,7 @@ class Request:
         handle: data of the engine; the scheduler does not use it.
         client: who sent it: requests of several clients are served round robin, and share no prefixes beyond `public`.
         public: how many of the first tokens are the operator's own, which all clients share.
+        constrained: what its next token may be depends on all that were read, so it gets one token a call.
         slot: its index; None while waiting.
         reused: prompt tokens that were in the cache before.
         prefilled: prompt tokens that are in the cache or were dispatched.
@@ -41,6 +43,7 @@ class Request:
     handle: Any = None
     client: str = ""
     public: int = 0
+    constrained: bool = False
     slot: int | None = None
     reused: int = 0
     prefilled: int = 0
@@ -87,6 +90,7 @@ class DecodeStep:
         length: of the cache: all positions are below it.
         tokens: the most tokens that each request may get.
         draft: tokens that each step may add to its one.
+        constrained: whether the requests are.
     """
 
     requests: tuple[Request, ...]
@@ -94,6 +98,7 @@ class DecodeStep:
     length: int
     tokens: int
     draft: int = 0
+    constrained: bool = False
 
     @property
     def slots(self) -> list[int]:
@@ -136,8 +141,12 @@ class Scheduler:
 
     @property
     def decoding(self) -> tuple[Request, ...]:
-        """Requests whose prompt is in the cache and that may have tokens left to make."""
-        return tuple(r for r in self.running if r is not None and 0 < r.scheduled < r.max_tokens)
+        """Requests whose prompt is in the cache and that may have tokens left to make; no constrained ones."""
+        return tuple(r for r in self._started if not r.constrained)
+
+    @property
+    def _started(self) -> Iterator[Request]:
+        return (r for r in self.running if r is not None and 0 < r.scheduled < r.max_tokens)
 
     @property
     def idle(self) -> bool:
@@ -212,8 +221,14 @@ class Scheduler:
         left = max(r.max_tokens - r.scheduled for r in requests)
         steps = min(limit, left)
         tokens = min(steps * (1 + draft), self.decode_chunk, left)
-        length = max(len(r.prompt) + min(r.scheduled + tokens, r.max_tokens) - 1 for r in requests)
-        return DecodeStep(requests=requests, steps=steps, length=length, tokens=tokens, draft=draft)
+        return DecodeStep(requests=requests, steps=steps, length=_length(requests, tokens), tokens=tokens, draft=draft)
+
+    def next_constrained(self) -> DecodeStep | None:
+        """One more token for the constrained requests whose newest token was read. Call `decoded` as well."""
+        requests = tuple(r for r in self._started if r.constrained and r.scheduled == len(r.answer))
+        if not requests:
+            return None
+        return DecodeStep(requests=requests, steps=1, length=_length(requests, 1), tokens=1, constrained=True)
 
     def decoded(self, step: DecodeStep) -> None:
         """Record that this step was dispatched."""
@@ -250,3 +265,8 @@ class Scheduler:
     def _written(self, request: Request) -> int:
         """How many positions after the prompt may have been written: also by drafts, but never by the last token."""
         return max(min(request.scheduled + request.drafted, request.max_tokens) - 1, 0)
+
+
+def _length(requests: Sequence[Request], tokens: int) -> int:
+    """The length of the cache that covers so many more tokens of each request."""
+    return max(len(r.prompt) + min(r.scheduled + tokens, r.max_tokens) - 1 for r in requests)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hfjax_app.chat.engine.scheduler import Request
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
-from hfjax_app.errors import EngineStopped
+from hfjax_app.errors import HfjaxError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Progress:
         accepted_tokens: drafted tokens that were accepted.
         finish_reason: None while running, then "stop" (an end token), "length" (max tokens), "context" (the slot is
             full) or "cancelled".
-        error: set if the engine failed on this request, or stopped.
+        error: set if the engine failed on this request or stopped (EngineStopped), or its constraint failed.
     """
 
     tokens: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class Progress:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     finish_reason: str | None = None
-    error: EngineStopped | None = None
+    error: HfjaxError | None = None
 
     @property
     def finished(self) -> bool:
@@ -64,6 +64,7 @@ class TokenStream(Iterator[int]):
 
     Raises:
         EngineStopped: from `next`, if the engine stops or fails on this request before the answer is finished.
+        ConstraintFailed: from `next`.
     """
 
     def __init__(self, submit: Callable[[Callable[[Progress], None]], Ticket]):

@@ -11,6 +11,7 @@ from hfjax_app.chat.model.kv_cache import KVCache
 from hfjax_app.chat.sampling.params import MAX_LOGPROBS
 from hfjax_app.chat.sampling.penalties import occurrences
 from hfjax_app.chat.sampling.sampler import unpacked
+from hfjax_app.chat.sampling.token_mask import TokenMasks
 
 # Tokens int32 [slots, 1], the slots' cache, positions, how many are real -> logits [slots, vocabulary], the cache.
 Forward = Callable[[jax.Array, KVCache, jax.Array, jax.Array], tuple[jax.Array, KVCache]]
@@ -22,6 +23,7 @@ def decode(
     kv: KVCache,
     state: DecodeState,
     steps: jax.Array,
+    masks: TokenMasks[jax.Array],
     *,
     most: int,
     vocabulary: int,
@@ -34,6 +36,7 @@ def decode(
         kv: the slots' caches, with slot axis.
         state: the slots' states.
         steps: int32 scalar, at most `most`.
+        masks: of the tokens that each slot may make; where one is used, `steps` must be 1.
         most: steps that the output has room for.
         vocabulary: number of token ids.
 
@@ -51,7 +54,7 @@ def decode(
     def step(carry: Any) -> Any:
         done, kv, state, seen, output = carry
         logits, kv = forward(state.token[:, None], kv, state.position, (state.left > 0).astype(jnp.int32))
-        state, seen, new = advance(state, logits, sampler, seen, is_end)
+        state, seen, new = advance(state, logits, sampler, seen, is_end, masks)
         output = jax.tree.map(lambda all_steps, leaf: all_steps.at[done].set(leaf), output, new)
         return done + 1, kv, state, seen, output
 

@@ -10,6 +10,7 @@ from hfjax_app.chat.sampling.logprobs import Logprobs, logprobs_of
 from hfjax_app.chat.sampling.params import MAX_LOGPROBS
 from hfjax_app.chat.sampling.penalties import Occurrences
 from hfjax_app.chat.sampling.sampler import SamplerState, sample
+from hfjax_app.chat.sampling.token_mask import TokenMasks
 
 # In place of a token: the slot made none, or its logits were not numbers.
 NOTHING, NOT_A_NUMBER = -1, -2
@@ -75,6 +76,7 @@ def advance(
     sampler: SamplerState[jax.Array],
     seen: Occurrences,
     is_end: Callable[[jax.Array], jax.Array],
+    masks: TokenMasks[jax.Array] | None = None,
 ) -> tuple[DecodeState, Occurrences, DecodeOutput]:
     """Add one token to every slot that has tokens left to make; the others do not change.
 
@@ -84,13 +86,14 @@ def advance(
         sampler: used in place of `state.sampler`, with unused features turned off.
         seen: the tokens of prompt and answer so far.
         is_end: which tokens end an answer.
+        masks: of the tokens that are allowed; None: all are.
 
     Returns:
         The states, the seen tokens with one more, and the output: leading axis [slots].
     """
     running, finite = state.left > 0, is_finite(logits)
     position = state.position + running
-    token = jnp.where(running & finite, sample(logits, sampler, position, seen), state.token)
+    token = jnp.where(running & finite, sample(logits, sampler, position, seen, masks), state.token)
     output = DecodeOutput(
         tokens=jnp.where(running, jnp.where(finite, token, NOT_A_NUMBER), NOTHING),
         logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),

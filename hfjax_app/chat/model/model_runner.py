@@ -24,6 +24,7 @@ from hfjax_app.chat.model.slot_functions import SlotFunctions
 from hfjax_app.chat.model.slot_memory import held_bytes, slot_memory
 from hfjax_app.chat.model.slot_programs import SlotPrograms, SlotProgramSpecs, greedy
 from hfjax_app.chat.model.traced_facts import TracedFacts
+from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
@@ -175,8 +176,18 @@ class ModelRunner:
     def reset(self) -> None:
         """Make an empty cache and free slots, also after a failed call has lost them."""
         self._cache: KVCache = []  # freed before it is made again: memory may hold only one
-        state: DecodeState = jax.tree.map(lambda leaf: jax.device_put(leaf, self.replicated), self.free_slots())
+        state: DecodeState = self._on_devices(self.free_slots())
+        # Held on the devices: calls without a constraint send none.
+        self._no_masks = {axes: self._on_devices(no_masks(self.vocabulary, *axes)) for axes in self._mask_axes}
         self._cache, self._state = allocate(self.cache_shape), state
+
+    def _on_devices(self, tree: Any) -> Any:
+        return jax.tree.map(lambda leaf: jax.device_put(leaf, self.replicated), tree)
+
+    @property
+    def _mask_axes(self) -> list[tuple[int, ...]]:
+        """The axes of the masks that programs take: none for a prefill."""
+        return [(), *((count,) for count in self.buckets.counts)]
 
     @property
     def rollback(self) -> int:
@@ -217,6 +228,7 @@ class ModelRunner:
         valid: int,
         max_tokens: int,
         sampler: np.ndarray,
+        allowed: np.ndarray | None = None,
     ) -> DecodeOutput:
         """Write a chunk of a prompt into a slot; with the last chunk, sample the first token and start the slot.
 
@@ -227,6 +239,7 @@ class ModelRunner:
             valid: how many tokens are real, at least 1.
             max_tokens: tokens that the slot will make; 0: this is not the prompt's last chunk.
             sampler: the request's sampling parameters, uint32 [words].
+            allowed: the tokens that may be sampled, as bits in uint32 [words], see TokenMasks; None: all.
 
         Returns:
             One step of one column: with the prompt's last chunk, the slot's first token; with any chunk whose logits
@@ -234,22 +247,30 @@ class ModelRunner:
         """
         program = self.programs.prefill_of(tokens.shape[0], position + valid)
         scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
-        return self.run(program, np.int32(slot), tokens, *scalars, sampler)
+        mask = self._no_masks[()] if allowed is None else TokenMasks(allowed, np.bool_(True))
+        return self.run(program, np.int32(slot), tokens, *scalars, sampler, mask)
 
-    def decode(self, slots: Sequence[int], length: int, steps: int) -> tuple[DecodeOutput, Sequence[int]]:
+    def decode(
+        self, slots: Sequence[int], length: int, steps: int, allowed: Sequence[np.ndarray] = ()
+    ) -> tuple[DecodeOutput, Sequence[int]]:
         """Make up to `steps` tokens in each of these slots; fewer if all of them finish earlier.
 
         Args:
             slots: their indices, all different; the other slots do not change.
             length: of the cache, at least the position after the last token that any of them makes.
-            steps: 1 ... decode_chunk.
+            steps: 1 ... decode_chunk; 1 with `allowed`.
+            allowed: the tokens that each of the slots may make, as for `prefill`; empty: all.
 
         Returns:
             decode_chunk steps, of which those not run are empty; and the column of each of `slots`.
         """
         program, count = self.programs.decode_of(len(slots), length)
         which, active, columns = self.columns(slots, count)
-        return self.run(program, which, active, np.int32(steps)), columns
+        masks = self._no_masks[count,]
+        if allowed:
+            masks = no_masks(self.vocabulary, count)
+            masks.allowed[columns], masks.used[columns] = allowed, True
+        return self.run(program, which, active, np.int32(steps), masks), columns
 
     def columns(self, slots: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray, Sequence[int]]:
         """The slots of a decode program of `count`, which of them are active, and the column of each of `slots`."""

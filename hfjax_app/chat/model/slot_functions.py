@@ -17,6 +17,7 @@ from hfjax_app.chat.model.decoder import Decoder
 from hfjax_app.chat.model.kv_cache import KVCache, prefix_of
 from hfjax_app.chat.sampling.penalties import occurrences
 from hfjax_app.chat.sampling.sampler import unpacked
+from hfjax_app.chat.sampling.token_mask import TokenMasks
 from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Weights
 
@@ -62,6 +63,7 @@ class SlotFunctions:
         valid: jax.Array,
         max_tokens: jax.Array,
         sampler: jax.Array,
+        mask: TokenMasks[jax.Array],
     ) -> tuple[KVCache, DecodeState, DecodeOutput]:
         """Write a chunk of a prompt into a slot; with the last chunk, make the answer's first token.
 
@@ -72,6 +74,7 @@ class SlotFunctions:
             slot, position, valid, max_tokens: int32 scalars, as `ModelRunner.prefill` takes them.
             tokens: int32 [chunk].
             sampler: uint32 [words].
+            mask: of the answer's first token, without leading axis.
 
         Returns:
             The cache, the states, and one step of one column.
@@ -94,7 +97,9 @@ class SlotFunctions:
         )
         asked = unpacked(slot_state.sampler).only(slot_state.left > 0)
         seen = occurrences(asked.penalties.used[0], slot_state.history, end, end, self.vocabulary)
-        slot_state, _, output = advance(slot_state, logits[None], asked, seen, self._is_end)
+        slot_state, _, output = advance(
+            slot_state, logits[None], asked, seen, self._is_end, jax.tree.map(lambda leaf: leaf[None], mask)
+        )
         # Reported before the last chunk too: a request cancelled now must not leave NaN in the slot.
         output = output._replace(tokens=jnp.where(is_finite(logits[None]), output.tokens, NOT_A_NUMBER))
         state = state._replace(history=history)
@@ -110,6 +115,7 @@ class SlotFunctions:
         slots: jax.Array,
         active: jax.Array,
         steps: jax.Array,
+        masks: TokenMasks[jax.Array],
     ) -> tuple[KVCache, DecodeState, DecodeOutput]:
         """Make up to `steps` tokens in each of some slots.
 
@@ -119,7 +125,8 @@ class SlotFunctions:
             cache, state: of all slots.
             slots: int32 [n], all different.
             active: bool [n]; the other slots only fill the program's width.
-            steps: int32 scalar.
+            steps: int32 scalar; 1 where a mask is used, because it holds for the next token only.
+            masks: of these slots, in their order.
 
         Returns:
             The cache, the states, and `self.steps` steps of n columns.
@@ -138,7 +145,7 @@ class SlotFunctions:
             return self._gathered(logits), kv
 
         sizes = {"most": self.steps, "vocabulary": self.vocabulary}
-        kv, slot_states, output = decode_loop.decode(forward, self._is_end, kv, slot_states, steps, **sizes)
+        kv, slot_states, output = decode_loop.decode(forward, self._is_end, kv, slot_states, steps, masks, **sizes)
         # An inactive slot may have tokens left to make, after a call that drafts.
         slot_states = slot_states._replace(left=jnp.where(active, slot_states.left, left))
         state = slot_states if all_slots else state.updated(slots, slot_states)

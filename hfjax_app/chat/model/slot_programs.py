@@ -14,6 +14,7 @@ import numpy as np
 from hfjax_app.chat.model.decode_state import DecodeOutput
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
+from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
 from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 
@@ -105,7 +106,7 @@ class SlotProgramSpecs:
     def prefill(self, size: int, length: int) -> ProgramSpec:
         def arguments(slot: int, position: int) -> tuple[Any, ...]:
             scalars = (np.int32(position), np.int32(1), np.int32(0))
-            return np.int32(slot), np.zeros(size, np.int32), *scalars, greedy()
+            return np.int32(slot), np.zeros(size, np.int32), *scalars, greedy(), self._no_masks()
 
         return self._of_output(
             f"chat_prefill_{size}x{length}",
@@ -119,12 +120,12 @@ class SlotProgramSpecs:
         def run(program: Program, slot: int) -> DecodeOutput:
             self._begin(slot)
             which, active, _ = self._runner.columns([slot], count)
-            return self._runner.run(program, which, active, np.int32(1))
+            return self._runner.run(program, which, active, np.int32(1), self._no_masks(count))
 
         return self._of_output(
             f"chat_decode_{count}x{length}",
             partial(self._runner.functions.decode_chunk, length),
-            (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0)),
+            (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0), self._no_masks(count)),
             run=run,
             use=partial(self._runner.programs.decode.__setitem__, (count, length)),
         )
@@ -169,6 +170,9 @@ class SlotProgramSpecs:
             shardings=self._kept[0],
             join=partial(self._between_calls, once),
         )
+
+    def _no_masks(self, *slots: int) -> TokenMasks[np.ndarray]:
+        return no_masks(self._runner.vocabulary, *slots)
 
     def _of_output(
         self,

@@ -15,6 +15,7 @@ import numpy as np
 from hfjax_app.chat.sampling.gumbel import gumbel
 from hfjax_app.chat.sampling.params import MAX_BIASES, MIN_TEMPERATURE, SamplingParams
 from hfjax_app.chat.sampling.penalties import Array, Occurrences, Penalties, penalized
+from hfjax_app.chat.sampling.token_mask import TokenMasks, masked
 
 _NO_TOKEN = 2**31 - 1  # larger than every token id: a bias there has no effect
 
@@ -139,7 +140,13 @@ def filtered_logits(logits: jax.Array, state: SamplerState[jax.Array]) -> jax.Ar
     return jnp.where((bits >= least) & likely, scaled, -jnp.inf)
 
 
-def sample(logits: jax.Array, state: SamplerState[jax.Array], position: jax.Array, seen: Occurrences) -> jax.Array:
+def sample(
+    logits: jax.Array,
+    state: SamplerState[jax.Array],
+    position: jax.Array,
+    seen: Occurrences,
+    masks: TokenMasks[jax.Array] | None = None,
+) -> jax.Array:
     """The next token of each slot: the most likely one at temperature 0, otherwise a draw by the Gumbel-max trick.
 
     Args:
@@ -147,13 +154,19 @@ def sample(logits: jax.Array, state: SamplerState[jax.Array], position: jax.Arra
         state: with leading axis [slots].
         position: int32 [slots], part of the noise's counter, so that a token depends on its seed and position only.
         seen: the tokens of prompt and answer so far; read only if a slot uses penalties.
+        masks: of the tokens that are allowed, with leading axis [slots]; None: all are.
 
     Returns:
         int32 [slots].
     """
 
+    penalizes = state.penalties.used
+    adjusts = penalizes if masks is None else penalizes | masks.used  # one conditional: each one costs every step
+
     def adjusted(logits: jax.Array) -> jax.Array:
-        return penalized(logits, state.penalties, seen)
+        if masks is None:
+            return penalized(logits, state.penalties, seen)
+        return masked(jnp.where(penalizes[:, None], penalized(logits, state.penalties, seen), logits), masks)
 
     draws = state.temperature > 0
     hot = state._replace(temperature=jnp.where(draws, state.temperature, 1))
@@ -161,7 +174,7 @@ def sample(logits: jax.Array, state: SamplerState[jax.Array], position: jax.Arra
     def drawn(logits: jax.Array) -> jax.Array:
         return filtered_logits(logits, hot) + gumbel(state.key, position, logits.shape[-1])
 
-    scores = _where_any(state.penalties.used, adjusted, logits.astype(jnp.float32))
+    scores = _where_any(adjusts, adjusted, logits.astype(jnp.float32))
     return likeliest(_where_any(draws, drawn, scores))
 
 
