@@ -234,7 +234,7 @@ def test_a_request_without_any_scheduled_call_fails(engine: ChatEngine, monkeypa
     """Its tokens were scheduled and never made. The thread looked for work in a busy loop, and the request never
     ended."""
     decode = engine.runner.decode
-    monkeypatch.setattr(engine.runner, "decode", lambda slots, length, steps: decode(slots, length, 0))
+    monkeypatch.setattr(engine.runner, "decode", lambda slots, length, steps, allowed=(): decode(slots, length, 0))
     with pytest.raises(EngineStopped, match="no call is left that would make its tokens"):
         list(engine.stream(prompt_of(12), GREEDY))
 

@@ -18,6 +18,7 @@ from hfjax_app.chat.model.buckets import Written, length_buckets, put, slot_buck
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.model.slot_memory import SlotMemory
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
+from hfjax_app.chat.sampling.token_mask import no_masks
 
 
 def prompt_of(length: int) -> list[int]:
@@ -182,7 +183,7 @@ def test_a_bucket_allocates_only_its_own_part_of_the_cache(model_of: Callable[[s
     runner = ModelRunner(model_of("llama"), slots=32, context=2048, end_tokens=(), prefill_chunk=16)
     runner.reset()
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
-    which = (np.array([3, 7], np.int32), np.ones(2, bool), np.int32(4))
+    which = (np.array([3, 7], np.int32), np.ones(2, bool), np.int32(4), no_masks(runner.vocabulary, 2))
     decode = jax.jit(partial(runner.functions.decode_chunk, 256), donate_argnums=(1, 2))
     memory = decode.lower(runner.weights, runner._cache, runner._state, *which).compile().memory_analysis()
     assert memory.alias_size_in_bytes >= whole
