@@ -1,4 +1,4 @@
-"""The commands serve, chat, sentiment, image, plan, compile and selftest.
+"""The commands serve, chat, sentiment, image, plan, compile, selftest and ladder.
 
 Each checks its arguments before it imports jax and torch.
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from hfjax_app import console
-from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, PLANNED, SERVED, Command, parser
+from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, LADDER_PARTS, PLANNED, SERVED, Command, parser
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.runtime.process import collect_seldom
 from hfjax_app.settings import Settings, load_settings, models_of
@@ -289,6 +289,28 @@ def self_test(arguments: argparse.Namespace) -> None:
         raise ModelUnavailable("the tokens are not those of PyTorch on the CPU: see the report")
 
 
+def ladder(arguments: argparse.Namespace) -> None:
+    settings = load_settings(
+        chat_model=arguments.model, image_model=arguments.image_model, cache_dir=arguments.cache_dir
+    )
+    for name, least, most in (("tokens", 2, 512), ("steps", 1, 50), ("seconds", 1, 3600)):
+        if not least <= (value := getattr(arguments, name)) <= most:
+            raise RequestRejected(f"--{name} {value}: must be from {least} to {most}")
+    from hfjax_app.ladder.command import climb
+
+    result = climb(
+        [part for part in LADDER_PARTS if arguments.only is None or part in arguments.only],
+        chat=settings.chat_models[0],
+        images=settings.image_models[0],
+        tokens=arguments.tokens,
+        steps=arguments.steps,
+        seconds=arguments.seconds,
+        folder=settings.cache_dir,
+    )
+    if arguments.json:
+        print(result.model_dump_json())
+
+
 def _planned_models(arguments: argparse.Namespace) -> tuple[Settings, list[tuple[str, str]]]:
     """The settings, and the kind and name of each model that an option or a variable names."""
     names = [f"{kind}_model" for kind in KINDS]
@@ -322,6 +344,7 @@ _COMMANDS: dict[str, Command] = {
     "plan": plan,
     "compile": compile_programs,
     "selftest": self_test,
+    "ladder": ladder,
 }
 
 

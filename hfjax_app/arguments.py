@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from hfjax_app.ladder.rungs import PARTS
 from hfjax_app.planning.topology import NAMES
 from hfjax_app.settings import Settings, models_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 KINDS = ("chat", "image", "sentiment")
+LADDER_PARTS = tuple(part.id for part in PARTS)
 PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "image_sizes")
 SERVED = ("slots", "context", "quantize", "dtype", "speculation", "cache_dir")
 Command = Callable[[argparse.Namespace], None]
@@ -163,6 +165,21 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     for name in SERVED:
         sub.add_argument(f"--{name.replace('_', '-')}", metavar="VALUE", help=Settings.model_fields[name].description)
     sub.add_argument("--json", action="store_true", help="one JSON line instead of a table")
+
+    sub = add(
+        "ladder",
+        "time the road from eager PyTorch to this app's engine on this machine, rung by rung",
+        "",
+        "--model google/gemma-3-1b-it --tokens 50 --only chat",
+    )
+    sub.add_argument("--model", metavar="M", help=f"chat model: {_MODEL} (default: {_first('chat_model')})")
+    sub.add_argument("--image-model", metavar="M", help=f"{_MODEL} (default: {_first('image_model')})")
+    sub.add_argument("--tokens", type=int, default=50, metavar="N", help="tokens of the text (default: 50)")
+    sub.add_argument("--steps", type=int, default=4, metavar="N", help="denoising steps of the picture (default: 4)")
+    sub.add_argument("--seconds", type=int, default=120, metavar="S", help="of a rung's first run (default: 120)")
+    sub.add_argument("--only", action="append", choices=LADDER_PARTS, help="this part; may be given several times")
+    sub.add_argument("--cache-dir", metavar="DIR", help=Settings.model_fields["cache_dir"].description)
+    sub.add_argument("--json", action="store_true", help="print the kept result as JSON at the end")
     return root
 
 

@@ -28,10 +28,13 @@ LEAVES = {
     "round_robin": set(),
 }
 ALLOWED = {
-    "arguments": {*LEAVES, "planning"},
-    "__main__": {*LEAVES, "arguments", "server", "studio", "backends", "planning", *BACKENDS, "runtime", "__version__"},
+    "arguments": {*LEAVES, "ladder", "planning"},
+    "__main__": {
+        *LEAVES,
+        *("arguments", "server", "studio", "backends", "ladder", "planning", *BACKENDS, "runtime", "__version__"),
+    },
     "server": {*LEAVES, "studio", "api", "backends", *BACKENDS, "runtime"},
-    "studio": {*LEAVES, "api", "backends", *BACKENDS, "runtime"},
+    "studio": {*LEAVES, "api", "backends", "ladder", *BACKENDS, "runtime"},
     "api": {*LEAVES, "backends", *BACKENDS, "runtime"},
     "backends": {*LEAVES, "planning", *BACKENDS, "runtime", "__version__"},
     "planning": {"errors", "embedded", *BACKENDS, "runtime"},
@@ -39,14 +42,15 @@ ALLOWED = {
         backend: {"errors", "limits", "validation", "lazy_import", "round_robin", "runtime", "__version__"}
         for backend in BACKENDS
     },
+    "ladder": {"errors", "embedded", *BACKENDS, "runtime"},
     "runtime": {"errors"},
 }
 # Third-party libraries, and the packages that may import them.
 CONFINED = {
     "gradio": {"studio", "api", "server"},
-    "torch": {"runtime", *BACKENDS},
-    "torchax": {"runtime", *BACKENDS},
-    "transformers": {"runtime", *BACKENDS},
+    "torch": {"runtime", "ladder", *BACKENDS},
+    "torchax": {"runtime", "ladder", *BACKENDS},
+    "transformers": {"runtime", "ladder", *BACKENDS},
     "diffusers": {"images"},
 }
 

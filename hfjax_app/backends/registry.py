@@ -157,11 +157,9 @@ class Backends:
             prepare(self.settings.cache_dir)
         except Exception:  # the backends report the reason
             return "none"
-        import jax  # after prepare(): the first look at the devices starts jax
+        from hfjax_app.runtime.mesh import devices_in_words  # after prepare(): it starts jax
 
-        devices = jax.local_devices()
-        kind = "CPU" if devices[0].platform == "cpu" else devices[0].device_kind
-        return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
+        return devices_in_words()
 
     def _models(self, kind: str) -> Models[Any]:
         for models in self.kinds:

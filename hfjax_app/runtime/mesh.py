@@ -39,6 +39,13 @@ def mesh_of(devices: Any) -> Mesh:
     return Mesh(np.array(devices), (AXIS,))
 
 
+def devices_in_words() -> str:
+    """The local devices, such as "4 x TPU v5 lite" or "CPU". Starts jax."""
+    devices = jax.local_devices()
+    kind = "CPU" if devices[0].platform == "cpu" else devices[0].device_kind
+    return kind if len(devices) == 1 else f"{len(devices)} x {kind}"
+
+
 def platform_of(mesh: Mesh | None) -> str:
     """ "cpu", "gpu" or "tpu": the platform of a mesh, or without a mesh of this process."""
     platform: str = (jax.local_devices()[0] if mesh is None else mesh.devices.flat[0]).platform
