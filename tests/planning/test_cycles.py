@@ -5,11 +5,13 @@ Parts in `make test`, for which no model is needed; whole models, minutes each, 
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.planning.cycles import CLOCKS, Cycles, Stated, estimated
@@ -81,6 +83,23 @@ show(partial(grouped_query_attention, scaling=0.125), shape(1, 32, 512, 64), key
      shape(1, 1, 512, 2048, dtype=jnp.bool_))
 """
 
+PREFILL = """
+import sys
+from hfjax_app.planning import topology
+where = topology.parse("v5e:1x1")
+topology.prepare_process(where)
+from hfjax_app.runtime.process import prepare
+prepare(None)
+from hfjax_app.chat.plan import ChatPlanner
+from hfjax_app.runtime.programs import Programs
+
+planner = ChatPlanner(sys.argv[1], slots=8, context=2048, dtype="bfloat16", quantize="none")
+programs = Programs(mesh=planner.mesh(topology.devices(where)), planned=True)
+[spec] = [spec for spec in planner.specs(programs) if spec.name == "chat_prefill_256x2048"]
+options = {"donate": spec.donate, "shardings": spec.shardings}
+print(programs.compile(spec.name, spec.function, *spec.args, **options).as_text())
+"""
+
 
 def test_loops_of_known_length_are_counted_and_the_others_are_steps() -> None:
     assert estimated(TEXT.replace("KERNEL", ""), chip="v5e") == Cycles(outside=7, steps=(180,))
@@ -115,6 +134,32 @@ def test_what_a_step_consists_of_is_near_its_floor() -> None:
     assert rows[0] < 40e-6
     assert attention[0] < 500e-6
     assert attention[1] < 8 << 20
+
+
+@needs_libtpu
+@pytest.mark.tpu
+@pytest.mark.timeout(600)
+def test_a_prefill_writes_its_rows_in_place(tmp_path: Path) -> None:
+    """256 rows of each layer's keys and values, and no array as long as a slot's by a select."""
+    config = LlamaConfig(
+        num_hidden_layers=2,
+        hidden_size=1024,
+        intermediate_size=2048,
+        num_attention_heads=16,
+        num_key_value_heads=4,
+        head_dim=128,
+        vocab_size=4096,
+        max_position_embeddings=4096,
+        architectures=["LlamaForCausalLM"],
+    )
+    config.save_pretrained(tmp_path)
+    command = [sys.executable, "-c", PREFILL, str(tmp_path)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    whole = re.compile(r"= bf16\[(8,|1,)?4,2048,128\]\S* (select|dynamic-update-slice)\(")
+    written = [match[2] for line in lines if (match := whole.search(line))]
+    assert written == ["dynamic-update-slice"] * 4
 
 
 @needs_libtpu
