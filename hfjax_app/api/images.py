@@ -68,18 +68,19 @@ class ImagesApi:
         mask: str | None = None,
         strength: float = 0.8,
         model: str | None = None,
+        background: str = "#ffffff",
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
-        picture to start from) and `mask` (white where to draw) are data URLs. `steps` and
-        `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null: the first."""
+        picture to start from, on `background` where it is transparent) and `mask` (white where to draw) are data URLs.
+        `steps` and `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null: the first."""
         backend = self._models.find(model)
         start = partial(
             self._begin, backend, prompt, negative_prompt, steps, guidance_scale, seed, images, width, height, scheduler
         )
 
         def begin() -> Generator[Progress, None, None]:
-            return start(_picture(image, "image"), _picture(mask, "mask"), strength)
+            return start(_picture(image, "image"), _picture(mask, "mask"), strength, background)
 
         async with aclosing(self._messages(backend, begin, _drawn)) as messages:
             async for message in messages:
@@ -91,11 +92,11 @@ class ImagesApi:
         Args:
             values: the arguments of `generate`, in its order.
         """
-        *options, image, mask, strength, model = values
+        *options, image, mask, strength, model, background = values
         for each, name in ((image, "image"), (mask, "mask")):
             if each is not None and not isinstance(each, str):
                 raise RequestRejected(f"{name}: must be a data URL, not {type(each).__name__}")
-        options += [None, None, strength]
+        options += [None, None, strength, background]
         self._begin(self._models.find(model), *options).close()
 
     @staticmethod
@@ -113,6 +114,7 @@ class ImagesApi:
         image: "Image.Image | None",
         mask: "Image.Image | None",
         strength: Any,
+        background: Any,
     ) -> Generator[Progress, None, None]:
         """The checked request; nothing is computed before the first step."""
         generator = backend.get()
@@ -129,6 +131,7 @@ class ImagesApi:
             image=image,
             mask=mask,
             strength=strength,
+            background=background,
             client=sender().id,
         )
 

@@ -1,14 +1,18 @@
-"""A picture's pixels as they are seen: sRGB colours, with what is transparent on white.
+"""A picture's pixels as they are seen: sRGB colours, with what is transparent on a background.
 
 Does not read files: `uploads.py` does.
 """
 
 import io
+import re
 from contextlib import suppress
 
 from PIL import Image, ImageCms
 
-BACKGROUND = (255, 255, 255)  # as web pages and web UIs have it
+from hfjax_app.errors import RequestRejected
+from hfjax_app.validation import quoted
+
+WHITE = "#ffffff"  # the background that web pages and web UIs have
 _MOST_PROFILE_BYTES = 4 << 20  # profiles of printers have a megabyte or two
 
 
@@ -27,8 +31,21 @@ def scalable(picture: Image.Image) -> Image.Image:
     return picture if picture.mode in ("RGB", "L", "CMYK") else picture.convert("RGB")
 
 
-def as_seen(picture: Image.Image) -> Image.Image:
-    """The picture in RGB. Its colour profile counts; without one, CMYK is converted by the usual formula.
+def checked_colour(name: str, value: object) -> str:
+    """A colour as it stands in pages, "#rrggbb" in small letters.
+
+    Raises:
+        RequestRejected: it is none.
+    """
+    if not isinstance(value, str) or not re.fullmatch("#[0-9a-fA-F]{6}", value):
+        raise RequestRejected(f"{name} = {quoted(value)}: must be a colour such as {WHITE}")
+    return value.lower()
+
+
+def as_seen(picture: Image.Image, background: str = WHITE) -> Image.Image:
+    """The picture in RGB on a background, "#rrggbb".
+
+    Its colour profile counts; without one, CMYK is converted by the usual formula.
 
     The colours that files have under transparent pixels, mostly black, are never seen.
     """
@@ -36,7 +53,7 @@ def as_seen(picture: Image.Image) -> Image.Image:
     colours = _in_srgb(picture)
     if alpha is None:
         return colours
-    return Image.composite(colours, Image.new("RGB", colours.size, BACKGROUND), alpha)
+    return Image.composite(colours, Image.new("RGB", colours.size, background), alpha)
 
 
 def _in_srgb(picture: Image.Image) -> Image.Image:

@@ -43,6 +43,7 @@ class GenerationParameters:
         strength: None without a picture to start from.
         image: SHA-256 of the pixels of the picture to start from; None without one.
         mask: its mask in latents, see `mask.py`; in older files the mask's SHA-256. None without one.
+        background: the colour of the picture to start from where it is transparent; None where it is not.
         model: the checkpoint's name.
         revision: the checkpoint's.
         versions: the app's and its libraries', the device's kind, and the networks' dtype; None if unknown.
@@ -60,6 +61,7 @@ class GenerationParameters:
     strength: float | None = None
     image: str | None = None
     mask: str | None = None
+    background: str | None = None
     model: str | None = None
     revision: str | None = None
     versions: dict[str, str] | None = None
@@ -68,7 +70,7 @@ class GenerationParameters:
     def arguments(self) -> dict[str, Any]:
         """The arguments of `ImageGenerator.generate`, without the picture and the mask."""
         names = ("prompt", "negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
-        values = {name: getattr(self, name) for name in (*names, "strength")}
+        values = {name: getattr(self, name) for name in (*names, "strength", "background")}
         return {name: value for name, value in values.items() if value is not None}
 
     def latent_mask(self) -> np.ndarray | None:
@@ -158,7 +160,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("steps", "seed", "width", "height"), (int,)),
     "guidance_scale": (int, float),
     "strength": (int, float, type(None)),
-    **dict.fromkeys(("image", "mask", "model", "revision"), (str, type(None))),
+    **dict.fromkeys(("image", "mask", "background", "model", "revision"), (str, type(None))),
     "versions": (dict, type(None)),
 }
 
@@ -184,6 +186,7 @@ def _from_json(text: str) -> GenerationParameters:
         raise RequestRejected("the picture's settings are damaged: they are no JSON") from None
     if not isinstance(values, dict):
         raise RequestRejected("the picture's settings are damaged: they are no JSON object")
+    values.setdefault("background", None)  # files of version 0.1 have none
     names = {field.name for field in fields(GenerationParameters)} - {"left_out"}
     if wrong := sorted(names.symmetric_difference(values)):
         raise RequestRejected(f"the picture's settings are forged or damaged: {wrong[0][:40]!r} is missing or unknown")

@@ -30,7 +30,7 @@ from hfjax_app.images.checkpoint import (
     recommended,
     revision_of,
 )
-from hfjax_app.images.colours import is_transparent
+from hfjax_app.images.colours import WHITE, checked_colour, is_transparent
 from hfjax_app.images.denoising_state import DenoisingState
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions, digest
 from hfjax_app.images.lora import Lora, merge, revision_with
@@ -211,6 +211,11 @@ class ImageGenerator:
         """Whether the model takes a negative prompt."""
         return self._programs.reader.takes_negative
 
+    @property
+    def takes_weights(self) -> bool:
+        """Whether weights of words, "(word:1.3)", are read; else they are text."""
+        return self._programs.reader.takes_weights
+
     def nearest_size(self, width: int, height: int) -> tuple[int, int]:
         """The (width, height) that the model takes nearest to these."""
         return self._programs.sizes.nearest(width, height)
@@ -230,6 +235,7 @@ class ImageGenerator:
         image: Image.Image | None = None,
         mask: Image.Image | None = None,
         strength: float = 0.8,
+        background: str = WHITE,
         latents: np.ndarray | None = None,
         client: str = "",
     ) -> Generator[ImageStep | Waiting, None, None]:
@@ -250,10 +256,10 @@ class ImageGenerator:
             width: in pixels, a multiple of 8 or of what the model takes; None: the model's own.
             height: the same.
             scheduler: one of `schedulers`; None: the checkpoint's own.
-            image: a picture to start from; it is scaled and cut to the size. What is transparent is white, and the
-                steps' `notice` says so.
+            image: a picture to start from; it is scaled and cut to the size.
             mask: with `image`: white where to draw; the rest of the picture stays.
             strength: with `image`: how much of it to replace, 0 to 1; this share of `steps` is made.
+            background: with `image`: the colour of what is transparent in it, "#rrggbb"; the steps' `notice` says so.
             latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
             client: who asks; clients take turns.
 
@@ -268,7 +274,8 @@ class ImageGenerator:
         if negative_prompt.strip() and not self.takes_negative_prompt:
             raise RequestRejected("negative prompt: this model takes none; leave it empty")
         size = self._programs.sizes.checked(width, height)
-        pixels, drawn = checked_picture(image, mask, size, self._programs.scale)
+        colour = checked_colour("background", background)
+        pixels, drawn = checked_picture(image, mask, size, self._programs.scale, colour)
         name = self._programs.samplers.default if scheduler is None else scheduler
         request = ImageRequest(
             prompt=prompt,
@@ -279,7 +286,7 @@ class ImageGenerator:
             size=size,
             scheduler=name,
             image=pixels,
-            transparent=image is not None and is_transparent(image),
+            background=colour if image is not None and is_transparent(image) else None,
             mask=drawn,
             strength=real_number("strength", strength, 0, 1),
         )
@@ -299,6 +306,7 @@ class ImageGenerator:
             strength=None if image is None else request.strength,
             image=digest(image),
             mask=None if drawn is None else to_text(drawn),
+            background=request.background,
             model=self.name,
             revision=self.revision,
             versions=self.versions,
@@ -449,8 +457,9 @@ class ImageGenerator:
         texts = {"prompt": request.prompt, "negative prompt": request.negative_prompt}
         cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
         notes = [f"the end of the {name} was not read: {end!r}" for name, end in cut.items()]
-        if not self._programs.reader.takes_weights and any(map(has_weights, texts.values())):
+        if not self.takes_weights and any(map(has_weights, texts.values())):
             notes.append("this model reads weights such as (word:1.3) as text")
-        if request.transparent:
-            notes.append("what is transparent in the picture to start from was white")
+        if request.background is not None:
+            colour = "white" if request.background == WHITE else request.background
+            notes.append(f"what is transparent in the picture to start from was {colour}")
         return "; ".join(notes) or None

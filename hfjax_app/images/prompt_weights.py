@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.limits import IMAGE_MAX_WEIGHTS
+from hfjax_app.limits import IMAGE_MAX_LOW_WEIGHTS
 
 HIGHEST = 2.0  # a greater number is text, such as the ratio in "(16:9)"
 _WEIGHTED = re.compile(r"(?<!\\)\(((?:[^()\\]|\\.)+):\s*(\d*\.?\d+)\s*\)")
@@ -29,11 +29,7 @@ class Fragment:
 
 
 def fragments(prompt: str) -> list[Fragment]:
-    """The parts of a prompt; a prompt without weights is one.
-
-    Raises:
-        RequestRejected: more than IMAGE_MAX_WEIGHTS weights; each below 1 costs another run of the text encoder.
-    """
+    """The parts of a prompt; a prompt without weights is one."""
     found: list[Fragment] = []
     end = 0
     for match in _WEIGHTED.finditer(prompt):
@@ -41,12 +37,21 @@ def fragments(prompt: str) -> list[Fragment]:
             continue
         found += [Fragment(text=prompt[end : match.start()]), Fragment(text=match[1], weight=weight)]
         end = match.end()
-    if len(found) > 2 * IMAGE_MAX_WEIGHTS:
-        raise RequestRejected(f"{len(found) // 2} weights in a prompt: at most {IMAGE_MAX_WEIGHTS}")
     if not found:
         return [Fragment(text=prompt)]
     shown = [Fragment(text=re.sub(r"\\([()])", r"\1", each.text), weight=each.weight) for each in found]
     return [each for each in [*shown, Fragment(text=prompt[end:])] if each.text]
+
+
+def check_weights(prompt: str) -> None:
+    """Refuse a prompt that runs the text encoder too often: each weight below 1 costs a run.
+
+    Raises:
+        RequestRejected: there are more than IMAGE_MAX_LOW_WEIGHTS of them.
+    """
+    low = sum(each.weight < 1 for each in fragments(prompt))
+    if low > IMAGE_MAX_LOW_WEIGHTS:
+        raise RequestRejected(f"{low} weights below 1 in a prompt: at most {IMAGE_MAX_LOW_WEIGHTS}")
 
 
 def plain(prompt: str) -> str:

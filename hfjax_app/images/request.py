@@ -8,7 +8,7 @@ from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.colours import as_seen, scalable
-from hfjax_app.images.prompt_weights import fragments
+from hfjax_app.images.prompt_weights import check_weights
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
 from hfjax_app.validation import checked_text, quoted
 
@@ -27,7 +27,7 @@ class ImageRequest:
         seeds: one for each picture.
         size: (width, height) in pixels.
         image: the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
-        transparent: whether the picture was, in part; it is white there.
+        background: the colour of the picture where it was transparent, "#rrggbb"; None: it was not.
         mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
     """
 
@@ -39,7 +39,7 @@ class ImageRequest:
     size: tuple[int, int]
     scheduler: str
     image: np.ndarray | None
-    transparent: bool
+    background: str | None
     mask: np.ndarray | None
     strength: float
 
@@ -81,12 +81,12 @@ def checked_prompts(prompt: object, negative_prompt: object) -> tuple[str, str]:
     """Both prompts, if a tokenizer can take them.
 
     Raises:
-        RequestRejected: see `checked_text` and `fragments`.
+        RequestRejected: see `checked_text` and `check_weights`.
     """
     prompt = checked_text(prompt, "prompt", IMAGE_MAX_CHARACTERS)
     negative = checked_text(negative_prompt, "negative prompt", IMAGE_MAX_CHARACTERS, may_be_blank=True)
     for text in (prompt, negative):
-        fragments(text)  # refuses too many weights
+        check_weights(text)
     return prompt, negative
 
 
@@ -123,7 +123,7 @@ def check_before_loading(
 
 
 def checked_picture(
-    image: object, mask: object, size: tuple[int, int], scale: int
+    image: object, mask: object, size: tuple[int, int], scale: int, background: str
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """The picture to start from and the mask in the form of `ImageRequest`.
 
@@ -132,6 +132,7 @@ def checked_picture(
         mask: a PIL picture of any size, white where to draw, or None.
         size: (width, height).
         scale: pixels a side for each latent.
+        background: "#rrggbb", where the picture is transparent.
 
     Raises:
         RequestRejected: not pictures, a mask without a picture, or as `checked_mask`.
@@ -141,7 +142,8 @@ def checked_picture(
         if drawn is not None:
             raise RequestRejected("mask: there is no picture to draw into; upload one")
         return None, None
-    pixels = np.asarray(as_seen(_covering(scalable(picture), size, Image.Resampling.LANCZOS)), np.float32) / 255
+    scaled = _covering(scalable(picture), size, Image.Resampling.LANCZOS)
+    pixels = np.asarray(as_seen(scaled, background), np.float32) / 255
     return pixels, None if drawn is None else checked_mask(drawn, size, scale)
 
 

@@ -9,14 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.colours import checked_colour
 from hfjax_app.images.generation_parameters import GenerationParameters
 from hfjax_app.images.generator import ImageGenerator
+from hfjax_app.images.prompt_weights import plain
 from hfjax_app.images.request import MAX_GUIDANCE, MAX_SEED
 from hfjax_app.images.scheduler_names import nearest
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
 from hfjax_app.validation import checked_text
 
-_WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # as web UIs write weights: (word:1.3)
+_WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # as web UIs write weights
 _MOST_NAMED = 3
 
 
@@ -30,12 +32,15 @@ def fitted(parameters: GenerationParameters, generator: ImageGenerator) -> Gener
             values[name] = _within(name.replace("_", " "), value, limit, notes)
     if parameters.strength is not None:
         values["strength"] = _within("strength", parameters.strength, (0.0, 1.0), notes)
+    if parameters.background is not None:
+        values["background"] = checked_colour("background", parameters.background)
     if parameters.seed is not None and not 0 <= parameters.seed <= MAX_SEED:
         notes.append(f"seed {parameters.seed}")
         values["seed"] = None
     for name in ("prompt", "negative_prompt"):
         values[name] = _text(name.replace("_", " "), getattr(parameters, name), notes)
-    weighted = _WEIGHTED.findall(" ".join((values["prompt"], values["negative_prompt"])))
+    texts = (values["prompt"], values["negative_prompt"])
+    weighted = _WEIGHTED.findall(" ".join(map(plain, texts) if generator.takes_weights else texts))
     if weighted:
         notes.append(f"weights of words, which are read as text: {', '.join(weighted[:_MOST_NAMED])}")
     if values["negative_prompt"] and not generator.takes_negative_prompt:

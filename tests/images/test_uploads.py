@@ -5,13 +5,15 @@ import io
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.colours import is_transparent
+from hfjax_app.images import ImageGenerator
+from hfjax_app.images.colours import WHITE, is_transparent
 from hfjax_app.images.generation_parameters import read_png
 from hfjax_app.images.request import checked_picture
 from hfjax_app.images.uploads import from_data_url, read_file, read_picture
@@ -68,11 +70,11 @@ def test_exif_that_can_not_be_read_is_no_reason_to_refuse() -> None:
             read_png(file)
 
 
-def seen(picture: Image.Image, kind: str = "PNG", **options: object) -> np.ndarray:
+def seen(picture: Image.Image, kind: str = "PNG", background: str = WHITE, **options: object) -> np.ndarray:
     """The pixels that a request has of a file, 8 bits."""
     file = io.BytesIO()
     picture.save(file, kind, **options)
-    pixels, _ = checked_picture(read_picture(file.getvalue(), "picture"), None, (32, 32), 8)
+    pixels, _ = checked_picture(read_picture(file.getvalue(), "picture"), None, (32, 32), 8, background)
     return np.round(pixels * 255).astype(int)
 
 
@@ -81,6 +83,22 @@ def cut_out(mode: str) -> Image.Image:
     picture = Image.new("RGBA", (32, 32), (0, 0, 0, 0))
     picture.paste((200, 30, 30, 255), (8, 8, 24, 24))
     return picture.convert(mode)
+
+
+def test_a_background_can_be_chosen(generator: ImageGenerator) -> None:
+    assert seen(cut_out("RGBA"), background="#1020ff")[2, 2].tolist() == [16, 32, 255]
+    options: dict[str, Any] = {"image": cut_out("RGBA"), "steps": 2, "strength": 0.5, "seed": 1}
+    white, blue = (list(generator.generate("a dot", **options, **{"background": c}))[-1] for c in (WHITE, "#1020FF"))
+    assert blue.notice == "what is transparent in the picture to start from was #1020ff"
+    assert white.notice == "what is transparent in the picture to start from was white"
+    assert blue.image != white.image
+    _, parameters = read_png(blue.pictures[0].png)
+    assert parameters.background == "#1020ff"
+    [again] = list(generator.generate(**parameters.arguments(), image=options["image"]))[-1].pictures
+    assert again.image == blue.image
+    for wrong in ("blue", "#12345", "#1234567", "#12345g", 7, None):
+        with pytest.raises(RequestRejected, match=r"background = .*: must be a colour such as #ffffff"):
+            generator.generate("a dot", **options | {"background": wrong})
 
 
 @pytest.mark.parametrize("form", ["RGBA", "LA", "P", "key", "grey key", "WebP", "large"])

@@ -36,6 +36,8 @@ GENERATE = {
     "image": None,
     "mask": None,
     "strength": 0.8,
+    "model": None,
+    "background": "#ffffff",
 }
 NO_PICTURE = "data:image/png;base64,aGVsbG8="
 SURROGATE = "half \ud800 a pair"
@@ -181,6 +183,7 @@ def test_files_that_were_never_uploaded(studio: Studio, file: Any) -> None:
         ("image", NO_PICTURE, "image can't be read as a PNG"),
         ("mask", NO_PICTURE, "mask can't be read as a PNG"),
         ("strength", math.nan, "strength = nan"),
+        ("background", "white", "background = 'white': must be a colour"),
     ],
 )
 def test_bad_pictures(studio: Studio, field: str, value: Any, says: str) -> None:

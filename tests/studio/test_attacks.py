@@ -192,6 +192,7 @@ def wrong_values() -> Iterator[tuple[str, dict[str, Any], str, Any, str]]:
     for endpoint, right, texts in (
         ("chat", CHAT, {"system_prompt": "system prompt", "messages": "message", "stop": "stop"}),
         ("generate", GENERATE, {"prompt": "prompt", "negative_prompt": "negative prompt", "scheduler": "scheduler"}),
+        ("generate", GENERATE, {"background": "background"}),
         ("classify", {"text": "x"}, {"text": "text"}),
         ("zero_shot", {"text": "x", "labels": ["a", "b"]}, {"text": "text", "labels": "label"}),
     ):
