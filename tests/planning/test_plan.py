@@ -137,17 +137,16 @@ def check(case: Case, found: dict[str, Any]) -> None:
 
 @needs_libtpu
 @pytest.mark.timeout(1800)
-def test_two_layers_compile_for_a_tpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "topology", "slots"),
+    [("gemma-3-1b", "v5e:1x1", 1), pytest.param("llama-3.1-8b", "v5e:2x2", 2, marks=pytest.mark.slow)],
+)
+def test_two_layers_compile_for_a_tpu(name: str, topology: str, slots: int, tmp_path: Path) -> None:
     """On one chip and on four. Whole models are also compiled with drafts."""
-    small = {"layers": 2, "context": 256, "speculation": "never"}
-    cases = [
-        Case(name="gemma-3-1b", topology="v5e:1x1", slots=1, **small),
-        Case(name="llama-3.1-8b", topology="v5e:2x2", slots=2, **small),
-    ]
-    result = planned(tmp_path, *cases, **HASTY)
+    case = Case(name=name, topology=topology, slots=slots, layers=2, context=256, speculation="never")
+    result = planned(tmp_path, case, **HASTY)
     assert result.returncode == 0, result.stderr
-    for case, line in zip(cases, result.stdout.splitlines(), strict=True):
-        check(case, json.loads(line))
+    check(case, json.loads(result.stdout))
 
 
 @needs_libtpu
