@@ -1,4 +1,4 @@
-"""The commands serve, chat, sentiment, image, plan, compile, selftest and ladder.
+"""The commands serve, chat, sentiment, image, plan, fetch, compile, selftest and ladder.
 
 Each checks its arguments before it imports jax and torch.
 
@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -22,6 +23,8 @@ from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, LADDER_PARTS, PLANNED, SE
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.runtime.process import collect_seldom
 from hfjax_app.settings import Settings, load_settings, models_of
+
+FETCH_TOLD_S = 0.25  # between two lines of progress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -275,6 +278,43 @@ def compile_programs(arguments: argparse.Namespace) -> None:
         print(f"{count} programs are ready, {len(compiled)} of them new{start}")
 
 
+def fetch(arguments: argparse.Namespace) -> None:
+    settings, named = _planned_models(arguments)
+    platform, _, count = arguments.devices.partition(":")
+    if platform not in ("cpu", "gpu", "tpu") or not count.isascii() or not count.isdigit() or not 0 < int(count) < 1e4:
+        raise RequestRejected(f"--devices {arguments.devices}: cpu:N, gpu:N or tpu:N")
+    os.environ["JAX_PLATFORMS"] = "cpu"  # the devices may serve already
+    from hfjax_app.backends.fetching import fetch_model
+
+    told = 0.0
+
+    def on_bytes(here: int, whole: int) -> None:
+        nonlocal told
+        if time.monotonic() > told + FETCH_TOLD_S or here == whole:
+            told = time.monotonic()
+            print(json.dumps({"stage": "downloading", "here": here, "whole": whole}), flush=True)
+
+    def on_checked(found: dict[str, Any]) -> None:
+        if arguments.json:
+            print(json.dumps({"stage": "checked", **found}), flush=True)
+        else:
+            print(f"{found['architecture']}: {found['bytes'] / 2**30:.1f} GiB in memory", flush=True)
+
+    for kind, model in named or [("chat", settings.chat_models[0])]:
+        fetch_model(
+            kind,
+            model,
+            settings,
+            platform=platform,
+            devices=int(count),
+            free=arguments.free,
+            on_checked=on_checked,
+            on_bytes=on_bytes if arguments.json else None,
+        )
+        if not arguments.json:
+            print(f"{kind} model {model}: here")
+
+
 def self_test(arguments: argparse.Namespace) -> None:
     options = {name: getattr(arguments, name) for name in SERVED}
     settings = load_settings(chat_model=arguments.model, **options)
@@ -342,6 +382,7 @@ _COMMANDS: dict[str, Command] = {
     "sentiment": sentiment,
     "image": image,
     "plan": plan,
+    "fetch": fetch,
     "compile": compile_programs,
     "selftest": self_test,
     "ladder": ladder,

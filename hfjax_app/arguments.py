@@ -143,6 +143,19 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     sub.add_argument("--json", action="store_true", help="one JSON line instead of text")
 
     sub = add(
+        "fetch",
+        "say whether models can run and fit, and download them before a server needs them",
+        "--chat-model google/gemma-3-1b-it",
+        "--image-model stabilityai/stable-diffusion-2-base --devices gpu:1",
+    )
+    _add_planned(sub)
+    sub.add_argument(
+        "--devices", default="cpu:1", metavar="D", help="what will serve them, such as tpu:4 (default: cpu:1)"
+    )
+    sub.add_argument("--free", type=int, metavar="BYTES", help="that each device has left; default: not checked")
+    sub.add_argument("--json", action="store_true", help="JSON lines with the progress instead of bars")
+
+    sub = add(
         "compile",
         "compile models' programs ahead of time, so that a server's first start loads them",
         "--chat-model google/gemma-3-1b-it --topology v6e:1x1 --out ./programs",

@@ -25,6 +25,10 @@ class ConstraintFailed(RequestRejected):
     """What a constrained answer may go on with can't be told: its grammar is too complex. Found while it is made."""
 
 
+class NotAllowed(RequestRejected):
+    """The sender may not do this."""
+
+
 class WrongMediaType(RequestRejected):
     """The body is not of the kind that the route takes."""
 

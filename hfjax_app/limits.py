@@ -85,3 +85,7 @@ PICTURE_ID_CHARACTERS = 40  # of the number that a page gives such a picture; th
 GENERATION_PARAMETERS_MAX_CHARACTERS = 20_000  # besides the mask
 FOREIGN_PARAMETERS_MAX_CHARACTERS = 200_000  # of other programs' notes, such as ComfyUI's graphs
 GENERATION_PARAMETERS_MAX_NAME_CHARACTERS = 300  # of a model, a scheduler and the like
+
+# Models that the operator loads
+OPERATOR_MAX_CHARACTERS = 400  # of a folder or a hub id
+LOADS_WATCHED = 8  # events that watch the load that runs

@@ -1,5 +1,6 @@
 """One frozen Settings: defaults, overridden by HFJAX_* environment variables, overridden by command-line flags."""
 
+import ipaddress
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,8 @@ from hfjax_app.limits import CHAT_MAX_CHARACTERS, CLIENT_MAX_SHARE
 
 PREFIX = "HFJAX_"
 MOST_LORA_WEIGHT = 4
-SECRET = ("api_keys", "auth")  # never shown
+SECRET = ("api_keys", "auth", "operator_key")  # never shown
+MIN_KEY_CHARACTERS = 16
 
 
 def _default_host() -> str:
@@ -94,6 +96,17 @@ class Settings(BaseSettings):
         description="users who may: USER:PASSWORD, several with commas; or a file of lines USER:HASH, as htpasswd -B "
         "makes them; or oauth, the login of a Hugging Face Space",
     )
+    operator_key: str = Field(
+        "",
+        repr=False,
+        description="key with which models are loaded and unloaded while the server runs; default: on a loopback "
+        "address a new one at each start, which is printed, elsewhere none",
+    )
+    operator_folders: str = Field(
+        "",
+        description="folders in which the models are that may be loaded with this key, with commas; default: all on a "
+        "loopback address, none elsewhere; hub ids may always be named",
+    )
     daily_tokens: int = Field(
         0, ge=0, le=1 << 40, description="tokens that each key may read and make in a day (UTC); 0: any number"
     )
@@ -140,11 +153,26 @@ class Settings(BaseSettings):
             raise ValueError(f"{twice[0]} is there twice")
         return value
 
+    @field_validator("operator_key")
+    @classmethod
+    def _long_enough(cls, value: str) -> str:
+        if value and len(value) < MIN_KEY_CHARACTERS:
+            raise ValueError(f"a key has at least {MIN_KEY_CHARACTERS} characters")
+        return value
+
     @field_validator("image_lora")
     @classmethod
     def _loras(cls, value: str) -> str:
         _loras_of(value)
         return value
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the server."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     @property
     def chat_models(self) -> list[str]:

@@ -95,7 +95,11 @@ def refused(run: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["serve"], ["chat"], ["sentiment"], ["image"], ["plan"], ["compile"], ["selftest"], ["ladder"]]
+    "command",
+    [
+        [],
+        *([name] for name in ("serve", "chat", "sentiment", "image", "plan", "fetch", "compile", "selftest", "ladder")),
+    ],
 )
 def test_help_explains_and_shows_an_example(command: list[str], run: Callable[..., tuple[int, str, str]]) -> None:
     status, out, err = run(*command, "--help")

@@ -26,6 +26,7 @@ LEAVES = {
     "settings": {"errors", "limits"},
     "client": set(),
     "round_robin": set(),
+    "attempts": {"errors", "limits"},
 }
 ALLOWED = {
     "arguments": {*LEAVES, "ladder", "planning"},

@@ -10,6 +10,7 @@ from hfjax_app.errors import (
     EngineStopped,
     HfjaxError,
     ModelUnavailable,
+    NotAllowed,
     NotFound,
     Overloaded,
     RequestRejected,
@@ -19,6 +20,7 @@ from hfjax_app.errors import (
 from hfjax_app.limits import RETRY_AFTER_S
 
 _STATUS = (  # subclasses first
+    (NotAllowed, 403),
     (NotFound, 404),
     (WrongMediaType, 415),
     (RequestRejected, 422),

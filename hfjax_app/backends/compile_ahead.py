@@ -38,7 +38,7 @@ def compile_ahead(
     """
     count = 0
     for kind, model in models:
-        planner = planner_for(kind, model, settings, devices)
+        planner = planner_for(kind, model, settings, devices[0].platform, len(devices))
         bundle = model_bundle(_KINDS[kind], model, settings, devices=devices, root=root)
         if bundle is None:
             raise ModelUnavailable("compiled programs are not kept here: jax has no folder for them")

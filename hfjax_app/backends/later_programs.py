@@ -38,7 +38,7 @@ class LaterPrograms:
         self._settings = settings
         self._models: queue.Queue[Sequence[Backend[Any]]] = queue.Queue()
         self._stopping = threading.Event()
-        self._processes: set[subprocess.Popen[str]] = set()
+        self._processes: dict[subprocess.Popen[str], Sequence[Backend[Any]]] = {}
         self._thread: threading.Thread | None = None
 
     def take(self, backends: Sequence[Backend[Any]]) -> None:
@@ -60,6 +60,13 @@ class LaterPrograms:
         backend.prepare("its programs are compiled by another process")
         for count, _ in enumerate(self._compiled_elsewhere([backend]), 1):
             backend.prepare(f"its programs are compiled by another process, {count} so far")
+
+    def abandon(self, backend: Backend[Any]) -> None:
+        """End the process that compiles for this model alone, if there is one."""
+        for process, backends in tuple(self._processes.items()):
+            if [*backends] == [backend]:
+                self._processes.pop(process, None)
+                process.terminate()
 
     def stop(self) -> None:
         """End the process, if it runs, and do no more. May be called twice."""
@@ -106,7 +113,7 @@ class LaterPrograms:
             process = subprocess.Popen(
                 self._command(backends), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
             )
-            self._processes.add(process)
+            self._processes[process] = backends
             if self._stopping.is_set():  # `stop` may have come before this process
                 process.terminate()
             with contextlib.suppress(OSError):  # it has ended
@@ -116,8 +123,8 @@ class LaterPrograms:
                 found = json.loads(line)
                 yield found["kind"], found["model"], found["name"]
             status = process.wait()
-            self._processes.discard(process)
-            if status and not self._stopping.is_set():
+            is_wanted = self._processes.pop(process, None) is not None
+            if status and is_wanted and not self._stopping.is_set():
                 errors.seek(0)
                 reason = (errors.read().strip().splitlines() or [f"exit status {status}"])[-1]
                 _log.warning("the process that compiles programs failed, so this one does it: %s", reason)

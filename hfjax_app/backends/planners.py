@@ -1,25 +1,23 @@
 """The planner of a model as this app would serve it: by its settings, on these devices."""
 
-from collections.abc import Sequence
-from typing import Any
-
 from hfjax_app.planning.together import Planner, planner_of
 from hfjax_app.settings import Settings
 
 
-def planner_for(kind: str, model: str, settings: Settings, devices: Sequence[Any]) -> Planner:
+def planner_for(kind: str, model: str, settings: Settings, platform: str, devices: int) -> Planner:
     """The planner of a model.
 
     Args:
         kind: "chat", "image" or "sentiment".
         model: an embedded model's name, a folder, or a hub id.
         settings: of the app that serves it.
-        devices: all of its devices, those of this process or a topology's.
+        platform: "cpu", "gpu" or "tpu".
+        devices: how many there are.
 
     Raises:
         ModelUnavailable, RequestRejected: see `planner_of`.
     """
-    is_cpu = devices[0].platform == "cpu"
+    is_cpu = platform == "cpu"
     usual = "float32" if is_cpu else "bfloat16"
     return planner_of(
         kind,
@@ -31,5 +29,5 @@ def planner_for(kind: str, model: str, settings: Settings, devices: Sequence[Any
         quantize=settings.quantize,
         speculation=settings.speculation != "never",
         kept=settings.dtype == "auto",
-        on_one_cpu=len(devices) == 1 and is_cpu,
+        on_one_cpu=devices == 1 and is_cpu,
     )

@@ -16,7 +16,9 @@ from hfjax_app.backends.backend import Backend, in_words
 from hfjax_app.backends.later_programs import LaterPrograms
 from hfjax_app.backends.loaders import ChatLoader, ImageLoader, SentimentLoader, is_staged
 from hfjax_app.backends.model_bundles import model_bundle
+from hfjax_app.backends.model_loads import ModelLoads
 from hfjax_app.backends.models import KINDS, Models
+from hfjax_app.backends.operator import Operator
 from hfjax_app.errors import HfjaxError, RequestRejected
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.checkpoints.bundles import prune_bundles
@@ -41,6 +43,7 @@ class Backends:
     Attributes:
         chat_models, sentiment_models, image_models: by name, the settings' own first.
         compiler: counts the compilations of all models from `start` on.
+        operator, loads: who may load other models, and their loads.
         compiled_for_warm_up: those up to the end of the warm-up; None before that.
     """
 
@@ -58,6 +61,7 @@ class Backends:
         self._adding: list[threading.Thread] = []
         self._beside = threading.Lock()  # one model at a time is added to those that serve
         self._later = LaterPrograms(settings)
+        self.operator, self.loads = Operator(settings), ModelLoads(self)
         self.compiled_for_warm_up: int | None = None
 
     @property
@@ -103,12 +107,20 @@ class Backends:
         Raises:
             RequestRejected: an unknown kind, or the name is taken.
         """
-        backend = self._models(kind).add(name or name_of(model), model)
+        backend = self.hold(kind, model, name=name)
         if self._thread.ident is not None:  # before that, `start` warms it up with the others
             thread = threading.Thread(target=self._warm_up_later, args=(backend,), name=f"warm-up-{kind}", daemon=True)
             self._adding = [*(other for other in self._adding if other.is_alive()), thread]
             thread.start()
         return backend
+
+    def hold(self, kind: str, model: str, *, name: str | None = None) -> Backend[Any]:
+        """Add a model that `warm_up_beside` will warm up; arguments and errors as for `add`."""
+        return self.models(kind).add(name or name_of(model), model)
+
+    def abandon(self, backend: Backend[Any]) -> None:
+        """End the process that compiles programs for this model alone, if there is one."""
+        self._later.abandon(backend)
 
     def remove(self, kind: str, name: str) -> None:
         """Stop serving a model and free its memory; its running requests get an error.
@@ -116,7 +128,7 @@ class Backends:
         Raises:
             RequestRejected: an unknown kind or name, or the only model of its kind.
         """
-        backend = self._models(kind).remove(name)
+        backend = self.models(kind).remove(name)
         backend.stop("this model was removed")
         backend.drop()
         collect_removed()
@@ -142,6 +154,7 @@ class Backends:
 
     def stop(self) -> None:
         """Stop serving."""
+        self.loads.stop()
         self._later.stop()
         for backend in self.all:
             backend.stop()
@@ -161,7 +174,12 @@ class Backends:
 
         return devices_in_words()
 
-    def _models(self, kind: str) -> Models[Any]:
+    def models(self, kind: str) -> Models[Any]:
+        """The models of a kind.
+
+        Raises:
+            RequestRejected: an unknown kind.
+        """
         for models in self.kinds:
             if models.kind == kind:
                 return models
@@ -198,19 +216,24 @@ class Backends:
         if others:
             self._later.wait()
         for backend in others:
-            self._warm_up_beside(backend)
+            self.warm_up_beside(backend)
 
     def _warm_up_later(self, backend: Backend[Any]) -> None:
         """Warm up an added model, after the settings' own."""
         self._thread.join()
-        self._warm_up_beside(backend)
+        self.warm_up_beside(backend)
 
-    def _warm_up_beside(self, backend: Backend[Any]) -> None:
-        """Warm up a model while others serve, if there is room. Where that is possible, another process traces it."""
+    def warm_up_beside(self, backend: Backend[Any], *, fits: bool = False) -> None:
+        """Warm up a model while others serve. Where that is possible, another process traces it.
+
+        Args:
+            backend: the model; it fails if it has no room.
+            fits: whether there is known to be room for it.
+        """
         with self._beside:
             if backend.is_settled or not self._prepared.is_set():
                 return
-            if (reason := self._no_room(backend)) is not None:
+            if not fits and (reason := self._no_room(backend)) is not None:
                 _log.warning("%s", reason)
                 backend.refuse(reason)
                 return
@@ -243,7 +266,9 @@ class Backends:
         devices = jax.local_devices()
         try:
             with tracing_lock.hold():
-                planner = planner_for(KINDS[backend.kind], backend.model, self.settings, devices)
+                planner = planner_for(
+                    KINDS[backend.kind], backend.model, self.settings, devices[0].platform, len(devices)
+                )
                 size = bytes_on_first(planner, len(devices))
         except Exception:  # its warm-up fails with the reason
             return None

@@ -22,7 +22,7 @@ from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.chat.weight_use import WeightUse, weight_use
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
-from hfjax_app.runtime.checkpoints.hub import NoTokenizer
+from hfjax_app.runtime.checkpoints.hub import NoTokenizer, OnBytes, fetch, missing_bytes, weight_files
 from hfjax_app.runtime.checkpoints.lora import base_of
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.dtype_policy import DTYPES
@@ -77,6 +77,7 @@ class ChatPlanner:
         self.slots, self.context, self.quantize, self.speculation = slots, context, quantize, speculation
         self._on_one_cpu = on_one_cpu
         base = base_of(source) or source
+        self._sources = dict.fromkeys((source, base))  # an adapter and its base, or a model
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, base, DTYPES[dtype])
         self._kept, self._saved = on_one_cpu and kept, saved_dtype(base)
         self._weights: dict[tuple[int, str], Shapes] = {}
@@ -99,6 +100,17 @@ class ChatPlanner:
             end_tokens=self._ends,
             has_tokenizer=template is not None,
         )
+
+    def missing_bytes(self) -> int:
+        """Bytes that `fetch` would download."""
+        return sum(map(missing_bytes, self._sources))
+
+    def fetch(self, on_bytes: OnBytes | None = None) -> None:
+        """Download the weights where they are not here; raises what `hub.fetch` raises."""
+        *adapter, whole = self._sources
+        for source in adapter:
+            fetch(source, on_bytes=on_bytes)
+        weight_files(fetch(whole, on_bytes=on_bytes), os.fspath(whole))
 
     @property
     def positions(self) -> int | None:

@@ -23,6 +23,7 @@ from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.images.single_file import SingleFile, single_file
 from hfjax_app.runtime.checkpoints.hub import (
     Checkpoint,
+    OnBytes,
     check_vocabulary,
     explain,
     fetch,
@@ -143,17 +144,19 @@ def _variant(part: Path, name: str) -> str | None:
     return variant[0].partition("-")[0] if variant else None
 
 
-def fetch_weights(source: str | os.PathLike[str], pipeline: Pipeline) -> Checkpoint:
+def fetch_weights(source: str | os.PathLike[str], pipeline: Pipeline, on_bytes: OnBytes | None = None) -> Checkpoint:
     """The weight files of the pipeline's networks, each in its folder, downloaded as needed.
 
     Args:
         source: the folder or hub id of `pipeline`.
         pipeline: has the networks.
+        on_bytes: as in `fetch`.
 
     Raises:
         ModelUnavailable: in one line: which model, why not, and what would help.
     """
-    return Checkpoint(folder=fetch(source, parts=network_names(pipeline)), name=os.fspath(source))
+    folder = fetch(source, parts=network_names(pipeline), on_bytes=on_bytes)
+    return Checkpoint(folder=folder, name=os.fspath(source))
 
 
 def _network_class(component: Any) -> type[torch.nn.Module] | None:

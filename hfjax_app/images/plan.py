@@ -12,8 +12,10 @@ from jax.sharding import Mesh
 from torchax.ops import mappings
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
-from hfjax_app.images.checkpoint import read_empty, recommended
+from hfjax_app.images.checkpoint import fetch_weights, network_names, read_empty, recommended
 from hfjax_app.images.pipeline import DiffusionPrograms
+from hfjax_app.images.single_file import single_file
+from hfjax_app.runtime.checkpoints.hub import OnBytes, missing_bytes, weight_files
 from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import PAIR, serving_mesh
 from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported
@@ -39,6 +41,7 @@ class ImagePlanner:
     """
 
     def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = (), dtype: str):
+        self._source = source
         self._pipeline = read_empty(source)
         self._alone = recommended(source).guidance_scale <= 1
         self._sizes, self._dtype = sizes, DTYPES[dtype]
@@ -52,6 +55,17 @@ class ImagePlanner:
             bytes=self.weights,
             dtype=dtype,
         )
+
+    def missing_bytes(self) -> int:
+        """Bytes that `fetch` would download."""
+        return missing_bytes(self._source, network_names(self._pipeline))
+
+    def fetch(self, on_bytes: OnBytes | None = None) -> None:
+        """Download the weights where they are not here; raises what `fetch_weights` raises."""
+        if single_file(self._source) is None:
+            found = fetch_weights(self._source, self._pipeline, on_bytes)
+            for name in network_names(self._pipeline):
+                weight_files(found.part(name).folder, found.name)
 
     def mesh(self, devices: Sequence[Any]) -> Mesh | None:
         """The mesh of the programs for these devices; None: one CPU."""

@@ -67,10 +67,11 @@ def no_room(kind: str, name: str, size: int, free: int | None) -> str | None:
     if kind == "chat":
         smaller += ", HFJAX_QUANTIZE=int8, fewer HFJAX_SLOTS or a shorter HFJAX_CONTEXT"
     return (
-        f"{kind} model {name!r} does not fit beside the others: it needs {_bytes(size)}, and {_bytes(free)} are free "
-        f"(margin {MARGIN:.0%}): {smaller}"
+        f"{kind} model {name!r} does not fit beside the others: it needs {in_bytes(size)}, and {in_bytes(free)} are "
+        f"free (margin {MARGIN:.0%}): {smaller}"
     )
 
 
-def _bytes(size: int) -> str:
+def in_bytes(size: int) -> str:
+    """A size for a message."""
     return f"{size / GIB:.1f} GiB" if size >= GIB // 10 else f"{size / (1 << 20):.0f} MiB"

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.hub import NoTokenizer, load
+from hfjax_app.runtime.checkpoints.hub import NoTokenizer, OnBytes, fetch, load, missing_bytes, weight_files
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.held_weights import weights_for
 from hfjax_app.runtime.mesh import platform_of, serving_mesh
@@ -44,6 +44,7 @@ class SentimentPlanner:
     """
 
     def __init__(self, source: str | os.PathLike[str]):
+        self._source = source
         self._model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
         checked_labels(self._model)
         self._encoder: Encoder | Lengths
@@ -61,6 +62,14 @@ class SentimentPlanner:
             dtype="float32",
             has_tokenizer=isinstance(self._encoder, Encoder),
         )
+
+    def missing_bytes(self) -> int:
+        """Bytes that `fetch` would download."""
+        return missing_bytes(self._source)
+
+    def fetch(self, on_bytes: OnBytes | None = None) -> None:
+        """Download the weights where they are not here; raises what `hub.fetch` raises."""
+        weight_files(fetch(self._source, on_bytes=on_bytes), os.fspath(self._source))
 
     def mesh(self, devices: Sequence[Any]) -> Mesh | None:
         """The mesh of the programs for these devices; None: one CPU."""

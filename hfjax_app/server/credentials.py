@@ -10,10 +10,9 @@ import bcrypt
 
 from hfjax_app.client import Client
 from hfjax_app.errors import RequestRejected
-from hfjax_app.settings import Settings
+from hfjax_app.settings import MIN_KEY_CHARACTERS, Settings
 
 OAUTH = "oauth"  # the value of HFJAX_AUTH for a Space's own login
-MIN_KEY_CHARACTERS = 16
 _MAX_PASSWORD_BYTES = 72  # bcrypt's limit
 _NOBODY = bcrypt.hashpw(b"nobody", bcrypt.gensalt(4))
 

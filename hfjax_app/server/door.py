@@ -6,7 +6,6 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
@@ -14,9 +13,11 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hfjax_app.api.http_errors import refusals_as_http
 from hfjax_app.api.v1.errors import envelope
+from hfjax_app.attempts import Attempts
 from hfjax_app.client import SCOPE_KEY, Client, sent_by
-from hfjax_app.limits import LOGIN_FAILURES, LOGIN_FAILURES_S, LOGIN_KEPT_S, LOGINS
+from hfjax_app.limits import LOGIN_KEPT_S, LOGINS
 from hfjax_app.server.credentials import Credentials
 
 COOKIE = "hfjax-session"
@@ -110,7 +111,7 @@ class Login:
 
     def __init__(self, credentials: Credentials, sessions: Sessions):
         self._credentials, self._sessions = credentials, sessions
-        self._failures: OrderedDict[str, list[float]] = OrderedDict()  # by address
+        self._attempts = Attempts("passwords")
 
     def router(self) -> APIRouter:
         router = APIRouter()
@@ -124,16 +125,12 @@ class Login:
         user, password = form.get("username"), form.get("password")
         if not isinstance(user, str) or not isinstance(password, str):
             raise HTTPException(422, "username and password are missing")
-        recent = self._recent(_network(request.scope))
-        if len(recent) >= LOGIN_FAILURES:
-            wait = f"{LOGIN_FAILURES} wrong passwords: wait a minute"
-            raise HTTPException(429, wait, {"Retry-After": str(LOGIN_FAILURES_S)})
-        recent.append(at := time.monotonic())  # a failure until it is none: others may be tried meanwhile
+        with refusals_as_http():
+            forgive = self._attempts.begin(_network(request.scope))
         client = await self._credentials.of_login(user.strip(), password)
         if client is None:
             raise HTTPException(400, "Incorrect credentials.")
-        with suppress(ValueError):  # expired meanwhile
-            self._recent(_network(request.scope)).remove(at)
+        forgive()
         answer = JSONResponse({"success": True})
         in_space = "SPACE_ID" in os.environ  # whose page is a frame of another site
         answer.set_cookie(
@@ -151,14 +148,6 @@ class Login:
         answer = RedirectResponse("./", status_code=302)
         answer.delete_cookie(COOKIE)
         return answer
-
-    def _recent(self, address: str) -> list[float]:
-        """The times of an address's failures in the last minute."""
-        since = time.monotonic() - LOGIN_FAILURES_S
-        while len(self._failures) > LOGINS:
-            self._failures.popitem(last=False)
-        recent = self._failures[address] = [at for at in self._failures.get(address, ()) if at > since]
-        return recent
 
 
 def _is_open(path: str) -> bool:

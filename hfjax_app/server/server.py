@@ -56,7 +56,7 @@ def launch(backends: Backends, settings: Settings) -> None:
             _serve(backends, credentials, settings, listener)
         finally:
             backends.stop()
-    if not backends.wait_for_all_models(0):
+    if backends.loads.is_busy or not backends.wait_for_all_models(0):
         os._exit(0)  # a compiler's threads can't be stopped, and abort the process when Python shuts down
 
 
@@ -66,7 +66,9 @@ def _serve(backends: Backends, credentials: Credentials, settings: Settings, lis
     studio = build_app(backends, credentials)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     print(f"hfjax studio is at http://{host}:{settings.port}", flush=True)
-    if credentials.is_open and settings.host not in ("127.0.0.1", "::1", "localhost"):
+    if (key := backends.operator.one_time_key) is not None:
+        print(f"operator's key of this run, for loading other models: {key}", flush=True)
+    if credentials.is_open and not settings.is_local:
         unset = "HFJAX_API_KEYS and HFJAX_AUTH are not set"
         print(f"warning: everybody who reaches this port may use the studio: {unset}", file=sys.stderr, flush=True)
     config = uvicorn.Config(

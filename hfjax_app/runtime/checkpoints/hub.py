@@ -21,15 +21,19 @@ from huggingface_hub.errors import (
     HFValidationError,
     IncompleteSnapshotError,
     LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.file_download import repo_folder_name
 from safetensors import SafetensorError
+from tqdm.auto import tqdm
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.runtime.checkpoints.gguf import gguf_file, origin
 
 T = TypeVar("T")
+OnBytes = Callable[[int, int], None]  # takes how many bytes of a download are here, and how many it has
 
 # The files of a checkpoint. A repository may also contain other formats of the same weights, many times as large. In
 # these patterns `*` matches `/` too.
@@ -60,7 +64,13 @@ class Checkpoint:
         return Checkpoint(folder=self.folder / name, name=f"{self.name}/{name}")
 
 
-def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequence[str] = ("",)) -> Path:
+def fetch(
+    source: str | os.PathLike[str],
+    *,
+    weights: bool = True,
+    parts: Sequence[str] = ("",),
+    on_bytes: OnBytes | None = None,
+) -> Path:
     """The folder with a checkpoint's files: the given folder, or the hub's snapshot, downloaded as needed.
 
     Downloads show their progress. Files in the hub's cache are not downloaded again; without a network (or with
@@ -70,6 +80,7 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequen
         source: a local folder, or a hub id: "owner/name" or "owner/name@revision" (a branch, tag or commit).
         weights: False: download the config and the tokenizer only.
         parts: the folders whose weights are downloaded; "" is the repository's root.
+        on_bytes: called in place of the progress that is shown.
 
     Raises:
         ModelUnavailable: one line with the model, the reason, and the remedy.
@@ -83,22 +94,76 @@ def fetch(source: str | os.PathLike[str], *, weights: bool = True, parts: Sequen
         return Path(name)
     repository, _, revision = name.partition("@")
 
+    bar = None if on_bytes is None else byte_counter(on_bytes)
+
     def download(patterns: list[str]) -> Path:
         pin = revision or None
-        return Path(snapshot_download(repository, revision=pin, allow_patterns=patterns, etag_timeout=10))
-
-    def files(parts: Sequence[str], *endings: str) -> list[str]:
-        return [posixpath.join(part, stem + ending) for part in parts for stem in _STEMS for ending in endings]
+        return Path(
+            snapshot_download(repository, revision=pin, allow_patterns=patterns, etag_timeout=10, tqdm_class=bar)
+        )
 
     try:
-        whole = [*files(parts, ".safetensors", "-*.safetensors"), _ADAPTER] if weights else []
-        folder = download([*_CONFIG_FILES, *whole])
+        folder = download(_patterns(parts) if weights else [*_CONFIG_FILES])
         for variant in (f"{_HALF}*", ".*") if weights else ():
             if bare := [part for part in parts if not any((folder / part).glob("*.safetensors"))]:
-                download(files(bare, f"{variant}.safetensors"))
+                download(_files(bare, f"{variant}.safetensors"))
     except Exception as error:
         raise ModelUnavailable(explain(name, error)) from error
     return folder
+
+
+def _files(parts: Sequence[str], *endings: str) -> list[str]:
+    return [posixpath.join(part, stem + ending) for part in parts for stem in _STEMS for ending in endings]
+
+
+def _patterns(parts: Sequence[str]) -> list[str]:
+    return [*_CONFIG_FILES, *_files(parts, ".safetensors", "-*.safetensors"), _ADAPTER]
+
+
+def missing_bytes(source: str | os.PathLike[str], parts: Sequence[str] = ("",)) -> int:
+    """How much `fetch` would download; variants of weights, which it takes where there are no others, not counted.
+
+    Raises:
+        ModelUnavailable: as `fetch`.
+    """
+    name = os.fspath(source)
+    if Path(name).exists():
+        return 0
+    repository, _, revision = name.partition("@")
+    try:
+        found = snapshot_download(
+            repository, revision=revision or None, allow_patterns=_patterns(parts), etag_timeout=10, dry_run=True
+        )
+    except OfflineModeIsEnabled:
+        return 0
+    except Exception as error:
+        raise ModelUnavailable(explain(name, error)) from error
+    return sum(file.file_size or 0 for file in found if file.will_download)
+
+
+def byte_counter(on_bytes: OnBytes) -> type[tqdm]:
+    """A class of progress bars for `snapshot_download` that are not drawn, and call `on_bytes`."""
+
+    class ByteCounter(tqdm):
+        def __init__(self, *arguments: Any, **options: Any):
+            self._counts_bytes = options.get("unit") == "B"  # another one counts files
+            super().__init__(*arguments, **options | {"disable": True})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if self._counts_bytes:
+                self.n += n or 0
+                on_bytes(int(self.n), int(self.total or 0))
+            return None
+
+    return ByteCounter
+
+
+def cached_folder(source: str | os.PathLike[str]) -> Path | None:
+    """The folder in the hub's cache that a model's downloads are or would be in; None for a folder."""
+    name = os.fspath(source)
+    if Path(name).exists():
+        return None
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name.partition("@")[0], repo_type="model")
 
 
 def is_gated(source: str | os.PathLike[str]) -> bool | None:
