@@ -20,7 +20,8 @@ from hfjax_app.limits import CHAT_AT_ONCE, CHAT_MAX_CHARACTERS
 from hfjax_app.validation import checked_text, quoted
 
 if TYPE_CHECKING:
-    from hfjax_app.chat.assistant import ChatAssistant, Reply
+    from hfjax_app.chat.assistant import Reply
+    from hfjax_app.chat.interface import ChatModel
 
 # For every event that asks the chat model for an answer.
 EVENT: Concurrency = {"concurrency_id": "chat", "concurrency_limit": CHAT_AT_ONCE}
@@ -36,7 +37,7 @@ class ChatApi:
         usage: the clients' tokens.
     """
 
-    def __init__(self, models: "Models[ChatAssistant]", context: int, usage: Usage):
+    def __init__(self, models: "Models[ChatModel]", context: int, usage: Usage):
         self._models, self._context, self._usage = models, context, usage
         self.max_tokens = min(SamplingParams().max_tokens, context)
 

@@ -27,7 +27,7 @@ from hfjax_app.limits import IMAGES_AT_ONCE
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
     from PIL import Image
 
-    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.images.interface import ImageModel
     from hfjax_app.images.steps import ImageStep, Waiting
     from hfjax_app.images.verification import Comparison
 
@@ -49,7 +49,7 @@ class ImagesApi:
         models: the image models.
     """
 
-    def __init__(self, models: "Models[ImageGenerator]"):
+    def __init__(self, models: "Models[ImageModel]"):
         self._models = models
 
     @streamed
@@ -101,7 +101,7 @@ class ImagesApi:
 
     @staticmethod
     def _begin(
-        backend: "Backend[ImageGenerator]",
+        backend: "Backend[ImageModel]",
         prompt: Any,
         negative_prompt: Any,
         steps: Any,
@@ -132,6 +132,7 @@ class ImagesApi:
             mask=mask,
             strength=strength,
             background=background,
+            previews=False,
             client=sender().id,
         )
 
@@ -158,7 +159,7 @@ class ImagesApi:
 
     async def _messages(
         self,
-        backend: "Backend[ImageGenerator]",
+        backend: "Backend[ImageModel]",
         begin: Callable[[], Generator[T, None, None]],
         as_messages: Callable[[Generator[T, None, None]], Generator[Message, None, None]],
     ) -> AsyncGenerator[Message, None]:
@@ -182,7 +183,7 @@ class ImagesApi:
         here = copy_context()  # with the request's sender
         return await asyncio.get_running_loop().run_in_executor(_reader, here.run, function, *arguments)
 
-    async def run(self, backend: "Backend[ImageGenerator]", steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
+    async def run(self, backend: "Backend[ImageModel]", steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
         """Draw in a thread, step by step.
 
         Raises:

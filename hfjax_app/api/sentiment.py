@@ -21,8 +21,8 @@ from hfjax_app.sentiment import Explanation, Prediction
 from hfjax_app.validation import checked_text
 
 if TYPE_CHECKING:
-    from hfjax_app.chat.assistant import ChatAssistant
-    from hfjax_app.sentiment.classifier import SentimentClassifier
+    from hfjax_app.chat.interface import ChatModel
+    from hfjax_app.sentiment.interface import SentimentModel
 
 # For every event that classifies or explains one text, and for every one that asks the chat model for a label.
 EVENT: Concurrency = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
@@ -38,7 +38,7 @@ class SentimentApi:
         chat: the chat models, for zero-shot classification.
     """
 
-    def __init__(self, backend: "Backend[SentimentClassifier]", chat: "Models[ChatAssistant]"):
+    def __init__(self, backend: "Backend[SentimentModel]", chat: "Models[ChatModel]"):
         self._backend, self._chat = backend, chat
 
     async def classify(self, text: str) -> dict[str, float]:
@@ -101,7 +101,7 @@ class SentimentApi:
         return await asyncio.get_running_loop().run_in_executor(_explainers, explain, text, label)
 
     async def label_scores(
-        self, text: Any, labels: Any, judge: "Backend[SentimentClassifier] | Backend[ChatAssistant] | None" = None
+        self, text: Any, labels: Any, judge: "Backend[SentimentModel] | Backend[ChatModel] | None" = None
     ) -> dict[str, float]:
         """The probability of each label.
 
@@ -121,7 +121,7 @@ class SentimentApi:
             raise ModelUnavailable(f"the chat model {judge.name} can't score labels: {needed}")
         return await asyncio.to_thread(zero_shot.classify, text, labels)
 
-    def judge(self) -> "Backend[SentimentClassifier] | Backend[ChatAssistant]":
+    def judge(self) -> "Backend[SentimentModel] | Backend[ChatModel]":
         """The model for a client's own labels: the sentiment model if it is one for NLI, else the chat model."""
         with suppress(ModelUnavailable):  # the chat model can do it too
             if self._backend.get().zero_shot is not None:

@@ -42,8 +42,8 @@ class Loader(Protocol[T]):
             watcher: is told about each program.
         """
 
-    def warm_up(self, served: T) -> WarmUp:
-        """The rest of its programs."""
+    def warm_up(self, served: T) -> WarmUp | None:
+        """The rest of its programs; None: this process has none of them."""
 
     def failure(self, served: T) -> str | None:
         """Why a model that was ready stopped serving; None while it serves."""
@@ -195,30 +195,34 @@ class Backend(Generic[T]):
         """
         with tracing_lock.hold():
             on_start()
-            if self._state not in (
-                "waiting",
-                "preparing",
-            ):  # refused, removed, or warmed up meanwhile
-                return
-            self._state, self._started_at = "loading", time.monotonic()
-            times = StartTimes(cache_folder())
-            self._last_seconds = {compiled: times.last(self._key, compiled=compiled) for compiled in (True, False)}
-            try:
-                served = self._load()
-                warm_up = self._loader.warm_up(served)
-            # Also for bugs: the other models must still load. A panic in Rust is a BaseException.
-            except BaseException as error:
-                reason = in_words(error)
-                _log.warning("%s model %s can't be used: %s", self.kind, self.model, reason)
-                self.refuse(reason)
-                return
-            if self._state == "failed":  # stopped meanwhile
-                self._loader.stop(served)
-                return
-            self.seconds = self.seconds_so_far
-            times.keep(self._key, self.seconds, compiled=bool(self.compilations))
-            self._served, self._warm_up, self._state = served, warm_up, "ready"
-            _log.info("%s model %s: %s", self.kind, self.name, self.progress)
+            self.load()
+
+    def load(self) -> None:
+        """Load the model in this thread, if it waits for that. Never raises: a failure becomes the state.
+
+        Call it with the tracing lock, unless the loader neither loads nor traces in this process.
+        """
+        if self._state not in ("waiting", "preparing"):  # refused, removed, or warmed up meanwhile
+            return
+        self._state, self._started_at = "loading", time.monotonic()
+        times = StartTimes(cache_folder())
+        self._last_seconds = {compiled: times.last(self._key, compiled=compiled) for compiled in (True, False)}
+        try:
+            served = self._load()
+            warm_up = self._loader.warm_up(served)
+        # Also for bugs: the other models must still load. A panic in Rust is a BaseException.
+        except BaseException as error:
+            reason = in_words(error)
+            _log.warning("%s model %s can't be used: %s", self.kind, self.model, reason)
+            self.refuse(reason)
+            return
+        if self._state == "failed":  # stopped meanwhile
+            self._loader.stop(served)
+            return
+        self.seconds = self.seconds_so_far
+        times.keep(self._key, self.seconds, compiled=bool(self.compilations))
+        self._served, self._warm_up, self._state = served, warm_up, "ready"
+        _log.info("%s model %s: %s", self.kind, self.name, self.progress)
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -1,9 +1,10 @@
 """The loading of each kind of model with the app's settings; torch and the models' code are imported at that time."""
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hfjax_app.backends.backend import Watcher
+from hfjax_app.backends.backend import Loader, Watcher
 from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
@@ -125,6 +126,16 @@ class ImageLoader:
 
     def stop(self, served: "ImageGenerator") -> None:
         """Nothing to do: a running request ends by itself, with an error at its next step."""
+
+
+def loader_of(kind: str, settings: Settings) -> Loader[Any]:
+    """The loader of one kind of model: "chat", "sentiment" or "images"."""
+    kinds: Mapping[str, Callable[[Settings], Loader[Any]]] = {
+        "chat": ChatLoader,
+        "sentiment": SentimentLoader,
+        "images": ImageLoader,
+    }
+    return kinds[kind](settings)
 
 
 def is_staged(settings: Settings) -> bool:

@@ -9,12 +9,13 @@ itself: `loaders.py` does.
 import logging
 import threading
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hfjax_app.backends.backend import Backend, in_words
+from hfjax_app.backends.backend import Backend, Loader, in_words
 from hfjax_app.backends.later_programs import LaterPrograms
-from hfjax_app.backends.loaders import ChatLoader, ImageLoader, SentimentLoader, is_staged
+from hfjax_app.backends.loaders import is_staged, loader_of
 from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.backends.model_loads import ModelLoads
 from hfjax_app.backends.models import KINDS, Models
@@ -27,9 +28,9 @@ from hfjax_app.runtime.programs import CompilerCount
 from hfjax_app.settings import Settings
 
 if TYPE_CHECKING:
-    from hfjax_app.chat.assistant import ChatAssistant
-    from hfjax_app.images.generator import ImageGenerator
-    from hfjax_app.sentiment.classifier import SentimentClassifier
+    from hfjax_app.chat.interface import ChatModel
+    from hfjax_app.images.interface import ImageModel
+    from hfjax_app.sentiment.interface import SentimentModel
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,8 @@ class Backends:
 
     Args:
         settings: the models, the number of slots, the folder of the compile cache.
+        kinds: those of KINDS that this process has; the others have no models.
+        loader: how models of a kind are loaded.
 
     Attributes:
         chat_models, sentiment_models, image_models: by name, the settings' own first.
@@ -47,14 +50,20 @@ class Backends:
         compiled_for_warm_up: those up to the end of the warm-up; None before that.
     """
 
-    def __init__(self, settings: Settings):
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        kinds: Collection[str] = KINDS,
+        loader: Callable[[str, Settings], Loader[Any]] = loader_of,
+    ):
         self.settings, self.compiler = settings, CompilerCount()
-        self.chat_models: Models[ChatAssistant] = Models("chat", ChatLoader(settings))
-        self.sentiment_models: Models[SentimentClassifier] = Models("sentiment", SentimentLoader(settings))
-        self.image_models: Models[ImageGenerator] = Models("images", ImageLoader(settings))
+        self.chat_models: Models[ChatModel] = Models("chat", loader("chat", settings))
+        self.sentiment_models: Models[SentimentModel] = Models("sentiment", loader("sentiment", settings))
+        self.image_models: Models[ImageModel] = Models("images", loader("images", settings))
         chosen = (settings.chat_models, [settings.sentiment_model], settings.image_models)
         for models, names in zip(self.kinds, chosen, strict=True):
-            for model in names:
+            for model in names if models.kind in kinds else ():
                 models.add(name_of(model), model)
         self._thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
         self._prepared, self._settled = threading.Event(), threading.Event()
@@ -65,17 +74,17 @@ class Backends:
         self.compiled_for_warm_up: int | None = None
 
     @property
-    def chat(self) -> "Backend[ChatAssistant]":
+    def chat(self) -> "Backend[ChatModel]":
         """The first chat model."""
         return self.chat_models.first
 
     @property
-    def sentiment(self) -> "Backend[SentimentClassifier]":
+    def sentiment(self) -> "Backend[SentimentModel]":
         """The first classifier."""
         return self.sentiment_models.first
 
     @property
-    def images(self) -> "Backend[ImageGenerator]":
+    def images(self) -> "Backend[ImageModel]":
         """The first text-to-image pipeline."""
         return self.image_models.first
 
@@ -195,7 +204,7 @@ class Backends:
                 backend.refuse(in_words(error))
             self._settled.set()
             return
-        firsts = [models.first for models in self.kinds]
+        firsts = [models.first for models in self.kinds if len(models)]
         others = [backend for backend in self.all if backend not in firsts]
         threads = []
         for backend in firsts:
@@ -285,7 +294,7 @@ class Backends:
         from hfjax_app.planning.budget import refusals
 
         settings = self.settings
-        kinds: dict[str, Backend[Any]] = {"chat": self.chat, "sentiment": self.sentiment, "image": self.images}
+        kinds: dict[str, Backend[Any]] = {KINDS[models.kind]: models.first for models in self.kinds if len(models)}
         refused = refusals(
             {kind: backend.model for kind, backend in kinds.items()},
             devices=jax.local_device_count(),

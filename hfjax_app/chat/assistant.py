@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
+from hfjax_app.chat.engine.stats import EngineStats
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
 from hfjax_app.chat.sampling.params import SamplingParams
@@ -97,6 +98,19 @@ class ChatAssistant:
     def recommended(self) -> SamplingParams:
         """The sampling parameters that the model's generation_config recommends."""
         return self.engine.recommended
+
+    @property
+    def context(self) -> int:
+        """Tokens of a conversation that the model can read, the answer included."""
+        return self.engine.context
+
+    def stats(self) -> EngineStats:
+        """The engine's figures."""
+        return self.engine.stats()
+
+    def answer_once(self) -> None:
+        """Make one token; returns when it is there, and raises what a request would."""
+        self.engine.generate([[0]], SamplingParams(max_tokens=1, temperature=0.0))
 
     @property
     def notices(self) -> list[str]:

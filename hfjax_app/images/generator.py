@@ -50,6 +50,7 @@ from hfjax_app.images.request import (
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.single_file import single_file
 from hfjax_app.images.sized_programs import SizedPrograms
+from hfjax_app.images.sizes import Sizes
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.runtime.bundle import Bundle
@@ -182,6 +183,11 @@ class ImageGenerator:
         return self._programs.size
 
     @property
+    def sizes(self) -> Sizes:
+        """The limits on a picture's size."""
+        return self._programs.sizes
+
+    @property
     def warm_sizes(self) -> tuple[tuple[int, int], ...]:
         """The sizes whose programs are compiled."""
         return self._programs.warm_sizes
@@ -237,6 +243,7 @@ class ImageGenerator:
         strength: float = 0.8,
         background: str = WHITE,
         latents: np.ndarray | None = None,
+        previews: bool = True,
         client: str = "",
     ) -> Generator[ImageStep | Waiting, None, None]:
         """Draw pictures. Closing the generator between two steps ends the work there.
@@ -261,6 +268,7 @@ class ImageGenerator:
             strength: with `image`: how much of it to replace, 0 to 1; this share of `steps` is made.
             background: with `image`: the colour of what is transparent in it, "#rrggbb"; the steps' `notice` says so.
             latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
+            previews: whether the caller may look at the steps' previews; without, they are empty.
             client: who asks; clients take turns.
 
         Yields:
@@ -311,7 +319,7 @@ class ImageGenerator:
             revision=self.revision,
             versions=self.versions,
         )
-        return self._served(request, parameters, schedule, given, client)
+        return self._served(request, parameters, schedule, given, previews, client)
 
     def _served(
         self,
@@ -319,6 +327,7 @@ class ImageGenerator:
         parameters: GenerationParameters,
         schedule: Schedule,
         given: np.ndarray | None,
+        previews: bool,
         client: str,
     ) -> Generator[ImageStep | Waiting, None, None]:
         # First, so that it holds no place in the queue meanwhile.
@@ -335,7 +344,7 @@ class ImageGenerator:
         try:
             for place in self._queue.wait(ticket, _LOOK_UP_S):
                 yield Waiting(reason=f"number {place} in the line")
-            yield from self._draw(request, parameters, schedule, given, programs)
+            yield from self._draw(request, parameters, schedule, given, previews, programs)
         finally:
             self._queue.leave(ticket)
 
@@ -384,6 +393,7 @@ class ImageGenerator:
         parameters: GenerationParameters,
         schedule: Schedule,
         given: np.ndarray | None,
+        previews: bool,
         programs: SizedPrograms,
     ) -> Generator[ImageStep, None, None]:
         started = time.perf_counter()
@@ -414,7 +424,7 @@ class ImageGenerator:
                 steps=schedule.steps,
                 seconds=time.perf_counter() - started,
                 pictures=pictures,
-                show=partial(self._previews, pictures, expected, programs),
+                show=partial(self._previews, pictures, expected, programs) if previews else tuple,
                 notice=notice,
             )
 

@@ -11,7 +11,7 @@ from typing import Any
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.colours import checked_colour
 from hfjax_app.images.generation_parameters import GenerationParameters
-from hfjax_app.images.generator import ImageGenerator
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.prompt_weights import plain
 from hfjax_app.images.request import MAX_GUIDANCE, MAX_SEED
 from hfjax_app.images.scheduler_names import nearest
@@ -22,7 +22,7 @@ _WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # a
 _MOST_NAMED = 3
 
 
-def fitted(parameters: GenerationParameters, generator: ImageGenerator) -> GenerationParameters:
+def fitted(parameters: GenerationParameters, generator: ImageModel) -> GenerationParameters:
     """The parameters as `generator` takes them; `left_out` says what is not as in the file."""
     notes = list(parameters.left_out)
     values: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.generation_parameters import GenerationParameters, digest, read_png
-from hfjax_app.images.generator import ImageGenerator
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.request import checked_mask
 from hfjax_app.images.steps import ImageStep, Waiting
 
@@ -54,7 +54,7 @@ class Comparison:
 
 
 def replay(
-    generator: ImageGenerator,
+    generator: ImageModel,
     png: object,
     *,
     image: Image.Image | None = None,
@@ -99,7 +99,7 @@ def replay(
 
 
 def _mask_again(
-    generator: ImageGenerator, parameters: GenerationParameters, given: Image.Image | None
+    generator: ImageModel, parameters: GenerationParameters, given: Image.Image | None
 ) -> Image.Image | None:
     """The picture's mask in pixels. It has the same latents as the painted one."""
     latents = parameters.latent_mask()

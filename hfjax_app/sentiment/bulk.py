@@ -14,7 +14,7 @@ from typing import IO
 
 from hfjax_app.errors import HfjaxError, RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
-from hfjax_app.sentiment.classifier import SentimentClassifier
+from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.sentiment.prediction import Prediction
 from hfjax_app.sentiment.table import Cell
 from hfjax_app.validation import checked_text
@@ -117,7 +117,7 @@ def harmless(cell: str) -> str:
     return _FORMULA.sub("'", cell)
 
 
-def classify_rows(classifier: SentimentClassifier, cells: Iterable[Cell]) -> Iterator[list[Row]]:
+def classify_rows(classifier: SentimentModel, cells: Iterable[Cell]) -> Iterator[list[Row]]:
     """Rows with their predictions, one piece at a time, in order.
 
     Each piece is read only when it is asked for, so the caller can stop after any piece, and memory does not grow with
@@ -137,7 +137,7 @@ def _piece(cells: Iterator[tuple[int, Cell]]) -> Iterator[tuple[int, Cell]]:
             return
 
 
-def _classify_piece(classifier: SentimentClassifier, piece: list[tuple[int, Cell]]) -> list[Row]:
+def _classify_piece(classifier: SentimentModel, piece: list[tuple[int, Cell]]) -> list[Row]:
     notes = [cell.note or _fault(cell.text) for _, cell in piece]
     good = [at for at, (_, cell) in enumerate(piece) if not _fault(cell.text)]
     texts = [piece[at][1].text[:SENTIMENT_MAX_CHARACTERS] for at in good]

@@ -6,6 +6,7 @@ import gradio as gr
 from fastapi import FastAPI
 from gradio.queueing import Event
 from gradio.routes import App
+from prometheus_client.registry import Collector
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 
@@ -21,7 +22,7 @@ from hfjax_app.server.door import Door, Login, Sessions
 from hfjax_app.server.gradio_events import GradioEvents
 from hfjax_app.server.gradio_routes import GradioRoutes
 from hfjax_app.server.health import add_health
-from hfjax_app.server.metrics import StudioMetrics, metrics_router
+from hfjax_app.server.metrics import LineMetrics, ModelMetrics, metrics_router
 from hfjax_app.server.middleware import Forwarded, SecurityHeaders
 from hfjax_app.server.readiness import Live, Readiness
 from hfjax_app.server.request_log import RequestLog, log_request
@@ -52,12 +53,15 @@ class Studio:
     admission: Admission
 
 
-def build_app(backends: Backends, credentials: Credentials | None = None) -> Studio:
+def build_app(
+    backends: Backends, credentials: Credentials | None = None, model_metrics: Collector | None = None
+) -> Studio:
     """The studio as an ASGI app with its page at / and the state of the backends at /health.
 
     Args:
         backends: may still be warming up.
         credentials: who may use it; None: read from the settings.
+        model_metrics: of the models and their devices; None: of this process's.
     """
     run_first()
     settings = backends.settings
@@ -87,7 +91,8 @@ def build_app(backends: Backends, credentials: Credentials | None = None) -> Stu
     add_docs(app)
     add_health(app, backends, queue)
     app.include_router(Readiness(backends, queue, admission).router())
-    usage.registry.register(StudioMetrics(backends, queue, admission))
+    usage.registry.register(LineMetrics(queue, admission))
+    usage.registry.register(model_metrics or ModelMetrics(backends))
     app.include_router(metrics_router(usage.registry))
     if not credentials.oauth:
         app.include_router(Login(credentials, sessions).router())

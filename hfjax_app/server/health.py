@@ -48,4 +48,4 @@ def _described(backend: Backend[Any]) -> dict[str, Any]:
 
 
 def _engine(chat: Backend[Any]) -> dict[str, Any] | None:
-    return asdict(chat.get().engine.stats()) if chat.state == "ready" else None
+    return asdict(chat.get().stats()) if chat.state == "ready" else None

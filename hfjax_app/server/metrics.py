@@ -4,7 +4,7 @@ Times and tokens of requests are counted in `hfjax_app/api/usage.py`, HTTP reque
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import prometheus_client as prometheus
 from fastapi import APIRouter
@@ -14,24 +14,21 @@ from prometheus_client.registry import Collector
 
 from hfjax_app.api.admission import LINES, Admission
 from hfjax_app.backends import Backend, Backends
-from hfjax_app.studio.event_queue import FairQueue
+
+if TYPE_CHECKING:  # it imports Gradio, and replicas on Ray have no page
+    from hfjax_app.studio.event_queue import FairQueue
 
 
-class StudioMetrics(Collector):
-    """The state of the studio's parts at one moment.
+class LineMetrics(Collector):
+    """The lines at one moment.
 
     Args:
-        backends: the models.
         queue: of Gradio's events.
         admission: of all requests.
     """
 
-    def __init__(self, backends: Backends, queue: FairQueue, admission: Admission):
-        self._backends, self._queue, self._admission = backends, queue, admission
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: a registry would otherwise collect once at its set-up, before the models are there."""
-        return ()
+    def __init__(self, queue: "FairQueue", admission: Admission):
+        self._queue, self._admission = queue, admission
 
     def collect(self) -> Iterator[Metric]:
         inside = GaugeMetricFamily("hfjax_requests", "Requests that run or wait, by line", labels=["line"])
@@ -40,6 +37,23 @@ class StudioMetrics(Collector):
             inside.add_metric([line], self._admission.of_line(line))
             waiting.add_metric([line], self._queue.waiting_in(line))
         yield from (inside, waiting)
+
+
+class ModelMetrics(Collector):
+    """The models and the devices of this process at one moment.
+
+    Args:
+        backends: the models.
+    """
+
+    def __init__(self, backends: Backends):
+        self._backends = backends
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: a registry would otherwise collect once at its set-up, before the models are there."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
         yield from self._models()
         yield from self._chat()
         texts = CounterMetricFamily("hfjax_texts", "Texts that were classified", labels=["model"])
@@ -78,7 +92,7 @@ class StudioMetrics(Collector):
         waiting = GaugeMetricFamily("hfjax_chat_waiting", "Requests that wait for a slot", labels=["model"])
         tokens = CounterMetricFamily("hfjax_tokens", "Tokens by kind", labels=["model", "kind"])
         for model, assistant in _ready(self._backends.chat_models):
-            stats = assistant.engine.stats()
+            stats = assistant.stats()
             slots.add_metric([model, "busy"], stats.busy)
             slots.add_metric([model, "free"], stats.slots - stats.busy)
             waiting.add_metric([model], stats.waiting)

@@ -5,7 +5,6 @@
 
 import asyncio
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter
@@ -15,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.internal_errors import where
 from hfjax_app.backends import Backend, Backends
+from hfjax_app.backends.first_answer import FIRST_ANSWERS
 from hfjax_app.errors import HfjaxError, NotFound, without_folders
 from hfjax_app.limits import RETRY_AFTER_S
 from hfjax_app.studio.event_queue import FairQueue
@@ -65,8 +65,8 @@ class Readiness:
 
     async def one(self, kind: str, model: str | None = None) -> JSONResponse:
         """Whether a model of one kind answers: the first one, or the one that the query names."""
-        if kind not in _PROBES:
-            detail = f"there are /ready/{', /ready/'.join(_PROBES)}"
+        if kind not in FIRST_ANSWERS:
+            detail = f"there are /ready/{', /ready/'.join(FIRST_ANSWERS)}"
             return JSONResponse({"detail": detail}, status_code=404)
         [models] = [models for models in self._backends.kinds if models.kind == kind]
         try:
@@ -100,7 +100,7 @@ class Readiness:
     @staticmethod
     async def _probe(kind: str, served: Any) -> str | None:
         try:
-            await asyncio.to_thread(_PROBES[kind], served)
+            await asyncio.to_thread(FIRST_ANSWERS[kind], served)
         except Exception as error:
             return f"its first answer failed: {where(error)}"
         return None
@@ -111,21 +111,3 @@ def _answer(reasons: dict[str, str]) -> JSONResponse:
         return JSONResponse({"status": "ready"})
     body = {"status": "not ready", "reasons": reasons}
     return JSONResponse(body, status_code=503, headers={"Retry-After": str(RETRY_AFTER_S)})
-
-
-def _one_token(assistant: Any) -> None:
-    from hfjax_app.chat import SamplingParams
-
-    assistant.engine.generate([[0]], SamplingParams(max_tokens=1, temperature=0.0))
-
-
-def _one_text(classifier: Any) -> None:
-    classifier.classify(["ready"])
-
-
-def _one_picture(generator: Any) -> None:
-    for _ in generator.generate("ready", steps=2, seed=0):
-        pass
-
-
-_PROBES: dict[str, Callable[[Any], None]] = {"chat": _one_token, "sentiment": _one_text, "images": _one_picture}

@@ -25,7 +25,7 @@ from hfjax_app.studio.transcript import Message, note, position, read, stopped
 from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:
-    from hfjax_app.chat.assistant import ChatAssistant
+    from hfjax_app.chat.interface import ChatModel
 
 # The time between two redraws of an answer is REDRAW_S times the number of pages with a growing answer, at most
 # MAX_REDRAW_S. A redraw takes server time from other visitors and 15 ms in the browser; with more redraws a page falls
@@ -115,7 +115,7 @@ class ChatTab(Tab):
         self.loading.fill([self._notices, *self._sampling.values()], self._of_model)
         self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty])
 
-    def _of_model(self, assistant: "ChatAssistant") -> list[Any]:
+    def _of_model(self, assistant: "ChatModel") -> list[Any]:
         """What is to be known about the model, and the sampling parameters that it recommends."""
         lines = "".join(f"<p>{html.escape(notice)}</p>" for notice in assistant.notices)
         sliders = []

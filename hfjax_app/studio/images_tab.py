@@ -28,7 +28,7 @@ from hfjax_app.studio.tab import Shared, Tab
 from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
-    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.images.interface import ImageModel
     from hfjax_app.images.steps import ImageStep, Picture, Waiting
     from hfjax_app.images.verification import Comparison
 
@@ -51,7 +51,7 @@ class ImagesTab(Tab):
     title, id = "Images", "images"
 
     def __init__(self, shared: Shared):
-        self._backend: Backend[ImageGenerator] = shared.backends.images
+        self._backend: Backend[ImageModel] = shared.backends.images
         self._files = shared.files
         self._api = shared.endpoints.of(ImagesApi)
         self.loading = LoadingPanel(shared.backends.image_models)
@@ -166,7 +166,7 @@ class ImagesTab(Tab):
             lambda: [note("Cancelled."), *_idle()], None, [self._progress_line, *buttons], **UNQUEUED
         )
 
-    def _defaults(self, generator: "ImageGenerator") -> list[Any]:
+    def _defaults(self, generator: "ImageModel") -> list[Any]:
         """Values of controls that depend on the loaded model."""
         sizes, names = _sizes(generator), list(generator.schedulers)
         return [
@@ -344,7 +344,7 @@ def _chosen_seed(typed: object, is_random: object) -> Any:
     return secrets.randbelow(RANDOM_SEEDS) if seed is None else seed
 
 
-def _sizes(generator: "ImageGenerator") -> list[str]:
+def _sizes(generator: "ImageModel") -> list[str]:
     return [f"{width} x {height}" for width, height in generator.offered_sizes]
 
 

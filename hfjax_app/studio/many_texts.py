@@ -23,7 +23,7 @@ from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:
-    from hfjax_app.sentiment.classifier import SentimentClassifier
+    from hfjax_app.sentiment.interface import SentimentModel
 
 HEARTBEAT_S = 0.5  # between two messages to a waiting page; a message is when the server notices that it was closed
 ROWS_SHOWN = 500
@@ -53,7 +53,7 @@ class BulkJob:
 class ManyTexts:
     """Builds its components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: "Backend[SentimentClassifier]", files: MadeFiles):
+    def __init__(self, backend: "Backend[SentimentModel]", files: MadeFiles):
         self._backend, self._files = backend, files
         self._jobs: list[BulkJob] = []  # of all visitors, in order of arrival; only touched on the event loop
         with gr.Row(equal_height=False):

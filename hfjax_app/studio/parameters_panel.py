@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # these modules import jax, and the page is served before tha
     from PIL import Image
 
     from hfjax_app.images.generation_parameters import GenerationParameters
-    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.images.interface import ImageModel
     from hfjax_app.images.steps import ImageStep, Waiting
     from hfjax_app.images.verification import Comparison
 
@@ -31,7 +31,7 @@ class ParametersPanel:
             self.reuse = gr.Button("Reuse these settings", elem_id="reuse")
             self.verify = gr.Button("Replay and verify", elem_id="verify")
 
-    def read(self, generator: "ImageGenerator", file: Any) -> "GenerationParameters":
+    def read(self, generator: "ImageModel", file: Any) -> "GenerationParameters":
         """The generation parameters in the file, fitted to this model; `left_out` says what is not as in the file.
 
         Raises:
@@ -44,7 +44,7 @@ class ParametersPanel:
         return fitted(parameters, generator)
 
     def replay(
-        self, generator: "ImageGenerator", file: Any, image: "Image.Image | None", mask: "Image.Image | None"
+        self, generator: "ImageModel", file: Any, image: "Image.Image | None", mask: "Image.Image | None"
     ) -> "Generator[ImageStep | Waiting | Comparison, None, None]":
         """The steps of drawing the file's picture again, and the result of the comparison.
 

@@ -22,7 +22,8 @@ from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
     from hfjax_app.chat import SamplingParams
-    from hfjax_app.chat.assistant import ChatAssistant, Reply
+    from hfjax_app.chat.assistant import Reply
+    from hfjax_app.chat.interface import ChatModel
 
 Ask = Callable[["SamplingParams"], Replies]
 
@@ -149,7 +150,7 @@ class Completions:
         """Answer a conversation. `stream` true: as server-sent events."""
         turns, system_prompt = turns_of(body.messages)
 
-        def ask(assistant: "ChatAssistant", client: str) -> Ask:
+        def ask(assistant: "ChatModel", client: str) -> Ask:
             stop = stops_of(body)
             return lambda params: assistant.reply(turns, params, system_prompt=system_prompt, stop=stop, client=client)
 
@@ -162,7 +163,7 @@ class Completions:
             raise RequestRejected(f"prompt: a list of {len(prompt)}; send one text, or the token ids of one text")
         one: Any = prompt[0] if isinstance(prompt, list) and isinstance(prompt[0], str) else prompt
 
-        def ask(assistant: "ChatAssistant", client: str) -> Ask:
+        def ask(assistant: "ChatModel", client: str) -> Ask:
             return lambda params: assistant.complete(one, params, stop=stops_of(body), client=client)
 
         return await self._answer(body, request, ask, TextForm)
@@ -171,7 +172,7 @@ class Completions:
         self,
         body: Sampling,
         request: Request,
-        ask: "Callable[[ChatAssistant, str], Ask]",
+        ask: "Callable[[ChatModel, str], Ask]",
         form: type[ChatForm] | type[TextForm],
     ) -> Response:
         backend = self._backends.chat_models.find(body.model)

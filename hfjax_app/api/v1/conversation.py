@@ -10,7 +10,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
-    from hfjax_app.chat.assistant import ChatAssistant
+    from hfjax_app.chat.interface import ChatModel
 
 _SAME_NAMES = (
     "temperature",
@@ -43,7 +43,7 @@ def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, str]], str]:
     return turns, "\n".join(_text(message) for message in messages[:first])
 
 
-def sampling_of(request: Sampling, assistant: "ChatAssistant | None", max_tokens: int) -> SamplingParams:
+def sampling_of(request: Sampling, assistant: "ChatModel | None", max_tokens: int) -> SamplingParams:
     """The sampling parameters of a request; what it leaves out is as the model recommends.
 
     Args:

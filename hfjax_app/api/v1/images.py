@@ -23,7 +23,7 @@ from hfjax_app.validation import quoted
 if TYPE_CHECKING:
     from PIL import Image
 
-    from hfjax_app.images.generator import ImageGenerator
+    from hfjax_app.images.interface import ImageModel
     from hfjax_app.images.steps import ImageStep, Waiting
 
 _SIZE = re.compile(r"(\d{1,4})x(\d{1,4})", re.ASCII)
@@ -113,6 +113,7 @@ class Images:
                     image=None if image is None else read_picture(image, "image"),
                     mask=None if mask is None else _painted(read_picture(mask, "mask")),
                     strength=strength,
+                    previews=False,
                     client=client.id,
                 )
 
@@ -142,7 +143,7 @@ async def _content(file: UploadFile, name: str) -> bytes:
     return content
 
 
-def _size(size: str | None, generator: "ImageGenerator") -> tuple[int | None, int | None]:
+def _size(size: str | None, generator: "ImageModel") -> tuple[int | None, int | None]:
     """Width and height of a size that is warm."""
     if size is None or size == "auto":
         return None, None

@@ -98,13 +98,13 @@ class Others:
             else:
                 turns, system_prompt = turns_of(messages)
                 tokens = await asyncio.to_thread(assistant.count, turns, system_prompt=system_prompt)
-        return {"tokens": tokens, "count": len(tokens), "max_model_len": assistant.engine.context}
+        return {"tokens": tokens, "count": len(tokens), "max_model_len": assistant.context}
 
     async def detokenize(self, body: DetokenizeRequest, request: Request) -> dict[str, Any]:
         """The text of token ids."""
         backend = self._backends.chat_models.find(body.model)
         with self._admission.enter(client_of(request.scope), "tokens", backend):
             assistant = backend.get()
-            if len(body.tokens) > assistant.engine.context:
-                raise RequestRejected(f"{len(body.tokens)} tokens: at most {assistant.engine.context}, the context")
+            if len(body.tokens) > assistant.context:
+                raise RequestRejected(f"{len(body.tokens)} tokens: at most {assistant.context}, the context")
             return {"prompt": await asyncio.to_thread(assistant.detokenize, body.tokens)}

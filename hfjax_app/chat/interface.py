@@ -1,0 +1,60 @@
+"""What the studio and the API use of a chat model, whether it runs in this process or in another one.
+
+`assistant.py` is the model itself; `serving/remote_chat.py` asks one in another process.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # the page is served before jax is imported
+    from hfjax_app.chat.assistant import Reply
+    from hfjax_app.chat.engine.stats import EngineStats
+    from hfjax_app.chat.sampling.params import SamplingParams
+
+
+class LabelScorer(Protocol):
+    """Classifies texts with the caller's own labels, see `zero_shot.py`."""
+
+    def check(self, text: object, labels: object) -> object: ...
+
+    def classify(self, text: str, labels: list[str]) -> dict[str, float]: ...
+
+
+class ChatModel(Protocol):
+    """A chat model; `ChatAssistant` documents the members."""
+
+    @property
+    def recommended(self) -> "SamplingParams": ...
+
+    @property
+    def notices(self) -> list[str]: ...
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def zero_shot(self) -> LabelScorer | None: ...
+
+    def stats(self) -> "EngineStats": ...
+
+    def answer_once(self) -> None: ...
+
+    def count(self, messages: list[dict[str, str]], *, system_prompt: str = "") -> list[int]: ...
+
+    def tokenize(self, text: str) -> list[int]: ...
+
+    def detokenize(self, tokens: Sequence[int]) -> str: ...
+
+    def reply(
+        self,
+        messages: list[dict[str, str]],
+        params: "SamplingParams",
+        *,
+        system_prompt: str = "",
+        stop: Sequence[str] = (),
+        client: str = "",
+    ) -> "AsyncGenerator[Reply, None]": ...
+
+    def complete(
+        self, prompt: str | Sequence[int], params: "SamplingParams", *, stop: Sequence[str] = (), client: str = ""
+    ) -> "AsyncGenerator[Reply, None]": ...
