@@ -89,3 +89,9 @@ GENERATION_PARAMETERS_MAX_NAME_CHARACTERS = 300  # of a model, a scheduler and t
 # Models that the operator loads
 OPERATOR_MAX_CHARACTERS = 400  # of a folder or a hub id
 LOADS_WATCHED = 8  # events that watch the load that runs
+
+# Ray Serve
+SERVING_AT_ONCE = 10_000  # connections to the ingress: each open page has one or two that last
+REPLICA_REQUESTS_BESIDES = 4  # that a replica takes besides those that it serves and as many that wait there
+REPLICA_DRAIN_S = 3_600  # that a replica that is to end has for its running answers
+REPLICA_STARTS = 3  # attempts to start a replica, before its deployment has failed

@@ -2,14 +2,17 @@
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CHARACTERS, CLIENT_MAX_SHARE
+
+_Kind = TypeVar("_Kind", bound="Settings")
 
 PREFIX = "HFJAX_"
 MOST_LORA_WEIGHT = 4
@@ -196,6 +199,32 @@ class Settings(BaseSettings):
         return [(int(width), int(height)) for width, height in sizes]
 
 
+class ServingSettings(Settings):
+    """Also those of the app on Ray Serve (`serving/`), which the plain server does not read."""
+
+    chat_replicas: int = Field(1, ge=1, le=4096, description="replicas of each chat model, or the fewest of them")
+    sentiment_replicas: int = Field(1, ge=1, le=4096, description="the same of the sentiment model")
+    images_replicas: int = Field(1, ge=1, le=4096, description="the same of each image model")
+    chat_most_replicas: int = Field(
+        0,
+        ge=0,
+        le=4096,
+        description="Ray starts and stops replicas of it up to this number, as they are used; 0: it does not",
+    )
+    sentiment_most_replicas: int = Field(0, ge=0, le=4096, description="the same of the sentiment model")
+    images_most_replicas: int = Field(0, ge=0, le=4096, description="the same of each image model")
+    chat_tpus: int = Field(0, ge=0, le=64, description="TPU chips of one host for each replica of a chat model")
+    sentiment_tpus: int = Field(0, ge=0, le=64, description="the same of the sentiment model")
+    images_tpus: int = Field(0, ge=0, le=64, description="the same of an image model")
+    replica_cpus: float = Field(
+        0.5, ge=0, le=1024, description="CPUs that Ray counts for each replica of a model; it does not limit them"
+    )
+
+    def of_one_machine(self) -> Settings:
+        """The settings that every process of the app reads, the same however many replicas there are."""
+        return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
+
+
 def models_of(text: str) -> list[str]:
     """The models of a setting such as "chat-gemma,owner/name"."""
     return [name.strip() for name in text.split(",")]
@@ -220,15 +249,26 @@ def _loras_of(text: str) -> list[tuple[str, float]]:
 def load_settings(**flags: Any) -> Settings:
     """Settings from the environment and from flags; a flag that is None is not set.
 
+    Variables of ServingSettings may be there too, because processes of the app on Ray run commands.
+
     Raises:
         RequestRejected: names the option, its value and its limit; also for an unknown HFJAX_* variable.
     """
-    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    return _loaded(Settings, flags)
+
+
+def load_serving_settings(**flags: Any) -> ServingSettings:
+    """The same with those of the app on Ray Serve."""
+    return _loaded(ServingSettings, flags)
+
+
+def _loaded(kind: type[_Kind], flags: Mapping[str, Any]) -> _Kind:
+    known = {PREFIX + name.upper() for name in ServingSettings.model_fields}
     unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known)
     if unknown:
         raise RequestRejected(f"unknown setting {unknown[0]}; known: {', '.join(sorted(known))}")
     try:
-        return Settings(**{name: value for name, value in flags.items() if value is not None})
+        return kind(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else "settings"

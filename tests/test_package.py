@@ -60,9 +60,9 @@ def test_the_ranges_end() -> None:
         assert {bound.operator for bound in requirement.specifier} == {">=", "<"}, requirement
 
 
-@pytest.mark.parametrize("accelerator", ["tpu", "cuda"])
-def test_an_accelerators_extra_equals_its_requirements_file(accelerator: str) -> None:
-    agree(ranges(EXTRAS[accelerator]), pinned(f"requirements-{accelerator}.txt"))
+@pytest.mark.parametrize("extra", ["tpu", "cuda", "ray"])
+def test_an_extra_equals_its_requirements_file(extra: str) -> None:
+    agree(ranges(EXTRAS[extra]), pinned(f"requirements-{extra}.txt"))
 
 
 def test_the_extra_for_plans_is_the_tpus_compiler_where_it_runs() -> None:
@@ -119,7 +119,7 @@ def test_the_wheel_says_which_version_it_is_and_what_it_needs(wheel: Path, metad
     assert metadata["Version"] == hfjax_app.__version__
     assert wheel.name == f"hfjax_app-{hfjax_app.__version__}-py3-none-any.whl"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"tpu", "cuda", "plan", "oauth", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"tpu", "cuda", "ray", "plan", "oauth", "dev"}
     needs = [line for line in metadata.get_all("Requires-Dist", []) if ";" not in line]
     assert ranges(needs).keys() == ranges(PROJECT["dependencies"]).keys()
 

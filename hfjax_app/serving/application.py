@@ -1,0 +1,103 @@
+"""The application of Ray Serve: one deployment for each model, and the ingress.
+
+A deployment's name is its kind of model, or `ingress`: so a Serve config file can change its options.
+"""
+
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+
+from hfjax_app.limits import (
+    CHAT_QUEUE,
+    IMAGES_AT_ONCE,
+    IMAGES_SERVED_TOGETHER,
+    LISTS_AT_ONCE,
+    REPLICA_DRAIN_S,
+    REPLICA_REQUESTS_BESIDES,
+    REPLICA_STARTS,
+    SENTIMENT_AT_ONCE,
+    SENTIMENT_QUEUE,
+    SERVING_AT_ONCE,
+)
+from hfjax_app.serving.chat import ChatReplica
+from hfjax_app.serving.images import ImageReplica
+from hfjax_app.serving.ingress import Ingress
+from hfjax_app.serving.sentiment import SentimentReplica
+from hfjax_app.settings import ServingSettings
+
+_ROUTER = "hfjax_app.serving.replica_router.ReplicaRouter"
+_TOLD_S = 2.0  # between two of a replica's reports to the routers
+_SECRETS = {"api_keys": "", "auth": ""}
+
+
+def build_app(settings: ServingSettings) -> Application:
+    """The application; `serve run hfjax_app.serving:build_app slots=8` gives settings on the command line.
+
+    Args:
+        settings: HFJAX_* variables are their defaults. `host` and `port` are not read: they are Serve's `http_options`.
+    """
+    own = settings.of_one_machine()
+    models = {
+        "chat": (ChatReplica, settings.slots, CHAT_QUEUE),
+        "sentiment": (SentimentReplica, SENTIMENT_AT_ONCE + LISTS_AT_ONCE, SENTIMENT_QUEUE),
+        "images": (ImageReplica, IMAGES_SERVED_TOGETHER, IMAGES_AT_ONCE),
+    }
+    handles = {
+        kind: serve.deployment(replica, **_options(settings, kind, places, queue)).bind(
+            own.model_copy(update=_SECRETS)  # only the ingress knows keys
+        )
+        for kind, (replica, places, queue) in models.items()
+    }
+    ingress = serve.deployment(
+        Ingress,
+        name="ingress",
+        num_replicas=1,
+        max_ongoing_requests=SERVING_AT_ONCE,
+        graceful_shutdown_timeout_s=settings.grace,
+        max_constructor_retry_count=REPLICA_STARTS,
+        ray_actor_options={"num_cpus": 0, **_without_tpu(settings)},
+    )
+    application: Application = ingress.bind(own, handles)
+    return application
+
+
+def _options(settings: ServingSettings, kind: str, places: int, queue: int) -> dict[str, Any]:
+    """The deployment options of one kind of model.
+
+    Args:
+        settings: how many replicas, and on what.
+        kind: "chat", "sentiment" or "images".
+        places: requests that a replica serves at the same time.
+        queue: requests that wait in the ingress for a replica; later ones are refused.
+    """
+    fewest, most = getattr(settings, f"{kind}_replicas"), getattr(settings, f"{kind}_most_replicas")
+    tpus = getattr(settings, f"{kind}_tpus")
+    actor: dict[str, Any] = {"num_cpus": settings.replica_cpus}
+    actor |= {"resources": {"TPU": tpus}} if tpus else _without_tpu(settings)
+    options: dict[str, Any] = {
+        "name": kind,
+        "ray_actor_options": actor,
+        # as many wait in the replica as it serves, so that a free place is taken at once and clients take turns
+        "max_ongoing_requests": 2 * places + REPLICA_REQUESTS_BESIDES,
+        "max_queued_requests": queue,
+        "graceful_shutdown_timeout_s": REPLICA_DRAIN_S,
+        "max_constructor_retry_count": REPLICA_STARTS,
+        "request_router_config": RequestRouterConfig(
+            request_router_class=_ROUTER,
+            request_router_kwargs={"places": places},
+            request_routing_stats_period_s=_TOLD_S,
+        ),
+    }
+    if most <= fewest:
+        return options | {"num_replicas": fewest}
+    scaling = AutoscalingConfig(min_replicas=fewest, max_replicas=most, target_ongoing_requests=places)
+    return options | {"autoscaling_config": scaling}
+
+
+def _without_tpu(settings: ServingSettings) -> dict[str, Any]:
+    """The options of a process that must leave TPUs to the others on its host."""
+    if not any((settings.chat_tpus, settings.sentiment_tpus, settings.images_tpus)):
+        return {}
+    return {"runtime_env": {"env_vars": {"JAX_PLATFORMS": "cpu"}}}
