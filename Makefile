@@ -1,4 +1,4 @@
-# run, test, test-all, test-tpu, lint, format, bench, train, docs, screenshots, clean: each sets up what it needs in .venv
+# run, test, test-all, test-tpu, test-ray, lint, format, bench, train, docs, screenshots, clean: each sets up what it needs in .venv
 # and skips what is done.
 #   make run HFJAX_PORT=8000        any HFJAX_* setting, from the environment or the command line
 #   make run PYTHON=python3.12      another Python, 3.11 or newer
@@ -25,13 +25,14 @@ ANSWERS := $(PY) -c "import os, sys, threading, urllib.request; t = threading.Ti
   t.start(); urllib.request.urlopen(sys.argv[1], timeout=3)" 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-tpu lint format bench bench-peers train screenshots chromium clean no-accelerator
+.PHONY: help run test test-all test-tpu test-ray lint format bench bench-peers train screenshots chromium clean no-accelerator
 
 help:
 	@echo "make run          the studio on http://127.0.0.1:7860;  make run ACCELERATOR=tpu (or cuda) installs jax for it"
 	@echo "make test         ruff, mypy and the tests: everything, but not every one of a kind"
 	@echo "make test-all     the slow ones too: all architectures and held-out prompts, two minutes of clients that come and go"
 	@echo "make test-tpu     whole models through the TPU's compiler; no TPU is needed"
+	@echo "make test-ray     the app on Ray Serve: its processes are killed, moved and left alone"
 	@echo "make lint         ruff and mypy only;  make format mends what it can"
 	@echo "make bench        the chat engine against others;  make bench-peers builds llama.cpp for it"
 	@echo "make train        make the embedded models again"
@@ -52,6 +53,10 @@ test test-all: lint chromium
 # libtpu compiles for TPUs that are not here, on any x86-64 Linux; minutes for each model.
 test-tpu: $(VENV)/.installed-dev
 	@$(PY) -m pytest -m tpu
+
+# Two chat replicas on this machine. `make test-all` runs these tests too where Ray is installed.
+test-ray: $(VENV)/.installed-dev $(VENV)/.installed-ray
+	@$(PY) -m pytest tests/serving
 
 lint: $(VENV)/.installed-dev
 	@$(RUFF) check
@@ -104,7 +109,7 @@ $(VENV)/.installed: requirements.txt | $(VENV)/.created
 	  TRANSFORMERS_VERBOSITY=error $(PY) -c "import hfjax_app.chat.engine.llm_engine, hfjax_app.images.generator, hfjax_app.sentiment.classifier"; wait
 	@touch $@
 
-# dev, tpu or cuda, each beside what is there.
+# dev, tpu, cuda or ray, each beside what is there.
 $(VENV)/.installed-%: requirements-%.txt $(VENV)/.installed
 	@echo "installing $< into $(VENV)"
 	@$(PIP) -r $< || $(build_failed)

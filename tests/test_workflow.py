@@ -19,7 +19,7 @@ def jobs() -> dict[str, Any]:
 
 def test_actions_are_pinned_by_commit_and_say_their_release() -> None:
     used = [line.strip() for line in WORKFLOW.read_text().splitlines() if "uses:" in line]
-    assert len(used) == 4
+    assert len(used) == 6
     for line in used:
         assert re.fullmatch(r"- uses: actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", line), line
 
@@ -31,6 +31,7 @@ def test_the_workflow_may_only_read() -> None:
 def test_the_workflow_lints_and_runs_the_readmes_commands(jobs: dict[str, Any]) -> None:
     commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
     assert commands["tests"] == [".ci/run"]
+    assert commands["ray"] == ["make test-ray"]
     assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "exec make test"
     assert "    make test " in (ROOT / "README.md").read_text()
     lint, part = commands["pythons"]
