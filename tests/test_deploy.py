@@ -10,6 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import yaml
+
+from hfjax_app.settings import ServingSettings
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILES = sorted((ROOT / "deploy").glob("Dockerfile.*"))
@@ -40,6 +43,38 @@ def test_kubernetes_accepts_the_manifests() -> None:
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout + result.stderr
     assert (result.stdout + result.stderr).count(" passed for resource ") == 3
+
+
+def test_kubernetes_accepts_what_kuberay_makes_of_its_manifest(tmp_path: Path) -> None:
+    """The pods of a RayService are Kubernetes' own; the RayService is KubeRay's, which no package here describes."""
+    manifests = [*yaml.safe_load_all((ROOT / "deploy" / "kuberay.yaml").read_text())]
+    [service] = [manifest for manifest in manifests if manifest["kind"] == "RayService"]
+    cluster = service["spec"]["rayClusterConfig"]
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    pods = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"pod-{number}"}, "spec": group["template"]["spec"]}
+        for number, group in enumerate(groups)
+    ]
+    file = tmp_path / "manifests.yaml"
+    file.write_text(yaml.safe_dump_all([*(each for each in manifests if each is not service), *pods]))
+    program = Path(sys.executable).with_name("kubernetes-validate")
+    result = subprocess.run([program, "--strict", file], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (result.stdout + result.stderr).count(" passed for resource ") == 5
+
+
+def test_kuberay_runs_the_ray_and_the_settings_of_this_project() -> None:
+    manifests = yaml.safe_load_all((ROOT / "deploy" / "kuberay.yaml").read_text())
+    [service] = [manifest["spec"] for manifest in manifests if manifest["kind"] == "RayService"]
+    assert f"ray[serve]=={service['rayClusterConfig']['rayVersion']}" in (ROOT / "requirements-ray.txt").read_text()
+    [application] = yaml.safe_load(service["serveConfigV2"])["applications"]
+    module, _, name = application["import_path"].partition(":")
+    assert f"def {name}(" in (ROOT / f"{module.replace('.', '/')}/application.py").read_text()
+    settings = ServingSettings(**application["args"])
+    [tpus] = [group for group in service["rayClusterConfig"]["workerGroupSpecs"] if group["groupName"] == "tpu"]
+    [container] = tpus["template"]["spec"]["containers"]
+    assert container["resources"]["limits"]["google.com/tpu"] == str(settings.chat_tpus)
+    assert tpus["maxReplicas"] == settings.chat_most_replicas
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.name)
