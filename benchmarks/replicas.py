@@ -36,6 +36,7 @@ from benchmarks.hardware import describe
 
 ROOT = Path(__file__).parents[1]
 START_S = 900.0
+MODEL = "chat-gemma"
 SLOTS, TOKENS, PIECES = 4, 64, 6  # pieces of the app that does nothing, about as many as an answer has
 PLAIN, ONE, TWO, NOTHING = "plain server", "one replica", "two replicas", "nothing"
 RAY = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
@@ -133,7 +134,7 @@ class Ray:
             "name": "hfjax",
             "route_prefix": "/",
             "import_path": "hfjax_app.serving:build_app",
-            "args": {"slots": SLOTS, "replica_cpus": 0},
+            "args": {"chat_model": MODEL, "slots": SLOTS, "replica_cpus": 0},
             "deployments": [{"name": "chat", "num_replicas": replicas}],
         }
         none = {"name": "nothing", "route_prefix": "/nothing", "import_path": "benchmarks.replicas:nothing", "args": {}}
@@ -306,7 +307,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ray, port = Ray(Path(folder)), free_port()
         plain = f"http://127.0.0.1:{port}"
-        serve = [sys.executable, "-m", "hfjax_app", "serve", "--port", str(port), "--slots", str(SLOTS)]
+        serve = [
+            sys.executable,
+            "-m",
+            "hfjax_app",
+            "serve",
+            "--port",
+            str(port),
+            "--slots",
+            str(SLOTS),
+            "--chat-model",
+            MODEL,
+        ]
         with running(serve), running(ray.command, **ray.environment):
             for url in (plain, ray.url):
                 wait(lambda url=url: httpx.get(f"{url}/ready", timeout=60).status_code == 200, url)

@@ -1,6 +1,7 @@
 """The application of Ray Serve: one deployment for each model, and the ingress.
 
-A deployment's name is its kind of model, or `ingress`: so a Serve config file can change its options.
+A deployment's name is `ingress`, its kind of model (`chat`), or for further models of a kind that and their number
+(`chat-2`): by it a Serve config file can change its options.
 """
 
 from typing import Any
@@ -9,6 +10,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
+from hfjax_app.backends.models import KINDS
 from hfjax_app.limits import (
     CHAT_QUEUE,
     IMAGES_AT_ONCE,
@@ -25,11 +27,11 @@ from hfjax_app.serving.chat import ChatReplica
 from hfjax_app.serving.images import ImageReplica
 from hfjax_app.serving.ingress import Ingress
 from hfjax_app.serving.sentiment import SentimentReplica
-from hfjax_app.settings import ServingSettings
+from hfjax_app.settings import ServingSettings, Settings
 
 _ROUTER = "hfjax_app.serving.replica_router.ReplicaRouter"
+_TEXTS_AT_ONCE = SENTIMENT_AT_ONCE + LISTS_AT_ONCE
 _TOLD_S = 2.0  # between two of a replica's reports to the routers
-_SECRETS = {"api_keys": "", "auth": ""}
 
 
 def build_app(settings: ServingSettings) -> Application:
@@ -39,16 +41,19 @@ def build_app(settings: ServingSettings) -> Application:
         settings: HFJAX_* variables are their defaults. `host` and `port` are not read: they are Serve's `http_options`.
     """
     own = settings.of_one_machine()
-    models = {
-        "chat": (ChatReplica, settings.slots, CHAT_QUEUE),
-        "sentiment": (SentimentReplica, SENTIMENT_AT_ONCE + LISTS_AT_ONCE, SENTIMENT_QUEUE),
-        "images": (ImageReplica, IMAGES_SERVED_TOGETHER, IMAGES_AT_ONCE),
+    kinds = {
+        "chat": (ChatReplica, settings.chat_models, settings.slots, CHAT_QUEUE),
+        "sentiment": (SentimentReplica, [settings.sentiment_model], _TEXTS_AT_ONCE, SENTIMENT_QUEUE),
+        "images": (ImageReplica, settings.image_models, IMAGES_SERVED_TOGETHER, IMAGES_AT_ONCE),
     }
     handles = {
-        kind: serve.deployment(replica, **_options(settings, kind, places, queue)).bind(
-            own.model_copy(update=_SECRETS)  # only the ingress knows keys
-        )
-        for kind, (replica, places, queue) in models.items()
+        kind: {
+            model: serve.deployment(
+                replica, name=kind if not number else f"{kind}-{number + 1}", **_options(settings, kind, places, queue)
+            ).bind(_of_one_model(own, kind, model))
+            for number, model in enumerate(models)
+        }
+        for kind, (replica, models, places, queue) in kinds.items()
     }
     ingress = serve.deployment(
         Ingress,
@@ -63,6 +68,14 @@ def build_app(settings: ServingSettings) -> Application:
     return application
 
 
+def _of_one_model(settings: Settings, kind: str, model: str) -> Settings:
+    """The settings of a replica: its model is the only one of its kind, and it knows no keys."""
+    changed = {f"{KINDS[kind]}_model": model, "api_keys": "", "auth": ""}
+    if kind == "images" and model != settings.image_models[0]:
+        changed["image_lora"] = ""  # it is the first model's
+    return settings.model_copy(update=changed)
+
+
 def _options(settings: ServingSettings, kind: str, places: int, queue: int) -> dict[str, Any]:
     """The deployment options of one kind of model.
 
@@ -71,13 +84,15 @@ def _options(settings: ServingSettings, kind: str, places: int, queue: int) -> d
         kind: "chat", "sentiment" or "images".
         places: requests that a replica serves at the same time.
         queue: requests that wait in the ingress for a replica; later ones are refused.
+
+    Returns:
+        All but the name.
     """
     fewest, most = getattr(settings, f"{kind}_replicas"), getattr(settings, f"{kind}_most_replicas")
     tpus = getattr(settings, f"{kind}_tpus")
     actor: dict[str, Any] = {"num_cpus": settings.replica_cpus}
     actor |= {"resources": {"TPU": tpus}} if tpus else _without_tpu(settings)
     options: dict[str, Any] = {
-        "name": kind,
         "ray_actor_options": actor,
         # as many wait in the replica as it serves, so that a free place is taken at once and clients take turns
         "max_ongoing_requests": 2 * places + REPLICA_REQUESTS_BESIDES,

@@ -30,10 +30,10 @@ class Ingress:
 
     Args:
         settings: of one machine.
-        handles: of the deployment of each kind of model.
+        handles: of the deployments, by kind of model and by model.
     """
 
-    def __init__(self, settings: Settings, handles: Mapping[str, DeploymentHandle]):
+    def __init__(self, settings: Settings, handles: Mapping[str, Mapping[str, DeploymentHandle]]):
         self._settings, self._handles = settings, handles
 
     def __serve_build_asgi_app__(self) -> FastAPI:
@@ -45,9 +45,12 @@ class Ingress:
 
         set_up_log(self._settings.log)
         loop = asyncio.get_running_loop()
-        calls = {kind: ReplicaCalls(handle, loop) for kind, handle in self._handles.items()}
+        calls = {
+            kind: {model: ReplicaCalls(handle, loop) for model, handle in handles.items()}
+            for kind, handles in self._handles.items()
+        }
         backends = RemoteBackends(self._settings, calls).start()
-        deployments = [each.deployment for each in calls.values()]
+        deployments = [each.deployment for models in calls.values() for each in models.values()]
         self._studio = build_app(backends, model_metrics=ReplicaMetrics(deployments))
         return self._studio.app
 

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from hfjax_app.backends import Backends
 from hfjax_app.backends.backend import Watcher
@@ -18,58 +18,65 @@ from hfjax_app.settings import Settings
 _log = logging.getLogger(__name__)
 
 LOOK_S = 0.5
-_MODELS: Mapping[str, Callable[[ReplicaCalls, Mapping[str, Any]], Any]] = {
+_MODELS: Mapping[str, Callable[[ReplicaCalls, Mapping[str, Any]], "RemoteModel"]] = {
     "chat": RemoteChat,
     "sentiment": RemoteSentiment,
     "images": RemoteImages,
 }
 
 
+class RemoteModel(Protocol):
+    """A model whose replicas are other processes."""
+
+    @property
+    def calls(self) -> ReplicaCalls: ...
+
+
 class RemoteLoader:
-    """Waits for the replicas of a model. Ray loads, watches, stops and starts them.
+    """Waits for the replicas of models of one kind. Ray loads, watches, stops and starts them.
 
     Args:
         kind: of model.
-        calls: of the replicas.
+        calls: of the replicas, by model.
 
     Attributes:
-        device: that the replicas compute on; empty before the first one is there.
+        devices: that the replicas compute on, by model; of those that had a replica.
     """
 
-    def __init__(self, kind: str, calls: ReplicaCalls):
+    def __init__(self, kind: str, calls: Mapping[str, ReplicaCalls]):
         self._kind, self._calls = kind, calls
-        self.device = ""
+        self.devices: dict[str, str] = {}
 
-    def load(self, model: str, watcher: Watcher) -> Any:
+    def load(self, model: str, watcher: Watcher) -> RemoteModel:
         """Blocks until a replica runs, however long that takes.
 
         Raises:
             ModelUnavailable: none can be started.
         """
-        description: Description = self._calls.ask_from_thread("describe")
+        calls = self._calls[model]
+        description: Description = calls.ask_from_thread("describe")
         watcher.expect([report.name for report in description.reports], len(description.reports))
         for report in description.reports:
             watcher.record(report)
-        self.device = description.device
-        return _MODELS[self._kind](self._calls, description.facts)
+        self.devices[model] = description.device
+        return _MODELS[self._kind](calls, description.facts)
 
-    def warm_up(self, served: Any) -> None:
+    def warm_up(self, served: RemoteModel) -> None:
         """Programs are the replicas' own."""
 
-    def failure(self, served: Any) -> str | None:
-        return None if self._calls.running else "no replica of it runs; Ray starts another one"
+    def failure(self, served: RemoteModel) -> str | None:
+        return None if served.calls.running else "no replica of it runs; Ray starts another one"
 
-    def restart(self, served: Any) -> None:
+    def restart(self, served: RemoteModel) -> None:
         if reason := self.failure(served):
             raise ModelUnavailable(reason)
 
-    def stop(self, served: Any) -> None:
+    def stop(self, served: RemoteModel) -> None:
         """Ray stops replicas."""
 
-    @property
-    def running(self) -> int:
-        """Replicas that answer."""
-        return self._calls.running
+    def running(self, model: str) -> int:
+        """Replicas of a model that answer."""
+        return self._calls[model].running
 
 
 class RemoteBackends(Backends):
@@ -77,10 +84,10 @@ class RemoteBackends(Backends):
 
     Args:
         settings: of one machine.
-        calls: of the replicas of each kind of model.
+        calls: of the replicas, by kind of model and by model.
     """
 
-    def __init__(self, settings: Settings, calls: Mapping[str, ReplicaCalls]):
+    def __init__(self, settings: Settings, calls: Mapping[str, Mapping[str, ReplicaCalls]]):
         self._loaders = {kind: RemoteLoader(kind, each) for kind, each in calls.items()}
         super().__init__(settings, loader=lambda kind, _: self._loaders[kind])
 
@@ -91,11 +98,11 @@ class RemoteBackends(Backends):
         return self
 
     def device(self) -> str:
-        """The devices of all replicas, such as "3 x CPU", or "2 replicas: 4 x TPU v5 lite, 1 replica: CPU"."""
+        """The devices of all replicas, such as "2 replicas on 4 x TPU v6 lite, 1 replica on CPU"."""
         counts: dict[str, int] = {}
         for loader in self._loaders.values():
-            if loader.device:
-                counts[loader.device] = counts.get(loader.device, 0) + loader.running
+            for model, device in loader.devices.items():
+                counts[device] = counts.get(device, 0) + loader.running(model)
         shown = [f"{count} replica{'s' * (count != 1)} on {device}" for device, count in counts.items()]
         return ", ".join(shown) or "starting"
 
@@ -104,6 +111,6 @@ class RemoteBackends(Backends):
         pause = threading.Event()
         while not pause.wait(LOOK_S):
             for backend in self.all:
-                if backend.has_died and self._loaders[backend.kind].running:
+                if backend.has_died and self._loaders[backend.kind].running(backend.model):
                     backend.restart()
                     _log.warning("%s model %s has a replica again", backend.kind, backend.name)

@@ -42,7 +42,7 @@ class RemoteChat:
     """
 
     def __init__(self, calls: ReplicaCalls, facts: Mapping[str, Any]):
-        self._calls = calls
+        self.calls = calls
         self.recommended: SamplingParams = facts["recommended"]
         self.notices: list[str] = facts["notices"]
         self.context: int = facts["context"]
@@ -52,24 +52,24 @@ class RemoteChat:
 
     def stats(self) -> EngineStats:
         """The sum of the replicas'."""
-        return EngineStats(**{field.name: self._calls.figure(field.name) for field in fields(EngineStats)})
+        return EngineStats(**{field.name: self.calls.figure(field.name) for field in fields(EngineStats)})
 
     def answer_once(self) -> None:
-        self._calls.ask_from_thread("answer_once")
+        self.calls.ask_from_thread("answer_once")
 
     def count(self, messages: list[dict[str, str]], *, system_prompt: str = "") -> list[int]:
-        tokens: list[int] = self._calls.ask_from_thread("count", messages, system_prompt)
+        tokens: list[int] = self.calls.ask_from_thread("count", messages, system_prompt)
         return tokens
 
     def tokenize(self, text: str) -> list[int]:
-        tokens: list[int] = self._calls.ask_from_thread("tokenize", text)
+        tokens: list[int] = self.calls.ask_from_thread("tokenize", text)
         return tokens
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """On the event loop only for a token whose log-probability came before."""
         if len(tokens) == 1 and tokens[0] in self._texts:
             return self._texts[tokens[0]]
-        text: str = self._calls.ask_from_thread("detokenize", list(tokens))
+        text: str = self.calls.ask_from_thread("detokenize", list(tokens))
         return text
 
     async def reply(
@@ -112,7 +112,7 @@ class RemoteChat:
     ) -> AsyncGenerator[Reply, None]:
         last, request = _NO_REPLY, object()
         self._waiting.append(request)
-        pieces = with_heartbeats(self._calls.stream(method, prompt, params, options, session=session), HEARTBEAT_S)
+        pieces = with_heartbeats(self.calls.stream(method, prompt, params, options, session=session), HEARTBEAT_S)
         try:
             async with aclosing(pieces):
                 async for piece in pieces:

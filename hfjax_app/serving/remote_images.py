@@ -24,7 +24,7 @@ class RemoteImages:
     """
 
     def __init__(self, calls: ReplicaCalls, facts: Mapping[str, Any]):
-        self._calls = calls
+        self.calls = calls
         self.recommended: Recommended = facts["recommended"]
         self.revision: str | None = facts["revision"]
         self.versions: dict[str, str] = facts["versions"]
@@ -38,7 +38,7 @@ class RemoteImages:
 
     @property
     def steps(self) -> int:
-        return self._calls.figure("steps")
+        return self.calls.figure("steps")
 
     def nearest_size(self, width: int, height: int) -> tuple[int, int]:
         return self._sizes.nearest(width, height)
@@ -87,7 +87,7 @@ class RemoteImages:
         self, prompt: str, previews: bool, options: Mapping[str, Any]
     ) -> Generator[ImageStep | Waiting, None, None]:
         is_taken = False
-        found = self._calls.stream_from_thread("generate", prompt, previews, options, every_s=_HEARTBEAT_S)
+        found = self.calls.stream_from_thread("generate", prompt, previews, options, every_s=_HEARTBEAT_S)
         with closing(cast("Generator[Any, None, None]", found)) as steps:
             for step in steps:
                 if step is not None:

@@ -24,14 +24,14 @@ class RemoteSentiment:
     """
 
     def __init__(self, calls: ReplicaCalls, facts: Mapping[str, Any]):
-        self._calls = calls
+        self.calls = calls
         self.labels: list[str] = facts["labels"]
         self.token_limit: int = facts["token_limit"]
         self.zero_shot: LabelScorer | None = RemoteLabels(calls) if facts["scores_labels"] else None
 
     @property
     def texts(self) -> int:
-        return self._calls.figure("texts")
+        return self.calls.figure("texts")
 
     def check(self, text: object, label: object = None) -> None:
         checked_text(text, "text", SENTIMENT_MAX_CHARACTERS)
@@ -39,17 +39,17 @@ class RemoteSentiment:
             raise RequestRejected(f"label {quoted(label)}: must be one of {', '.join(self.labels)}")
 
     def submit(self, text: str) -> "Future[Prediction]":
-        return self._calls.begin("predict_one", checked_text(text, "text", SENTIMENT_MAX_CHARACTERS))
+        return self.calls.begin("predict_one", checked_text(text, "text", SENTIMENT_MAX_CHARACTERS))
 
     def classify(self, texts: list[str]) -> list[dict[str, float]]:
-        scores: list[dict[str, float]] = self._calls.ask_from_thread("classify", texts)
+        scores: list[dict[str, float]] = self.calls.ask_from_thread("classify", texts)
         return scores
 
     def predict(self, texts: list[str], *, urgent: bool = False) -> list[Prediction | Exception]:
-        found = self._calls.ask_from_thread("predict", texts, urgent)
+        found = self.calls.ask_from_thread("predict", texts, urgent)
         return [each.error() if isinstance(each, Refusal) else each for each in found]
 
     def explain(self, text: str, label: str | None = None) -> Explanation:
         self.check(text, label)
-        explanation: Explanation = self._calls.ask_from_thread("explain", text, label)
+        explanation: Explanation = self.calls.ask_from_thread("explain", text, label)
         return explanation

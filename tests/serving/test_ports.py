@@ -1,5 +1,6 @@
 """Ray runs the code of whoever reaches its ports: without being told otherwise they are on this machine's loopback."""
 
+import json
 import os
 import subprocess
 import sys
@@ -45,8 +46,6 @@ def test_ray_is_reached_from_this_machine_only() -> None:
     environment |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
     done = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    import json
-
     ports = json.loads(done.stdout.splitlines()[-1])
     assert len(ports) > 3
     assert [port for address, port in ports if address not in LOOPBACK] == []
