@@ -24,8 +24,8 @@ from hfjax_app.limits import (
     ZERO_SHOT_AT_ONCE,
 )
 
-# Lines by name, with the requests that run and wait in each. Others, such as those of a page's own small events, hold
-# EVENTS_WAITING.
+# Lines by name, with the requests that run and wait in each for one process of their models. Others, such as those of
+# a page's own small events, hold EVENTS_WAITING.
 LINES = {
     "chat": CHAT_AT_ONCE + EVENTS_WAITING,
     "zero-shot": ZERO_SHOT_AT_ONCE + EVENTS_WAITING,
@@ -80,6 +80,11 @@ class Admission:
         }
         return by_line.get(line)
 
+    def _most(self, line: str) -> int:
+        """The requests that run and wait in this line: so many for each process that serves its models."""
+        models = self.models(line)
+        return LINES.get(line, EVENTS_WAITING) * (1 if models is None else self._backends.processes(models.kind))
+
     def enter(self, client: Client, line: str, backend: Backend[Any] | None = None) -> "Place":
         """Let a request in. Its caller releases the place in every case.
 
@@ -100,7 +105,7 @@ class Admission:
         if backend is not None:
             backend.get()
         self._usage.check(client)
-        most = LINES.get(line, EVENTS_WAITING)
+        most = self._most(line)
         with self._counting:
             if self._of_clients[client.id] >= self._client_requests:
                 share = f"{self._client_requests} of your requests run or wait already"

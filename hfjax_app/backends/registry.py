@@ -168,6 +168,10 @@ class Backends:
         for backend in self.all:
             backend.stop()
 
+    def processes(self, kind: str) -> int:
+        """How many processes serve the models of a kind: this one."""
+        return 1
+
     def device(self) -> str:
         """The devices as text, such as "4 x TPU v5 lite" or "CPU".
 

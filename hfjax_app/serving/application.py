@@ -31,6 +31,7 @@ from hfjax_app.settings import ServingSettings, Settings
 
 _ROUTER = "hfjax_app.serving.replica_router.ReplicaRouter"
 _TEXTS_AT_ONCE = SENTIMENT_AT_ONCE + LISTS_AT_ONCE
+_ONE_MORE = 1  # per cent of replicas, rounded up to one
 _TOLD_S = 2.0  # between two of a replica's reports to the routers
 
 
@@ -61,6 +62,7 @@ def build_app(settings: ServingSettings) -> Application:
         num_replicas=1,
         max_ongoing_requests=SERVING_AT_ONCE,
         graceful_shutdown_timeout_s=settings.grace,
+        max_surge_percent=_ONE_MORE,
         max_constructor_retry_count=REPLICA_STARTS,
         ray_actor_options={"num_cpus": 0, **_without_tpu(settings)},
     )
@@ -98,6 +100,8 @@ def _options(settings: ServingSettings, kind: str, places: int, queue: int) -> d
         "max_ongoing_requests": 2 * places + REPLICA_REQUESTS_BESIDES,
         "max_queued_requests": queue,
         "graceful_shutdown_timeout_s": REPLICA_DRAIN_S,
+        # a replica of a new version starts before an old one ends; chips for both are seldom there
+        "max_surge_percent": 0 if tpus else _ONE_MORE,
         "max_constructor_retry_count": REPLICA_STARTS,
         "request_router_config": RequestRouterConfig(
             request_router_class=_ROUTER,

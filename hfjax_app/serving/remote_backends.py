@@ -97,6 +97,10 @@ class RemoteBackends(Backends):
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         return self
 
+    def processes(self, kind: str) -> int:
+        """The replicas of all models of this kind that answer."""
+        return max(1, sum(self._loaders[kind].running(backend.model) for backend in self.all if backend.kind == kind))
+
     def device(self) -> str:
         """The devices of all replicas, such as "2 replicas on 4 x TPU v6 lite, 1 replica on CPU"."""
         counts: dict[str, int] = {}

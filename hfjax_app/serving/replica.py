@@ -6,9 +6,11 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.first_answer import FIRST_ANSWERS
+from hfjax_app.backends.watch import MOST_DEATHS
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.server.metrics import ModelMetrics
+from hfjax_app.server.request_log import set_up_log
 from hfjax_app.settings import Settings
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ class Replica(Generic[T]):
     described: ClassVar[Sequence[str]]  # the names of properties
 
     def __init__(self, settings: Settings):
+        set_up_log(settings.log)
         self._backends = Backends(settings, kinds=[self.kind]).start()
         self._backends.wait()
         self._backend: Backend[T] = self._backends.all[0]
@@ -63,8 +66,14 @@ class Replica(Generic[T]):
         return {name: getattr(self.model, name) for name in self.described}
 
     def check_health(self) -> None:
-        """Ray calls it, and replaces a replica whose model has stopped."""
-        self.model  # noqa: B018  # raises ModelUnavailable
+        """Ray calls it every few seconds, and replaces a replica that fails several times.
+
+        Raises:
+            ModelUnavailable: the model has stopped, and was started again too often.
+        """
+        if self._backend.has_died and self._backend.restarts < MOST_DEATHS:
+            self._backend.restart()
+        self._backend.get()
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Ray calls it every few seconds, and tells the routers of all callers."""

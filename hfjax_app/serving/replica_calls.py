@@ -55,10 +55,11 @@ class ReplicaCalls:
         with self._errors():
             response = self._remote(method, arguments)
             try:
-                return _checked(await response)
+                found = await response
             except BaseException:
-                response.cancel()  # does nothing where it has ended
+                response.cancel()
                 raise
+            return _checked(found)
 
     def ask_from_thread(self, method: str, *arguments: Any) -> Any:
         """`ask`, from a thread that may block; not from the event loop's."""
@@ -78,11 +79,14 @@ class ReplicaCalls:
         """
         with self._errors():
             response = self._remote(method, arguments, stream=True, session_id=session)
+            has_ended = False
             try:
                 async for item in response:
                     yield _checked(item)
+                has_ended = True
             finally:
-                response.cancel()
+                if not has_ended:
+                    response.cancel()
 
     def stream_from_thread(self, method: str, *arguments: Any, every_s: float) -> Iterator[Any]:
         """`stream` for a thread that may block. Yields None where nothing has come for `every_s` seconds."""

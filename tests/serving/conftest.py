@@ -102,15 +102,37 @@ class Cluster:
         self.wait(idle, seconds, "idle")
 
     def deploy(self, **options: dict[str, Any]) -> None:
-        """`serve deploy` with options of deployments by name; the others stay as they are."""
+        """`serve deploy` with options of deployments by name, None for Ray's default; others stay as they are."""
         [application] = self.config["applications"]
         known = {each["name"]: each for each in application.get("deployments", [])}
         for name, changed in options.items():
-            known[name] = {**known.get(name, {"name": name}), **changed}
+            merged = {**known.get(name, {"name": name}), **changed}
+            known[name] = {option: value for option, value in merged.items() if value is not None}
         application["deployments"] = [*known.values()]
         path = self.folder / "serve.yaml"
         path.write_text(yaml.safe_dump(self.config))
+        before = self.status().get("last_deployed_time_s", 0)
         self.run("serve", "deploy", str(path))
+
+        def is_applied() -> bool:
+            status = self.status()
+            return status["last_deployed_time_s"] > before and status["status"] == "RUNNING"
+
+        self.wait(is_applied, START_S, "deployed")
+
+    def status(self) -> dict[str, Any]:
+        """The application's, by the REST interface of Ray's dashboard."""
+        headers = {"Authorization": f"Bearer {self.environment['RAY_AUTH_TOKEN']}"}
+        found = httpx.get("http://127.0.0.1:8265/api/serve/applications/", headers=headers, timeout=60)
+        status: dict[str, Any] = found.raise_for_status().json()["applications"]["hfjax"]
+        return status
+
+    def kill_ingress(self) -> float:
+        """SIGKILL; returns the seconds until it is ready again."""
+        [victim] = self.processes("ingress")
+        os.kill(victim, signal.SIGKILL)
+        self.wait(lambda: victim not in self.processes("ingress"), 30, "gone")
+        return self.wait_ready()
 
     def run(self, *command: str) -> str:
         program = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
