@@ -221,8 +221,13 @@ class ServingSettings(Settings):
     )
 
     def of_one_machine(self) -> Settings:
-        """The settings that every process of the app reads, the same however many replicas there are."""
-        return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
+        """The settings that every process of the app reads, the same however many replicas there are.
+
+        The address is Serve's, so nothing here may rely on one that only this machine reaches. Models are loaded by a
+        new configuration, so there is no operator's key.
+        """
+        own = {name: getattr(self, name) for name in Settings.model_fields}
+        return Settings(**own | {"host": "0.0.0.0", "operator_key": "", "operator_folders": ""})
 
 
 def models_of(text: str) -> list[str]:

@@ -45,7 +45,7 @@ class ImageReplica(Replica[ImageModel]):
     kind = "images"
     described = (
         *("recommended", "revision", "versions", "size", "latent_shape", "offered_sizes", "schedulers", "max_steps"),
-        *("takes_negative_prompt", "sizes"),
+        *("takes_negative_prompt", "takes_weights", "sizes"),
     )
 
     def __init__(self, settings: Settings):

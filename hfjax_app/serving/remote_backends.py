@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from hfjax_app.backends import Backends
+from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.backend import Watcher
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.serving.remote_chat import RemoteChat
 from hfjax_app.serving.remote_images import RemoteImages
 from hfjax_app.serving.remote_sentiment import RemoteSentiment
@@ -96,6 +96,10 @@ class RemoteBackends(Backends):
             threading.Thread(target=backend.load, name=f"await-{backend.kind}", daemon=True).start()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         return self
+
+    def hold(self, kind: str, model: str, *, name: str | None = None) -> Backend[Any]:
+        """Refuse another model: each has a deployment of its own."""
+        raise RequestRejected("models are Ray's deployments here: name them in the settings and deploy again")
 
     def processes(self, kind: str) -> int:
         """The replicas of all models of this kind that answer."""

@@ -4,8 +4,6 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, cast
 
-from PIL import Image
-
 from hfjax_app.images.checkpoint import Recommended
 from hfjax_app.images.request import check_before_loading
 from hfjax_app.images.sizes import Sizes
@@ -13,6 +11,7 @@ from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.serving.replica_calls import ReplicaCalls
 
 _HEARTBEAT_S = 0.5
+_CHECKED = ("negative_prompt", "steps", "guidance_scale", "seed")
 
 
 class RemoteImages:
@@ -34,6 +33,7 @@ class RemoteImages:
         self.schedulers: Sequence[str] = facts["schedulers"]
         self.max_steps: int = facts["max_steps"]
         self.takes_negative_prompt: bool = facts["takes_negative_prompt"]
+        self.takes_weights: bool = facts["takes_weights"]
         self._sizes: Sizes = facts["sizes"]
 
     @property
@@ -44,43 +44,15 @@ class RemoteImages:
         return self._sizes.nearest(width, height)
 
     def generate(
-        self,
-        prompt: str,
-        *,
-        negative_prompt: str = "",
-        steps: int = 20,
-        guidance_scale: float = 7.5,
-        seed: int | None = None,
-        images: int = 1,
-        width: int | None = None,
-        height: int | None = None,
-        scheduler: str | None = None,
-        image: Image.Image | None = None,
-        mask: Image.Image | None = None,
-        strength: float = 0.8,
-        previews: bool = True,
-        client: str = "",
+        self, prompt: str, *, previews: bool = True, **options: Any
     ) -> Generator[ImageStep | Waiting, None, None]:
-        """As `ImageGenerator.generate`. The call itself checks only what every model refuses; the rest is refused at
-        the first step."""
-        check_before_loading(
-            prompt, negative_prompt=negative_prompt, steps=steps, guidance_scale=guidance_scale, seed=seed
-        )
-        self._sizes.checked(width, height)
-        options = {
-            "negative_prompt": negative_prompt,
-            "steps": steps,
-            "guidance_scale": guidance_scale,
-            "seed": seed,
-            "images": images,
-            "width": width,
-            "height": height,
-            "scheduler": scheduler,
-            "image": image,
-            "mask": mask,
-            "strength": strength,
-            "client": client,
-        }
+        """As `ImageGenerator.generate`.
+
+        The call itself refuses only what every model refuses; the rest is refused at the first step.
+        """
+        checked = {name: options[name] for name in _CHECKED if name in options}
+        check_before_loading(prompt, **checked)
+        self._sizes.checked(options.get("width"), options.get("height"))
         return self._steps(prompt, previews, options)
 
     def _steps(

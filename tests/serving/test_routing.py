@@ -27,20 +27,14 @@ def cached_share(cluster: Cluster, name: str) -> float:
     return hits / (CONVERSATIONS * (TURNS - 1))
 
 
-def route(cluster: Cluster, *, by_session: bool) -> None:
-    """A router is made once, so a new ingress is needed."""
-    arguments = {"places": SLOTS, "by_session": by_session}
-    cluster.deploy(chat={"request_router_config": {"request_router_class": ROUTER, "request_router_kwargs": arguments}})
-    cluster.kill_ingress()
-
-
 def test_follow_ups_find_their_conversation(cluster: Cluster) -> None:
     """With routing by conversation they do; without it, one in as many as there are replicas."""
     cluster.wait_idle()
     by_conversation = cached_share(cluster, "Ann")
-    route(cluster, by_session=False)
+    arguments = {"places": SLOTS, "by_session": False}
+    cluster.deploy(chat={"request_router_config": {"request_router_class": ROUTER, "request_router_kwargs": arguments}})
+    cluster.wait_ready()
     without = cached_share(cluster, "Bob")
-    route(cluster, by_session=True)
     print(f"cached share of {CONVERSATIONS * (TURNS - 1)} follow-ups: {by_conversation:.2f}, {without:.2f} without")
     assert by_conversation >= 0.9
     assert without <= 0.8
