@@ -105,7 +105,7 @@ def test_the_wheel_has_all_of_the_app_and_nothing_else(wheel: Path) -> None:
         packed = {info.filename: info.file_size for info in archive.infolist()}
     own = {name: size for name, size in packed.items() if ".dist-info/" not in name}
     assert own == there
-    for name in ("py.typed", "studio/studio.css", "embedded/chat-gemma/chat_template.jinja"):
+    for name in ("py.typed", "studio/assets/tokens.css", "embedded/chat-gemma/chat_template.jinja"):
         assert f"hfjax_app/{name}" in own
     for model in (ROOT / "hfjax_app" / "embedded").glob("*/"):
         if model.name != "__pycache__":

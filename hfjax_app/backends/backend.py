@@ -99,6 +99,11 @@ class Backend(Generic[T]):
         return self._state
 
     @property
+    def at_start(self) -> tuple[str, ...]:
+        """The names of the programs that are compiled before the model is ready, in order; empty while unknown."""
+        return self._at_start
+
+    @property
     def is_settled(self) -> bool:
         """Whether it is ready or has failed."""
         return self.state in ("ready", "failed")

@@ -30,8 +30,8 @@ from hfjax_app.server.space_login import add_login, user_of
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page import TITLE, build_studio
 from hfjax_app.studio.page_states import PageStates
-from hfjax_app.studio.scripts import run_first
-from hfjax_app.studio.theme import CSS, HEAD, theme
+from hfjax_app.studio.scripts import FAVICON, run_first
+from hfjax_app.studio.theme import theme
 
 _ABOUT_API = "OpenAI's routes for chat and pictures, and this app's own for sentiment, in the same manner."
 
@@ -115,11 +115,10 @@ def mount_page(
         auth=_never if asks else None,  # Gradio shows its login page to whom it does not know
         auth_message=credentials.asks if asks and credentials else None,
         theme=theme(),
-        css_paths=[CSS],
-        head=HEAD,
+        favicon_path=str(FAVICON),
         show_error=False,
         max_file_size=HTTP_MAX_UPLOAD,
-        footer_links=["api", "settings"],
+        footer_links=["api"],
         run_history=False,
         ssr_mode=False,
         mcp_server=False,

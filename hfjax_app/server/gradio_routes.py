@@ -11,6 +11,7 @@ import secrets
 
 from fastapi.responses import JSONResponse
 from gradio.routes import App
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -57,6 +58,7 @@ class GradioRoutes:
 
     def __init__(self, app: ASGIApp, page: App, results: WaitingResults, states: PageStates):
         self._app, self._page, self._results, self._states = app, page, results, states
+        self._zipped = GZipMiddleware(app)  # the page itself, of which Gradio compresses only the files
         self._token = secrets.token_urlsafe(32)
         page.tokens[self._token] = ""  # a user without a name
 
@@ -92,8 +94,9 @@ class GradioRoutes:
             if not has_failed:
                 await send(message)
 
+        app = self._zipped if path == "/" else self._app
         try:
-            await self._app(self._known(scope) if client_of(scope).is_known else scope, receive, without_failures)
+            await app(self._known(scope) if client_of(scope).is_known else scope, receive, without_failures)
         except ClientDisconnect:
             raise
         except Exception as error:

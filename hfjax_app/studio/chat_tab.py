@@ -1,27 +1,31 @@
-"""The chat tab: streamed answers with stop, retry, undo, edit and clear.
+"""The chat tab: streamed answers with stop, retry, undo, edit and versions.
 
-One event serves every way to ask; Stop, undo and clear cancel it.
+One event serves every way to ask; Stop and a new chat cancel it. What a page does without the model (the list of
+conversations, versions of an answer, drafts, presets) is done by its scripts (assets/chat_*.js), which the bridge joins
+to this class.
 """
 
 import html
+import json
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
 from hfjax_app.api.chat import EVENT, ChatApi
 from hfjax_app.api.gradio_errors import errors_shown, streamed
-from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
+from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
+from hfjax_app.studio.chat_screen import BRIDGE_JS, HEAD, HINT, LEFT, UNDER_BOX, hello
+from hfjax_app.studio.chat_settings import ChatSettings
+from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.markdown import LATEX_DELIMITERS, as_typed
-from hfjax_app.studio.seed import typed_seed
-from hfjax_app.studio.session_storage import store
 from hfjax_app.studio.tab import Shared, Tab
-from hfjax_app.studio.transcript import Message, note, position, read, stopped
+from hfjax_app.studio.transcript import Message, note, position, read
 from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:
@@ -32,12 +36,22 @@ if TYPE_CHECKING:
 # behind fast models. A redraw is also when the server notices that a page was closed.
 REDRAW_S = 0.1
 MAX_REDRAW_S = 0.8
-EXAMPLES = [
-    "What is JAX?",
-    "My name is Ada. What can you do?",
-    "Tell me a short story about a fox.",
-    "What is 17 plus 25?",
-]
+WAITS_S = 0.4  # before a place in line is shown: also who is alone has one for a moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """What is asked of the model.
+
+    Attributes:
+        before: the messages before the question.
+        text: the question, of any type.
+        is_typed: whether it comes from the message box, which is emptied then.
+    """
+
+    before: list[Message]
+    text: Any
+    is_typed: bool
 
 
 class ChatTab(Tab):
@@ -48,151 +62,133 @@ class ChatTab(Tab):
     def __init__(self, shared: Shared):
         self._api = api = shared.endpoints.of(ChatApi)
         backend, context = shared.backends.chat, shared.backends.settings.context
+        self._context = context
         self._growing = 0  # answers that grow at the moment; only touched on the event loop
         self.loading = LoadingPanel(shared.backends.chat_models)
-        name = backend.name
-        with self.loading.panel:
-            self._chatbot = gr.Chatbot(
-                label="Conversation",
-                show_label=False,
-                container=False,
-                height="max(340px, calc(100dvh - 390px))",
-                layout="bubble",
-                editable="user",
-                buttons=["copy"],
-                latex_delimiters=LATEX_DELIMITERS,
-                placeholder=f"<h3>{name}</h3>Ask something, or pick a question.",
-                examples=[{"text": example} for example in EXAMPLES],
-                elem_id="conversation",
-            )
-            self._notices = gr.HTML(visible=False, elem_id="chat-notices")
-            self._textbox = gr.Textbox(
-                "",
-                label="Message",
-                show_label=False,
-                container=False,
-                placeholder="Type a message",
-                lines=1,
-                max_lines=8,
-                submit_btn=True,
-                elem_id="message",
-            )
-            with gr.Accordion("Settings", open=False, elem_id="chat-settings"):
-                system_prompt = gr.Textbox(
-                    "",
-                    label="System prompt",
-                    placeholder="Instructions for the model",
-                    lines=2,
-                    elem_id="system-prompt",
+        with self.loading.panel, gr.Row(elem_id="chat"):
+            with gr.Column(elem_id="chat-left"):
+                gr.HTML(LEFT, apply_default_css=False)
+            with gr.Column(elem_id="talk"):
+                with gr.Row(elem_id="talk-head"):
+                    self._head = gr.HTML(HEAD.format(model=html.escape(backend.name)), apply_default_css=False)
+                gr.HTML(hello(backend), elem_id="hello", apply_default_css=False)
+                self._chatbot = gr.Chatbot(
+                    label="Conversation",
+                    show_label=False,
+                    container=False,
+                    height=None,
+                    layout="bubble",
+                    buttons=[],
+                    latex_delimiters=LATEX_DELIMITERS,
+                    elem_id="conversation",
                 )
-                defaults = SamplingParams()
-                with gr.Row():
-                    max_tokens = gr.Slider(1, context, api.max_tokens, step=1, label="Max tokens", elem_id="max-tokens")
-                    temperature = gr.Slider(
-                        0, 2, defaults.temperature, step=0.05, label="Temperature", elem_id="temperature"
+                self._notices = gr.HTML(visible=False, elem_id="chat-notices", apply_default_css=False)
+                with gr.Column(elem_id="box"):
+                    self._textbox = gr.Textbox(
+                        "",
+                        label="Message",
+                        show_label=False,
+                        container=False,
+                        placeholder="Ask something",
+                        lines=1,
+                        max_lines=12,
+                        submit_btn="Send",
+                        elem_id="message",
                     )
-                with gr.Row():
-                    top_p = gr.Slider(0.05, 1, defaults.top_p, step=0.05, label="Top-p", elem_id="top-p")
-                    top_k = gr.Slider(0, 200, defaults.top_k, step=1, label="Top-k (0: all)", elem_id="top-k")
-                    min_p = gr.Slider(0, 0.5, defaults.min_p, step=0.01, label="Min-p (0: all)", elem_id="min-p")
-                with gr.Row():
-                    repetition_penalty = gr.Slider(
-                        1,
-                        2,
-                        defaults.repetition_penalty,
-                        step=0.05,
-                        label="Repetition penalty (1: none)",
-                        elem_id="repetition-penalty",
-                    )
-                    seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
-        self._sampling = {
-            "temperature": temperature,
-            "top_p": top_p,
-            "top_k": top_k,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-        }
-        self.loading.fill([self._notices, *self._sampling.values()], self._of_model)
-        self._wire([system_prompt, max_tokens, temperature, top_p, top_k, seed, min_p, repetition_penalty])
+                    gr.HTML(UNDER_BOX, elem_id="under-box", apply_default_css=False)
+                gr.HTML(HINT, elem_id="chat-hint", apply_default_css=False)
+            with gr.Column(elem_id="chat-settings"):
+                self._settings = ChatSettings(most=context, max_tokens=api.max_tokens)
+            self._bridge = gr.HTML("", html_template="", elem_id="chat-bridge", js_on_load=BRIDGE_JS)
+        self.loading.fill([self._notices, self._bridge, *self._settings.sampling], self._of_model)
+        self._wire()
 
     def _of_model(self, assistant: "ChatModel") -> list[Any]:
         """What is to be known about the model, and the sampling parameters that it recommends."""
         lines = "".join(f"<p>{html.escape(notice)}</p>" for notice in assistant.notices)
-        sliders = []
-        for name, slider in self._sampling.items():
-            value = getattr(assistant.recommended, name)
-            low, high = min(slider.minimum, value), max(slider.maximum, value)
-            sliders.append(gr.Slider(minimum=low, maximum=high, value=value))
-        return [gr.HTML(lines, visible=bool(lines)), *sliders]
+        recommended = self._settings.recommended(assistant.recommended)
+        facts = {
+            "model": self.loading.backend.name,
+            "context": self._context,
+            "max_tokens": self._api.max_tokens,
+            "recommended": recommended,
+        }
+        return [
+            gr.HTML(lines, visible=bool(lines)),
+            gr.HTML(json.dumps(facts)),
+            *self._settings.fitted(assistant.recommended),
+        ]
 
-    def store(self, page: gr.Blocks) -> None:
-        """The conversation outlives a reload of the page."""
-        store(page, self._chatbot, self._restored, [self._chatbot])
-
-    def _wire(self, options: list[gr.components.Component]) -> None:
-        chatbot, textbox = self._chatbot, self._textbox
+    def _wire(self) -> None:
+        chatbot, textbox, bridge = self._chatbot, self._textbox, self._bridge
+        settings = self._settings.components
         outputs = [chatbot, textbox]
         # one event for every way to ask, so that a page never runs two at once
         asking = gr.on(
-            [textbox.submit, chatbot.retry, chatbot.edit, chatbot.example_select],
+            [textbox.submit, bridge.submit],
             self._ask,
-            [textbox, chatbot, *options],
+            [textbox, chatbot, *settings],
             outputs,
             **UNPROCESSED,
             **EVENT,
         )
         # after the event, because the page ignores the next question until then
         update_after(asking, [textbox], [_idle()])
+        for ended in (asking.then, asking.failure):
+            ended(None, chatbot, chatbot, js="value => studio.chat.ended(value)", **UNQUEUED)
         # the update follows the cancellation, or a late piece of the answer would overwrite it
-        for end, then, inputs in (
-            (textbox.stop, self._stopped, [chatbot]),
-            (chatbot.undo, self._undo, [chatbot]),
-            (chatbot.clear, lambda: ([], _idle()), []),
-        ):
-            cancel = end(None, cancels=asking, queue=False, api_visibility="private")
-            cancel.then(then, inputs, outputs, **UNQUEUED_UNPROCESSED)
+        cancel = textbox.stop(None, cancels=asking, queue=False, api_visibility="private")
+        cancel.then(None, chatbot, outputs, js="value => [studio.chat.ended(value), studio.chat.idle]", **UNQUEUED)
+        # what the page's scripts put into the page: another conversation with its settings, another version
+        bridge.click(None, None, [*outputs, *settings], js="() => studio.chat.take()", cancels=asking, **UNQUEUED)
+        chatbot.change(None, chatbot, js="value => { studio.chat.changed(value); }", **UNQUEUED)
+        gr.on(
+            [each.change for each in settings],
+            None,
+            settings,
+            js="(...values) => { studio.chat.settings.changed(values); }",
+            **UNQUEUED,
+        )
+        bridge.change(self._drawn, [bridge, chatbot], chatbot, **UNQUEUED_UNPROCESSED)
+
+    def _drawn(self, request: object, history: object) -> Any:
+        """What only the server can turn into entries: an answer that the visitor has edited, an imported conversation.
+
+        Args:
+            request: the bridge's value, JSON; it also holds what the server itself has put there.
+            history: the chatbot's value.
+        """
+        with errors_shown():
+            match _json(request):
+                case {"do": "rewrite", "index": index, "text": str(text)}:
+                    messages = read(history)
+                    at = position(index, history)
+                    if not 0 <= at < len(messages):
+                        raise RequestRejected("this message does not exist: reload the page")
+                    messages[at] = replace(messages[at], text=text, note="edited", reasoning="")
+                    return _shown(messages)
+                case {"do": "load", "messages": messages}:
+                    return _shown(_imported(messages))
+        return gr.skip()
 
     @streamed
-    def _ask(self, event: gr.EventData, typed: object, history: object, *options: Any) -> AsyncGenerator[Any, None]:
-        """A question that was typed, asked again (retry), rewritten (edit), or picked from the examples."""
+    def _ask(self, event: gr.EventData, typed: object, history: object, *settings: Any) -> AsyncGenerator[Any, None]:
+        """A question that was typed, or what a button under a message asks for."""
         messages = read(history)
         match event._data or {}:
-            case {"previous_value": _, "index": index, "value": text}:
-                return self._answer(messages[: position(index, history)], text, options)
-            case {"value": {"text": text}}:
-                return self._answer(messages, text, options)
-            case {"index": index}:
-                question = _last_question(messages, position(index, history))
-                return self._answer(messages[:question], messages[question].text, options)
-        return self._answer(messages, typed, options)
+            case {"do": "ask", "text": text}:
+                question = _Question(before=messages, text=text, is_typed=False)
+            case {"do": "edit", "index": index, "text": text}:
+                question = _Question(before=messages[: position(index, history)], text=text, is_typed=False)
+            case {"do": "retry", "index": index}:
+                at = _last_question(messages, position(index, history))
+                question = _Question(before=messages[:at], text=messages[at].text, is_typed=False)
+            case _:
+                question = _Question(before=messages, text=typed, is_typed=True)
+        return self._answer(question, settings)
 
-    def _undo(self, history: object) -> list[Any]:
-        with errors_shown():
-            messages = read(history)
-            question = _last_question(messages, len(messages) - 1)
-            return [_shown(messages[:question]), _idle(messages[question].text)]
-
-    def _stopped(self, history: object) -> list[Any]:
-        with errors_shown():
-            messages = read(history)
-            if messages and messages[-1].role == "assistant":
-                messages[-1] = stopped(messages[-1])
-            return [_shown(messages), _idle()]
-
-    def _restored(self, history: object) -> Any:
-        """The conversation from before a reload. The reload ended an answer that was growing."""
-        if history is None:
-            return gr.skip()
-        try:
-            messages = read(history)
-        except RequestRejected:
-            return []
-        return _shown([stopped(message) if message.is_growing else message for message in messages])
-
-    async def _answer(
-        self, before: list[Message], text: Any, options: tuple[Any, ...]
-    ) -> AsyncGenerator[list[Any], None]:
-        """Ask `text` after the messages `before`, and stream new values of the chatbot and the text box.
+    async def _answer(self, question: _Question, settings: tuple[Any, ...]) -> AsyncGenerator[list[Any], None]:
+        """Ask, and stream new values of the chatbot and the text box.
 
         The text box is emptied only after the assistant has accepted the question.
 
@@ -200,23 +196,25 @@ class ChatTab(Tab):
             RequestRejected: before the first item.
             EngineStopped: at any time; the part of the answer that was yielded stays on the page.
         """
-        messages = [*before, Message(role="user", text=as_typed(text) if isinstance(text, str) else text)]
-        drawn_at = 0.0
-        *first_options, seed, min_p, repetition_penalty = options
-        conversation = [message.to_assistant() for message in messages]
-        replies = self._api.replies(conversation, *first_options, typed_seed(seed), min_p, repetition_penalty)
+        text = as_typed(question.text) if isinstance(question.text, str) else question.text
+        messages = [*question.before, Message(role="user", text=text)]
+        came, drawn_at = time.monotonic(), 0.0
+        replies = self._settings.asked(self._api, [message.to_assistant() for message in messages], settings)
         self._growing += 1
         try:
             async with aclosing(replies):
-                box = gr.Textbox("", submit_btn=False, stop_btn=True)
+                emptied = {"value": ""} if question.is_typed else {}
+                box = gr.update(submit_btn=False, stop_btn="Stop", **emptied)
                 async for reply in replies:
-                    pause = min(self._growing * REDRAW_S, MAX_REDRAW_S)
-                    if reply.finish_reason is None and time.monotonic() < drawn_at + pause:
+                    now = time.monotonic()
+                    if reply.finish_reason is None and now < drawn_at + min(self._growing * REDRAW_S, MAX_REDRAW_S):
                         continue
                     answer = Message(
                         role="assistant",
                         text=reply.text,
-                        note=note(reply),
+                        note=note(reply, waits=now > came + WAITS_S),
+                        is_growing=reply.finish_reason is None,
+                        context=reply.prompt_tokens + reply.tokens,
                         reasoning=reply.reasoning,
                         reasoning_s=reply.reasoning_s,
                         is_reasoning=reply.is_reasoning,
@@ -231,10 +229,39 @@ def _shown(messages: list[Message]) -> list[dict[str, object]]:
     return [entry for message in messages for entry in message.to_page()]
 
 
-def _idle(text: str | None = None) -> dict[str, Any]:
-    """The text box when no answer grows: Enter sends. Without a text, the box keeps its content."""
-    value = {} if text is None else {"value": text}
-    return {**gr.update(submit_btn=True, stop_btn=False), **value}
+def _json(value: object) -> object:
+    try:
+        return json.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _imported(messages: object) -> list[Message]:
+    """The messages of a file.
+
+    Raises:
+        RequestRejected: they are not such messages, or too many.
+    """
+    if not isinstance(messages, list) or len(messages) > CHAT_MAX_MESSAGES:
+        raise RequestRejected(f"an imported conversation: must be a list of at most {CHAT_MAX_MESSAGES:,} messages")
+    read_ones = []
+    for message in messages:
+        match message:
+            case {"role": "user" | "assistant" as role, "content": str(text)}:
+                reasoning = message.get("reasoning", "")
+                read_ones.append(
+                    Message(role=role, text=text, reasoning=reasoning if isinstance(reasoning, str) else "")
+                )
+            case _:
+                raise RequestRejected("an imported message: needs a role of user or assistant and a text")
+    if sum(len(message.text) for message in read_ones) > CHAT_MAX_CONVERSATION_CHARACTERS:
+        raise RequestRejected(f"an imported conversation: at most {CHAT_MAX_CONVERSATION_CHARACTERS:,} characters")
+    return read_ones
+
+
+def _idle() -> dict[str, Any]:
+    """The text box when no answer grows: Enter sends."""
+    return gr.update(submit_btn="Send", stop_btn=False)
 
 
 def _last_question(messages: list[Message], at: int) -> int:

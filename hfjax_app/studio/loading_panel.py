@@ -1,20 +1,38 @@
-"""The panel that hides a tab's controls until its backend is ready."""
+"""The panel that hides a tab's controls until its backend is ready: what is compiled, how far, and what comes next."""
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import gradio as gr
-from gradio.blocks import Block
+from gradio.blocks import Block, BlockContext
+from gradio.components import Component
 
 from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
+from hfjax_app.studio.mark import mark
 
 T = TypeVar("T")
 
+_TICK = '<svg class="i" viewBox="0 0 24 24" aria-hidden="true"><path d="m5 12.5 4.5 4.5L19 7.5"/></svg>'
+_WAY = (  # of each program, with the state in which it is there
+    ("PyTorch", "the model's own code, unchanged", "waiting"),
+    ("torchax", "writes down every operation once", "loading"),
+    ("XLA", "compiles them for this device", "compiling"),
+    ("warm", "runs from now on, never compiled again", "ready"),
+)
+_PARTS = 20  # cells of a download
+_TITLES = {
+    "waiting": "Next: {}",
+    "preparing": "Getting {}",
+    "loading": "Loading {}",
+    "compiling": "Compiling {}",
+    "ready": "{} is ready",
+}
+
 
 class LoadingPanel(Generic[T]):
-    """A tab's content: a line with the progress of the warm-up, which the controls replace when the backend is ready.
+    """A tab's content: the progress of the warm-up, which the controls replace when the backend is ready.
 
     Use `with loading.panel:` to add the controls.
 
@@ -24,9 +42,10 @@ class LoadingPanel(Generic[T]):
 
     def __init__(self, models: Models[T]):
         self._models = models
-        self.line = gr.HTML(self._line(), elem_classes="waiting-line")
+        self.line = gr.HTML(self._html(), elem_classes="waiting-line", apply_default_css=False)
         self.panel = gr.Column(visible=False)
         self._filled: Sequence[Block] = ()
+        self._deferred: Sequence[Component] = ()
         self._values: Callable[[T], list[Any]] = lambda served: []
 
     def fill(self, controls: Sequence[Block], values: Callable[[T], list[Any]]) -> None:
@@ -43,6 +62,12 @@ class LoadingPanel(Generic[T]):
         """The model that the tab shows first."""
         return self._models.usable
 
+    def defer(self) -> None:
+        """Load the controls when the panel opens: a page loads the code of what is visible in any of its tabs."""
+        self._deferred = [each for each in _leaves(self.panel) if each.visible is True]
+        for each in self._deferred:
+            each.visible = False
+
     @property
     def is_ready(self) -> bool:
         return self.backend.state == "ready"
@@ -50,23 +75,84 @@ class LoadingPanel(Generic[T]):
     @property
     def components(self) -> list[Block]:
         """The components that `updates` updates."""
-        return [self.line, self.panel, *self._filled]
+        return [self.line, self.panel, *self._deferred, *self._filled]
 
     def updates(self, *, fill: bool) -> list[Any]:
         """New values for `components`.
 
         Args:
-            fill: whether to include the values that depend on the loaded model.
+            fill: whether to include the values that depend on the loaded model, and what was deferred.
         """
         ready = self.is_ready
+        shown = [gr.update(visible=True) if fill else gr.skip() for _ in self._deferred]
         values = self._values(self.backend.get()) if fill else [gr.skip()] * len(self._filled)
-        return [gr.HTML(self._line(), visible=not ready), gr.Column(visible=ready), *values]
+        return [gr.HTML(self._html(), visible=not ready), gr.Column(visible=ready), *shown, *values]
 
-    def _line(self) -> str:
-        model, progress = html.escape(self.backend.name), html.escape(self.backend.progress)
-        if self.backend.state == "failed":
-            return f'<div class="waiting failed"><strong>{model}</strong> can\'t be used. {progress}</div>'
-        share = self.backend.share_done
-        value = "" if share is None else f' value="{share:.3f}"'  # without a value it moves to and fro
-        bar = f'<progress aria-label="warm-up of {model}"{value}></progress>'
-        return f'<div class="waiting">Warming up <strong>{model}</strong>: {progress}{bar}</div>'
+    def _html(self) -> str:
+        backend = self.backend
+        name, state = html.escape(backend.name), backend.state
+        if state == "failed":
+            reason = html.escape(backend.error or "")
+            return (
+                f'<section class="start failed waiting"><div class="start-head">{mark()}<div>'
+                f"<h2>{name} can't be used</h2><p>{reason}</p>"
+                "<p>The other tabs work. The server's log says more.</p></div></div></section>"
+            )
+        return (
+            f'<section class="start waiting"><div class="start-head">{mark(waving=state != "waiting")}<div>'
+            f"<h2>{_TITLES[state].format(name)}</h2><p>PyTorch's own model code becomes programs for this machine. The "
+            "next start reads them from a cache and takes a few seconds.</p></div></div>"
+            f"{self._progress()}{self._steps()}{_way(state)}</section>"
+        )
+
+    def _progress(self) -> str:
+        """The cells: one for each program of the start."""
+        backend = self.backend
+        made, count = len(backend.reports), max(len(backend.at_start), len(backend.reports))
+        doing = html.escape(backend.progress[:1].upper() + backend.progress[1:])
+        where = f"Program {min(made + 1, count)} of {count}" if count else doing
+        if backend.state == "preparing":
+            made, count = round(_PARTS * (backend.share_done or 0)), _PARTS
+        left = "" if backend.seconds_left is None else f", about {backend.seconds_left:.0f} s left"
+        seconds = round(backend.seconds_so_far)
+        took = f'<span data-seconds="{seconds}">{seconds}</span> s so far{left}' if seconds else ""
+        cells = "".join(
+            f'<i class="{"f" if at < made else "now" if at == made else ""}"></i>' for at in range(count or 1)
+        )
+        value = f'aria-valuemin="0" aria-valuemax="{count}" aria-valuenow="{made}"' if count else ""
+        return (
+            f'<div class="prog"><div class="line"><b>{where}</b><span>{took}</span></div>'
+            f'<div class="bar" role="progressbar" aria-label="warm-up of {html.escape(backend.name)}" {value} '
+            f'aria-valuetext="{where}{left}">{cells}</div></div>'
+        )
+
+    def _steps(self) -> str:
+        """The programs by name: with their seconds, what is compiled now, and what is to come."""
+        backend = self.backend
+        done = [_step("done", "Done", report.name, f"{report.seconds:.1f} s") for report in backend.reports]
+        now, *others = [*backend.at_start[len(done) :], ""]
+        doing = [_step("now", "Now", now, "compiling")] if now else []
+        to_come = [_step("", "To come", name, "") for name in others if name]
+        steps = "".join([*done, *doing, *to_come])
+        return f'<ol class="steps">{steps}</ol>' if steps else ""
+
+
+def _leaves(block: BlockContext) -> Iterator[Component]:
+    for child in block.children:
+        if isinstance(child, BlockContext):
+            yield from _leaves(child)
+        elif isinstance(child, Component):
+            yield child
+
+
+def _step(kind: str, spoken: str, name: str, time: str) -> str:
+    return (
+        f'<li class="{kind}"><span class="s">{_TICK if kind == "done" else ""}</span>'
+        f'<b><span class="sr">{spoken}: </span>{html.escape(name)}</b><span class="t">{time}</span></li>'
+    )
+
+
+def _way(state: str) -> str:
+    now = ' class="now" aria-current="step"'
+    steps = "".join(f"<li{now if state == at else ''}><b>{name}</b><span>{what}</span></li>" for name, what, at in _WAY)
+    return f'<div class="path"><h3>What each program goes through</h3><ol>{steps}</ol></div>'

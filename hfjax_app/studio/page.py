@@ -1,4 +1,4 @@
-"""The page: header, status line and the tabs."""
+"""The page: top bar and tabs."""
 
 import gradio as gr
 
@@ -11,6 +11,7 @@ from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
+from hfjax_app.studio.mark import mark
 from hfjax_app.studio.request_hardening import Page, harden
 from hfjax_app.studio.sentiment_tab import SentimentTab
 from hfjax_app.studio.status import StatusLine
@@ -21,7 +22,17 @@ TABS: tuple[type[Tab], ...] = (ChatTab, SentimentTab, ImagesTab)  # in their ord
 FILES_KEPT_S = 24 * 3600
 QUEUE_POLL_S = 0.01  # Gradio's default of a millisecond takes a fourteenth of a core
 
-_HEADER = f"<h1>{TITLE}</h1><p>PyTorch models from Hugging Face, computed by JAX.</p>"
+_HALF_MOON = (
+    '<svg class="i" viewBox="0 0 24 24" aria-hidden="true"><path d="M12 4a8 8 0 1 0 0 16z" fill="currentColor"/>'
+    '<circle cx="12" cy="12" r="8"/></svg>'
+)
+_HEADER = f"""<header>
+<a class="skip" href="#" data-skip>Skip to the page</a>
+<h1 class="brand">{mark()}<span>hfjax <i>studio</i></span></h1>
+<a class="api" href="docs" data-api title="How programs use this: every endpoint, with examples">API</a>
+<button class="icon" type="button" data-theme-switch aria-label="Light or dark" title="Light or dark">{_HALF_MOON}
+</button>
+</header>"""
 
 
 def build_studio(
@@ -36,21 +47,24 @@ def build_studio(
         log_event: see `FairQueue.take_over`.
 
     Returns:
-        Blocks, whose theme and CSS are added when they are served (`hfjax_app/server/app.py`), and their queue.
+        Blocks, whose theme is added when they are served (`hfjax_app/server/app.py`), and their queue.
     """
     page = Page(title=TITLE, analytics_enabled=False, delete_cache=(FILES_KEPT_S, FILES_KEPT_S))
     with page:
         files = MadeFiles()
         page.temp_file_sets.append(files)
         shared = Shared(backends=backends, endpoints=Endpoints(backends, usage), files=files)
-        gr.HTML(_HEADER, elem_id="header")
+        gr.HTML(_HEADER, elem_id="header", apply_default_css=False)
         status = StatusLine(backends)
-        tabs = []
-        for kind in TABS:
-            with gr.Tab(kind.title, id=kind.id):
-                tabs.append(kind(shared))
-        status.watch(page, [tab.loading for tab in tabs])
-        for tab in tabs:
+        tabs: dict[str, Tab] = {}
+        with gr.Tabs(elem_id="tabs") as page_tabs:
+            for kind in TABS:
+                with gr.Tab(kind.title, id=kind.id, elem_id=f"{kind.id}-tab"):
+                    tabs[kind.id] = kind(shared)
+                if len(tabs) > 1:
+                    tabs[kind.id].loading.defer()
+        status.watch(page, page_tabs, {name: tab.loading for name, tab in tabs.items()})
+        for tab in tabs.values():
             tab.store(page)
     page.max_threads = EVENTS_AT_ONCE
     page.queue(api_open=False)  # no request may bypass the queue and its limits

@@ -1,35 +1,63 @@
-"""Scripts that run before Gradio's own.
+"""What stands first in the head of the page: its scripts and styles, in place of Gradio's link preview.
 
+- theme.js sets light or dark before anything is drawn, shell.js is the frame of the page.
 - frames.js slows down Gradio's status trackers, which would keep a visitor's processor busy.
+- chat.js and the others of its name are what the chat does in the browser.
 - clipboard.js copies messages as they were typed.
 - pictures.js scales down pictures before they are sent.
-- session_storage.js stores the conversation and the gallery, so that they outlive a reload.
+- session_storage.js stores the gallery, so that it outlives a reload.
 
 Scripts in Gradio's `head` option would be too late: Gradio's modules have taken references to the browser's functions
-by then.
+by then. Its `css` option would put styles into the page twice, and not before Gradio has drawn it.
 """
 
+import re
 from pathlib import Path
 
 from gradio.routes import templates
 from jinja2.ext import Extension
 
 NONCE = "hfjax.nonce"  # in the ASGI scope of a request: what the page's inline scripts carry
+ASSETS = Path(__file__).with_name("assets")
+FAVICON = ASSETS / "favicon.svg"
 
-_SCRIPTS = "".join(
-    f"<script>{{% raw %}}{Path(__file__).with_name(name).read_text(encoding='utf-8')}{{% endraw %}}</script>"
-    for name in ("frames.js", "clipboard.js", "pictures.js", "session_storage.js")
+_SCRIPTS = (
+    "theme",
+    "shell",
+    "frames",
+    "clipboard",
+    "pictures",
+    "session_storage",
+    "chat",
+    "chat_list",
+    "chat_settings",
+    "chat_foot",
+    "chat_box",
 )
+_STYLES = ("tokens", "shell", "gradio", "start", "chat", "chat_panels")
+_ABOUT = "Chat, sentiment and pictures from Hugging Face's PyTorch models, computed by JAX."
+_NOT_OURS = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>|<link rel="manifest"[^>]*>')
 
 
-class _ScriptsFirst(Extension):
-    """Puts the scripts first into the head of Gradio's pages, which are Jinja templates, and the nonce into all."""
+def _element(tag: str, name: str) -> str:
+    text = (ASSETS / name).read_text(encoding="utf-8")
+    return f"<{tag}>{{% raw %}}{text}{{% endraw %}}</{tag}>"  # not a template, whatever is in it
+
+
+def _head() -> str:
+    about = f'<meta name="description" content="{_ABOUT}"><link rel="icon" href="favicon.ico" type="image/svg+xml">'
+    scripts = [_element("script", f"{name}.js") for name in _SCRIPTS]
+    return "".join([about, *scripts, *(_element("style", f"{name}.css") for name in _STYLES)])
+
+
+class _OwnHead(Extension):
+    """Puts this head first into Gradio's pages, which are Jinja templates, and the nonce into all scripts."""
 
     def preprocess(self, source: str, name: str | None, filename: str | None = None) -> str:
-        source = source.replace("<head>", f"<head>{_SCRIPTS}", 1)
+        source = _NOT_OURS.sub("", source).replace("<head>", f"<head>{_head()}", 1)
         return source.replace("<script", f"<script nonce=\"{{{{ request.scope['{NONCE}'] }}}}\"")
 
 
 def run_first() -> None:
-    """Add the scripts to every page that this process serves from now on."""
-    templates.env.add_extension(_ScriptsFirst)
+    """Add the head to every page that this process serves from now on."""
+    templates.env.add_extension(_OwnHead)

@@ -15,7 +15,7 @@ from hfjax_app.studio.event_options import UNQUEUED, UNQUEUED_UNPROCESSED
 
 def store(
     page: gr.Blocks,
-    component: gr.Chatbot | gr.Gallery,
+    component: gr.Gallery,
     restore: Callable[[Any], Any],
     outputs: Sequence[Component],
     *,

@@ -1,11 +1,10 @@
 """The conversation on the page, as gr.Chatbot holds it, and its translation for the assistant.
 
-Each answer has two parts: its text and a note under it (speed, place in line), which the model must never see. The
-reasoning before an answer is an entry of its own on the page, which Gradio folds.
+An answer's entry carries in its metadata what the page shows under it: a note (speed, place in line), whether it still
+grows, and how much of the context is in use. The model never sees these. The reasoning before an answer is an entry of
+its own on the page, which Gradio folds.
 """
 
-import html
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,10 +13,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_NOTE_CHARACTERS
 from hfjax_app.studio.markdown import as_typed, as_written, drawable
 
-# The note of a growing answer has its own class, which tells an interrupted answer from a complete one.
 _FEWEST_FOR_SPEED = 32  # tokens: fewer come in a call or two, whose speed says nothing
-_GROWING, _ENDED = '<small class="note growing">', '<small class="note">'
-_TAG = re.compile(r"<[^<>]*>")
 _REASONING = "Reasoning"  # title of the entry
 
 
@@ -28,7 +24,9 @@ class Message:
     Attributes:
         role: "user" or "assistant".
         text: what was said.
-        note: the line under an answer, as HTML.
+        note: the line under an answer.
+        is_growing: whether the answer was not complete when it was drawn.
+        context: tokens of the context that the conversation took up to here; 0 if unknown.
         reasoning: what was thought before it; empty if nothing was.
         reasoning_s: the seconds that it took.
         is_reasoning: whether it was growing when it was drawn.
@@ -37,6 +35,8 @@ class Message:
     role: str
     text: str
     note: str = ""
+    is_growing: bool = False
+    context: int = 0
     reasoning: str = ""
     reasoning_s: float | None = None
     is_reasoning: bool = False
@@ -45,25 +45,22 @@ class Message:
         """The message as gr.Chatbot takes it. Texts are parts, because Gradio would re-indent a bare string."""
         if self.role != "assistant":
             return [_entry(self.role, drawable(self.text, editable=True))]
-        answer = _entry(self.role, drawable(self.text), self.note)
+        # Gradio draws these only beside a title.
+        about = {"log": self.note, "status": "pending" if self.is_growing else "done", "id": self.context}
+        answer = _entry(self.role, drawable(self.text)) | {"metadata": about}
         if not self.reasoning:
             return [answer]
         state = {"title": _REASONING, "status": "pending" if self.is_reasoning else "done"}
         seconds = {} if self.reasoning_s is None else {"duration": max(0.1, round(self.reasoning_s, 1))}
         return [_entry(self.role, drawable(self.reasoning)) | {"metadata": state | seconds}, answer]
 
-    @property
-    def is_growing(self) -> bool:
-        """Whether it is an answer that was not complete when it was drawn."""
-        return self.note.startswith(_GROWING)
-
     def to_assistant(self) -> dict[str, str]:
         """The message as the assistant takes it."""
         return {"role": self.role, "content": self.text} | ({"reasoning": self.reasoning} if self.reasoning else {})
 
 
-def _entry(role: str, *texts: str) -> dict[str, object]:
-    return {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
+def _entry(role: str, text: str) -> dict[str, object]:
+    return {"role": role, "content": [{"type": "text", "text": text}]}
 
 
 def read(history: object) -> list[Message]:
@@ -121,29 +118,40 @@ def _message(message: object) -> Message:
     match message:
         case {"role": "user", "content": str(text) | [{"text": str(text)}, *_]}:
             return Message(role="user", text=as_typed(text))
-        case {"role": "assistant", "content": str(text)}:
-            return Message(role="assistant", text=as_written(text))
-        case {"role": "assistant", "content": [{"text": str(text)}, *notes]}:
-            line = str(notes[0].get("text", ""))[:CHAT_MAX_NOTE_CHARACTERS] if _is_part(notes) else ""
-            return Message(role="assistant", text=as_written(text), note=line)
+        case {"role": "assistant", "content": str(text) | [{"text": str(text)}, *_]}:
+            return Message(role="assistant", text=as_written(text), **_about(message))
     raise RequestRejected("each message needs a role of user or assistant and a text")
 
 
-def _is_part(notes: list[object]) -> bool:
-    return bool(notes) and isinstance(notes[0], dict)
+def _about(message: dict[str, Any]) -> dict[str, Any]:
+    """What the metadata of an answer's entry says."""
+    about: dict[str, Any] = {}
+    match message.get("metadata"):
+        case {"log": str(note)}:
+            about["note"] = note[:CHAT_MAX_NOTE_CHARACTERS]
+    match message.get("metadata"):
+        case {"status": "pending"}:
+            about["is_growing"] = True
+    match message.get("metadata"):
+        case {"id": int(tokens)} if 0 <= tokens < 1 << 31 and not isinstance(tokens, bool):
+            about["context"] = tokens
+    return about
 
 
-def note(reply: Reply) -> str:
-    """The line under an answer: place in line, or time to first token, tokens per second, tokens, and so on."""
+def note(reply: Reply, *, waits: bool = True) -> str:
+    """The line under an answer: place in line, or time to first token, tokens per second, tokens, and so on.
+
+    Args:
+        reply: the answer so far.
+        waits: whether it has waited long enough for its place in line to mean something.
+    """
     facts: list[str] = []
-    if reply.place:
+    if reply.place and waits:
         facts.append(f"place {reply.place} in line")
     if reply.ttft_s is not None:
         facts.append(f"first token {_duration(reply.ttft_s)}")
-    if reply.tokens_per_s is not None and reply.tokens >= _FEWEST_FOR_SPEED:
-        facts.append(
-            f"{reply.tokens_per_s:,.0f} tokens/s" if reply.tokens_per_s >= 10 else f"{reply.tokens_per_s:.1f} tokens/s"
-        )
+    if (speed := _speed(reply)) is not None:
+        facts.append(f"{speed:,.0f} tokens/s" if speed >= 10 else f"{speed:.1f} tokens/s")
     if reply.tokens:
         facts.append(f"{reply.tokens:,} tokens")
     if reply.reused_tokens:
@@ -156,18 +164,14 @@ def note(reply: Reply) -> str:
         facts.append("ended at max tokens")
     if reply.finish_reason == "context":
         facts.append("ended: context is full")
-    return _line(" · ".join(facts) or "thinking …", _ENDED if reply.finish_reason else _GROWING)
+    return " · ".join(facts) or "thinking …"
 
 
-def stopped(answer: Message) -> Message:
-    """The answer with "stopped" in its note."""
-    return replace(
-        answer, is_reasoning=False, note=_line(f"{html.unescape(_TAG.sub('', answer.note))} · stopped", _ENDED)
-    )
-
-
-def _line(text: str, opening: str) -> str:
-    return f"{opening}{html.escape(text)}</small>"
+def _speed(reply: Reply) -> float | None:
+    """Tokens a second over the whole time, from the question on; None for answers that are too short."""
+    if reply.ttft_s is None or reply.tokens_per_s is None or reply.tokens < _FEWEST_FOR_SPEED:
+        return None
+    return reply.tokens / (reply.ttft_s + (reply.tokens - 1) / reply.tokens_per_s)
 
 
 def _duration(seconds: float) -> str:

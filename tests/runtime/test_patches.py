@@ -23,6 +23,7 @@ import torch
 import torchax
 from fastapi import FastAPI
 from gradio import processing_utils, route_utils, state_holder
+from gradio.brotli_middleware import BrotliMiddleware
 from gradio.context import LocalContext
 from gradio.queueing import Queue
 from gradio.routes import templates
@@ -327,6 +328,46 @@ def asset(*words: str, pattern: str) -> bool:
     """Whether one of the page's files contains all of these words."""
     folder = Path(gr.__file__).parent / "templates" / "frontend" / "assets"
     return any(all(word in path.read_text() for word in words) for path in folder.glob(pattern))
+
+
+@check("a compressed page")
+def _compressed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gradios = BrotliMiddleware(lambda *_: None)
+    assert [gradios._is_compressible_file_type({"path": path}) for path in ("/", "/a.js")] == [False, True]
+
+
+@check("closed tabs")
+def _closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    async def shown() -> Any:
+        with gr.Blocks() as page, gr.Tabs():
+            gr.Tab("open")
+            with gr.Tab("closed"):
+                gr.HTML("any")
+        [html] = [each for each in page.config["components"] if each["type"] == "html"]
+        return html["props"].get("visible", True)
+
+    assert asyncio.run(shown()) is True
+
+
+@check("a chosen theme")
+def _theme(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert asset("prefers-color-scheme", "__theme", pattern="*.js")
+
+
+@check("keys of tabs")
+def _keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert asset('role="tablist"', pattern="*.js")
+    assert not asset('role="tablist"', "ArrowRight", pattern="*.js")
+
+
+@check("under messages")
+def _messages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert asset('role="log"', 'aria-live="polite"', "message-row", pattern="*.js")
+
+
+@check("emptied numbers")
+def _numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert asset("range_id_", "Math.min(Math.max(", pattern="Index-*.js")
 
 
 @check("frames")

@@ -182,7 +182,9 @@ class Visits:
         self._faults: list[str] = []
         self._pages: dict[tuple[str, int], Page] = {}
 
-    def open(self, studio: Studio, *, width: int = 1280, tab: str = "Chat") -> Page:
+    def open(
+        self, studio: Studio, *, width: int = 1280, tab: str = "Chat", before: Callable[[Page], None] | None = None
+    ) -> Page:
         context = self._browser.new_context(viewport={"width": width, "height": 900})
         self._contexts.append(context)
         page = context.new_page()
@@ -190,6 +192,8 @@ class Visits:
         page.on("pageerror", lambda error: self._faults.append(str(error)))
         local = (studio.url, "data:", "blob:")
         page.on("request", lambda request: None if request.url.startswith(local) else self._faults.append(request.url))
+        if before is not None:
+            before(page)
         page.goto(studio.url)
         page.get_by_role("tab", name=tab).click()
         return page

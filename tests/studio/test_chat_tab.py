@@ -37,14 +37,6 @@ def answered(page: Page) -> AbstractContextManager[None]:
     return running(page, "#message .stop-button", ANSWER_MS)
 
 
-@contextmanager
-def settles(page: Page) -> Iterator[None]:
-    """Wait until the block's event (clear, undo) has ended and the page shows its result."""
-    with page.expect_response("**/run/predict", timeout=ANSWER_MS):
-        yield
-    expect(page.locator("#message .submit-button")).to_be_visible()
-
-
 def ask(page: Page, text: str) -> str:
     """Type a message, wait for the whole answer and return it."""
     box(page).fill(text)
@@ -54,16 +46,20 @@ def ask(page: Page, text: str) -> str:
 
 
 def clear(page: Page) -> None:
-    with settles(page):
-        page.get_by_role("button", name="Clear").click()
+    page.get_by_role("button", name="New chat").click()
     expect(questions(page)).to_have_count(0)
+    expect(page.locator("#message .submit-button")).to_be_visible()
 
 
 def option_field(page: Page, elem_id: str) -> Locator:
-    if not page.locator("#system-prompt").is_visible():
-        page.locator("#chat-settings").get_by_text("Settings").click()
+    if elem_id == "chat-seed" and not page.locator("#chat-seed").is_visible():
+        page.get_by_role("button", name="Finer sampling").click()
         page.wait_for_timeout(500)  # opened for the first time, Gradio mounts the fields and sets their values
     return page.locator(f"#{elem_id} input[type=number], #{elem_id} textarea, #{elem_id} input[type=text]").first
+
+
+def example(page: Page) -> Locator:
+    return page.locator("#hello").get_by_role("button", name="What is JAX?")
 
 
 def set_option(page: Page, elem_id: str, value: str) -> None:
@@ -128,21 +124,20 @@ def test_retry_edit_undo_clear(page: Page) -> None:
     expect(questions(page)).to_have_text("Good morning!")
     expect(notes(page)).to_have_count(1)
 
-    with settles(page):
-        page.get_by_role("button", name="Undo").click()
+    page.get_by_role("button", name="Undo").click()
     expect(questions(page)).to_have_count(0)
     expect(box(page)).to_have_value("Good morning!")
 
     ask(page, "Hello!")
     clear(page)
     page.reload()
-    expect(page.get_by_role("button", name="What is JAX?")).to_be_visible()
+    expect(example(page)).to_be_visible()
     expect(questions(page)).to_have_count(0)
 
 
 def test_an_example_is_asked_at_once(page: Page) -> None:
     with answered(page):
-        page.get_by_role("button", name="What is JAX?").click()
+        example(page).click()
     expect(notes(page)).to_have_count(1)
     expect(questions(page)).to_have_text("What is JAX?")
 
@@ -207,6 +202,18 @@ def test_a_message_is_copied_as_typed(page: Page) -> None:
     page.wait_for_function(f"navigator.clipboard.readText().then(text => text.trim() == '{typed}')")
 
 
+def keep(page: Page, entries: list[dict[str, object]]) -> None:
+    """Give the page a conversation, for when it is loaded again."""
+    page.evaluate(
+        """entries => {
+            const each = {id: "given", title: "Given", at: 0, entries, settings: null, versions: {}, draft: ""};
+            localStorage.setItem("hfjax.chat.given", JSON.stringify(each));
+            sessionStorage.setItem("hfjax.chat", "given");
+        }""",
+        entries,
+    )
+
+
 def test_an_answer_is_drawn_whole(page: Page) -> None:
     """HTML, formulas in all four delimiters, code, and paragraphs from right to left; the reasoning is folded."""
     answer = "\n\n".join(
@@ -217,10 +224,11 @@ def test_an_answer_is_drawn_whole(page: Page) -> None:
             "```python\nreturn x < 3  # <div> $x$\n```",
         ]
     )
-    shown = Message(role="assistant", text=answer, reasoning="A <b>sum</b>.", reasoning_s=2.5, note="<small>n</small>")
+    shown = Message(role="assistant", text=answer, reasoning="A <b>sum</b>.", reasoning_s=2.5, note="a <b>note</b>")
     entries = [*Message(role="user", text="Hi").to_page(), *shown.to_page()]
-    page.evaluate("value => sessionStorage.setItem('conversation', JSON.stringify(value))", entries)
+    keep(page, entries)
     page.reload()
+    expect(notes(page)).to_have_text("a <b>note</b>")
     text = page.locator("#conversation .bot").last
     expect(text).to_contain_text("A <div> where i<b, List<String> and")
     expect(text).to_contain_text("costs $5 or $10.")

@@ -51,12 +51,15 @@ def test_the_status_line_names_device_and_models(studio: Studio, revisit: Callab
 def test_the_status_line_is_a_line_in_every_state(state: str, studio: Studio, revisit: Callable[..., Page]) -> None:
     """A chip's state is a CSS class that other parts of the page may style too."""
     page = revisit(studio)
+    page.locator("#status-line .state").click()
     chip = page.locator("#status-line .chip.ready").first
     height = chip.bounding_box()["height"]
     set_state = "(chip, state) => { chip.className = `chip ${state}`; }"
     chip.evaluate(set_state, state)
     assert page.locator(f"#status-line .chip.{state}").bounding_box()["height"] == height
     page.locator(f"#status-line .chip.{state}").evaluate(set_state, "ready")
+    page.keyboard.press("Escape")
+    expect(chip).to_be_hidden()
 
 
 def test_polling_ends_when_all_backends_are_settled(studio: Studio, visit: Callable[..., Page]) -> None:
@@ -66,22 +69,30 @@ def test_polling_ends_when_all_backends_are_settled(studio: Studio, visit: Calla
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     page.wait_for_timeout(2500)
-    assert requests == []
+    assert [url for url in requests if url != f"{studio.url}/live"] == []
 
 
 def test_a_page_gets_a_ready_backends_values_once(studio: Studio) -> None:
-    """A page polls every second while another backend warms up; values that its visitor has chosen meanwhile stay."""
+    """A page polls every second while another backend warms up; values that its visitor has chosen meanwhile stay.
+
+    Tabs that were never opened get nothing.
+    """
     dependencies = http.get(f"{studio.url}/config").json()["dependencies"]
     poll = next(each for each in dependencies if any(event == "tick" for _, event in each["targets"]))
 
-    def answer(page: str) -> list[Any]:
-        call = {"fn_index": poll["id"], "data": [None], "session_hash": page, "trigger_id": poll["targets"][0][0]}
+    def answer(page: str, opened: str = "chat images") -> list[Any]:
+        data = [None, opened]
+        call = {"fn_index": poll["id"], "data": data, "session_hash": page, "trigger_id": poll["targets"][0][0]}
         return http.post(f"{studio.url}/gradio_api/run/predict", json=call).json()["data"]
 
+    unopened = answer("one", "chat")
     first, second, another = answer("one"), answer("one"), answer("another")
     controls = [at for at, update in enumerate(first) if {"value", "choices"} <= {*(update or {})}]
     assert controls, "schedulers and sizes come from the backend"
-    assert another == first
+    untouched = [at for at, update in enumerate(unopened) if update == {"__type__": "update"}]
+    assert {*controls} < {*untouched}
+    assert answer("third", "chat music") == unopened
+    assert [first[at] for at in untouched] == [another[at] for at in untouched]
     assert all(second[at] == {"__type__": "update"} for at in controls)
 
 
@@ -105,8 +116,6 @@ def test_nothing_overflows_on_a_phone(studio: Studio, revisit: Callable[..., Pag
     page = revisit(studio, width=390, tab=tab)
     expect(page.locator("#status-line .chip.ready")).to_have_count(3)
     expect(page.get_by_role("tabpanel").locator("textarea:visible").first).to_be_visible()
-    if tab == "Chat" and not page.locator("#system-prompt").is_visible():
-        page.locator("#chat-settings").get_by_text("Settings").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     too_wide = page.evaluate(
         """() => [...document.querySelectorAll('main *')]
@@ -114,3 +123,12 @@ def test_nothing_overflows_on_a_phone(studio: Studio, revisit: Callable[..., Pag
             .map(element => element.outerHTML.slice(0, 120))"""
     )
     assert too_wide == []
+    if tab != "Chat":
+        return
+    for drawer in ("Conversations", "Settings"):
+        page.get_by_role("button", name=drawer, exact=True).click()
+        box = page.locator("#chat-left:visible, #chat-settings:visible").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        page.keyboard.press("Escape")
+        expect(page.locator("#chat-left, #chat-settings").locator("visible=true")).to_have_count(0)

@@ -31,31 +31,33 @@ class Loader:
 
 def test_tabs_of_one_kind_are_filled_independently() -> None:
     """The page remembered the kinds of filled panels, so that a second tab of a kind kept its empty controls."""
-    tabs = [Models("chat", Loader()) for _ in range(2)]
-    backends = [models.add(name, name) for models, name in zip(tabs, ("first", "second"), strict=True)]
+    chats = [Models("chat", Loader()) for _ in range(2)]
+    backends = [models.add(name, name) for models, name in zip(chats, ("first", "second"), strict=True)]
 
     async def build() -> StatusLine:  # without a running loop, Gradio makes its own and never closes it
         with gr.Blocks() as page:
             status = StatusLine(SimpleNamespace(all=backends, device=lambda: "CPU"))
-            panels = []
-            for models in tabs:
-                panel = LoadingPanel(models)
-                panel.fill([gr.Textbox()], lambda served: [served])
-                panels.append(panel)
-            status.watch(page, panels)
+            panels = {}
+            with gr.Tabs() as tabs:
+                for models in chats:
+                    with gr.Tab(models.first.name):
+                        panel = panels[models.first.name] = LoadingPanel(models)
+                        panel.fill([gr.Textbox()], lambda served: [served])
+            status.watch(page, tabs, panels)
         return status
 
     status = asyncio.run(build())
 
-    def poll(filled: list[int]) -> tuple[list[int], list[Any]]:
+    def poll(filled: list[str], opened: str = "first second") -> tuple[list[str], list[Any]]:
         """The state for the page's next poll, and the controls' values."""
-        _, _, now_filled, *panels = status._refresh(filled)
+        _, _, now_filled, *panels = status._refresh(filled, opened)
         return now_filled, [panels[2], panels[5]]
 
     skip = gr.skip()
     assert poll([]) == ([], [skip, skip])
     backends[0].warm_up()
-    assert poll([]) == ([0], ["first", skip])
+    assert poll([]) == (["first"], ["first", skip])
     backends[1].warm_up()
-    assert poll([0]) == ([0, 1], [skip, "second"])
-    assert poll([0, 1]) == ([0, 1], [skip, skip])
+    assert poll(["first"], "first") == (["first"], [skip, skip])
+    assert poll(["first"]) == (["first", "second"], [skip, "second"])
+    assert poll(["first", "second"]) == (["first", "second"], [skip, skip])

@@ -3,6 +3,7 @@
 (() => {
   const asWritten = (text) =>
     text.replaceAll("\u2060", "").replace(/&#(00\d\d);/g, (_, code) => String.fromCharCode(Number(code)));
+  window.studio = Object.assign(window.studio ?? {}, { asWritten });
   if (navigator.clipboard) {
     const write = navigator.clipboard.writeText.bind(navigator.clipboard);
     navigator.clipboard.writeText = (text) => write(asWritten(text));

@@ -2,7 +2,7 @@
 // without storage, a reload starts with an empty page.
 (() => {
   const restored = new Set(); // a component reports its first, empty value before its stored value is restored
-  window.studio = {
+  window.studio = Object.assign(window.studio ?? {}, {
     load: (name) => {
       restored.add(name);
       try {
@@ -18,5 +18,5 @@
         sessionStorage.setItem(name, JSON.stringify(value));
       } catch {}
     },
-  };
+  });
 })();

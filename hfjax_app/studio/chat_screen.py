@@ -1,0 +1,122 @@
+"""What the chat tab shows around the conversation: the list beside it, its head, the first screen, the box's foot."""
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from markdown_it import MarkdownIt
+
+from hfjax_app.backends import Backend
+from hfjax_app.embedded import MODELS, resolve
+from hfjax_app.studio.mark import mark
+
+_HEADING = re.compile(r"(</?h)([1-4])>")
+_EMBEDDED = (
+    "It has 4&nbsp;million parameters and was made for this app: a demo that chats about JAX and its neighbours, adds "
+    "small numbers and tells short stories."
+)
+_OTHER = "The code is the model's own, unchanged, and every program was compiled before you came."
+_REAL_MODEL = """<h3>Run a real model</h3>
+<p>A model from the hub, or a folder in Hugging Face format, takes this one's place:</p>
+<pre tabindex="0" role="region" aria-label="Command"><code>HFJAX_CHAT_MODEL=HuggingFaceTB/SmolLM2-135M-Instruct make run
+</code></pre><p>Only safetensors are loaded, and no code from a checkpoint is ever run. Every decoder of transformers
+goes the same way: its own code is traced once, and XLA compiles it.</p>"""
+
+
+def _icon(path: str) -> str:
+    return f'<svg class="i" viewBox="0 0 24 24" aria-hidden="true">{path}</svg>'
+
+
+def _button(name: str, path: str, attributes: str) -> str:
+    return f'<button class="icon" type="button" {attributes} aria-label="{name}" title="{name}">{_icon(path)}</button>'
+
+
+_PLUS, _LENS = '<path d="M12 5v14M5 12h14"/>', '<circle cx="11" cy="11" r="6.5"/><path d="m16 16 4 4"/>'
+_CROSS = '<path d="M6 6l12 12M18 6 6 18"/>'
+_LIST = '<path d="M4 7h16M4 12h16M4 17h10"/>'
+_SLIDERS = '<path d="M4 7h9M19 7h1M4 17h1M11 17h9"/><circle cx="16" cy="7" r="2.5"/><circle cx="8" cy="17" r="2.5"/>'
+_CLIP = '<path d="M19 12.5 12.6 19a4.2 4.2 0 0 1-6-6l7-7a2.8 2.8 0 0 1 4 4l-6.9 6.9a1.4 1.4 0 0 1-2-2L15 8.6"/>'
+_DOTS = '<path d="M5 12h.01M12 12h.01M19 12h.01" stroke-width="2.6"/>'
+
+# assets/chat_list.js fills the list.
+LEFT = f"""<div class="panel-head only-drawer"><h2>Conversations</h2>
+{_button("Close conversations", _CROSS, 'data-flip="left"')}</div>
+<div class="left-top"><button class="btn" type="button" data-do="new">{_icon(_PLUS)}New chat</button>
+<div class="search">{_icon(_LENS)}<input type="search" id="search-chats" placeholder="Search conversations"
+ aria-label="Search conversations"></div></div>
+<nav id="chat-list" aria-label="Conversations" tabindex="0"></nav>
+<footer class="left-foot"><span>Kept in this browser only, nothing on the server</span>
+<button class="icon" type="button" popovertarget="chats-menu" aria-label="Export, import or delete all conversations"
+ title="Export, import or delete all">{_icon(_DOTS)}</button></footer>
+<div class="menu" id="chats-menu" popover>
+<button type="button" data-do="export-all">Export all as JSON</button>
+<button type="button" data-do="import">Import …</button>
+<button type="button" data-do="delete-all" class="danger">Delete all</button></div>
+<input type="file" id="import-chats" accept=".json,application/json" hidden aria-label="A file of conversations">"""
+
+# A picker of models takes the place of the model's name.
+HEAD = f"""<div class="talk-bar">{_button("Conversations", _LIST, 'data-flip="left" aria-controls="chat-left"')}
+<span class="model">{{model}}</span><span class="chat-title" id="chat-title"></span>
+{_button("Settings", _SLIDERS, 'data-flip="settings" aria-controls="chat-settings"')}</div>"""
+
+UNDER_BOX = f"""<div class="under"><button class="icon" type="button" data-do="file" aria-label="Paste a text file"
+ title="Paste a text file">{_icon(_CLIP)}</button>
+<input type="file" id="paste-file" accept="text/*,.md,.py,.json,.csv,.log" hidden aria-label="A text file">
+<span class="ctx" id="context"></span></div>"""
+
+HINT = """<p class="hint"><span class="keys"><kbd>Enter</kbd> sends · <kbd>Shift</kbd> <kbd>Enter</kbd> new line ·
+ <kbd>Esc</kbd> stops · </span>kept in this browser, nothing on the server</p>"""
+
+# The bridge carries facts about the model to the page's scripts, and their commands back.
+BRIDGE_JS = "studio.chat.connect(trigger, props, watch)"
+
+_IDEAS = (
+    ("What is JAX?", "a fact it knows"),
+    ("My name is Ada. What can you do?", "it remembers names"),
+    ("Tell me a short story about a fox.", "a few sentences"),
+    ("What is 17 plus 25?", "numbers up to 100"),
+)
+_OTHER_IDEAS = (
+    ("What is JAX?", "a short answer"),
+    ("Explain recursion with an example in Python.", "an answer with code"),
+    ("Tell me a short story about a fox.", "watch it stream"),
+    ("Write a haiku about static shapes.", "three lines"),
+)
+
+
+def hello(backend: "Backend[Any]") -> str:
+    """The first screen of a conversation: what this is, which model answers, what it can do."""
+    name = html.escape(backend.name)
+    is_embedded = backend.model in MODELS
+    about = _EMBEDDED if is_embedded else _OTHER
+    ideas = "".join(
+        f'<li><button type="button" data-ask="{html.escape(text)}"><b>{html.escape(text)}</b><span>{why}</span>'
+        "</button></li>"
+        for text, why in (_IDEAS if is_embedded else _OTHER_IDEAS)
+    )
+    link, sheet = _card(backend, is_embedded=is_embedded)
+    return f"""<div class="hello">{mark()}<h2>Ask {name}</h2>
+<p>A Hugging Face PyTorch model, computed by JAX on this machine. {about}</p><ul class="ideas">{ideas}</ul>
+<p class="links">{link}<button type="button" class="link" popovertarget="real-model">Run a real model, one line</button>
+</p>{sheet}<div class="sheet" id="real-model" popover>{_REAL_MODEL}</div></div>"""
+
+
+def _card(backend: "Backend[Any]", *, is_embedded: bool) -> tuple[str, str]:
+    """A link to the model's card: its page on the hub, or for an embedded model a sheet of this page, which follows."""
+    if not is_embedded:
+        is_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", backend.model) and not Path(backend.model).exists()
+        address = f"https://huggingface.co/{html.escape(backend.model)}"
+        link = f'<a class="link" href="{address}" target="_blank" rel="noreferrer">Its model card</a> · '
+        return (link if is_hub else ""), ""
+    text = (Path(resolve(backend.model)) / "README.md").read_text(encoding="utf-8")
+    card = _HEADING.sub(_lower, MarkdownIt("commonmark").enable("table").render(text.split("---", 2)[2]))
+    return (
+        '<button type="button" class="link" popovertarget="model-card">Its model card</button> · ',
+        f'<div class="sheet" id="model-card" popover>{card}</div>',
+    )
+
+
+def _lower(heading: re.Match[str]) -> str:
+    """A heading of the card as one below the page's own."""
+    return f"{heading[1]}{int(heading[2]) + 1}>"

@@ -1,0 +1,107 @@
+"""The settings of a conversation, in the panel beside it. What their values mean is in `hfjax_app/chat/sampling`."""
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from hfjax_app.api.chat import ChatApi
+from hfjax_app.chat import SamplingParams
+from hfjax_app.studio.seed import typed_seed
+
+if TYPE_CHECKING:
+    from hfjax_app.chat import Reply
+
+# The presets and the buttons are drawn by assets/chat_settings.js.
+_TOP = """<div class="panel-head"><h2 id="settings-title">Settings</h2>
+<button class="icon" type="button" data-flip="settings" aria-label="Close settings" title="Close settings">
+<svg class="i" viewBox="0 0 24 24" aria-hidden="true"><path d="M6 6l12 12M18 6 6 18"/></svg></button></div>
+<div id="presets"></div>"""
+_BOTTOM = (
+    '<div id="preset-buttons"></div><p class="quiet">Settings belong to this conversation and come back with it.</p>'
+)
+
+
+class ChatSettings:
+    """Components in the surrounding blocks.
+
+    Args:
+        most: tokens of the context, the most that an answer may have.
+        max_tokens: of an answer at first.
+
+    Attributes:
+        components: all of them, in the order that `asked` takes their values.
+        sampling: the sliders that a model may recommend values for.
+    """
+
+    def __init__(self, *, most: int, max_tokens: int):
+        defaults = SamplingParams()
+        gr.HTML(_TOP, apply_default_css=False)
+        with gr.Column(elem_id="settings-fields"):
+            system_prompt = gr.Textbox(
+                "",
+                label="System prompt",
+                placeholder="Instructions for the model",
+                lines=3,
+                max_lines=8,
+                elem_id="system-prompt",
+            )
+            temperature = gr.Slider(
+                0, 2, defaults.temperature, step=0.05, label="Temperature", elem_id="temperature", buttons=[]
+            )
+            top_p = gr.Slider(0.05, 1, defaults.top_p, step=0.05, label="Top-p", elem_id="top-p", buttons=[])
+            longest = gr.Slider(
+                1, most, max_tokens, step=1, label="Longest answer, tokens", elem_id="max-tokens", buttons=[]
+            )
+            stops = gr.Textbox(
+                "", label="Stop at", placeholder="words, one a line", lines=1, max_lines=4, elem_id="stop-strings"
+            )
+            with gr.Accordion("Finer sampling", open=False, elem_id="finer-sampling"):
+                top_k = gr.Slider(0, 200, defaults.top_k, step=1, label="Top-k (0: all)", elem_id="top-k", buttons=[])
+                min_p = gr.Slider(
+                    0, 0.5, defaults.min_p, step=0.01, label="Min-p (0: all)", elem_id="min-p", buttons=[]
+                )
+                repetition_penalty = gr.Slider(
+                    1,
+                    2,
+                    defaults.repetition_penalty,
+                    step=0.05,
+                    label="Repetition penalty (1: none)",
+                    elem_id="repetition-penalty",
+                    buttons=[],
+                )
+                seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
+        gr.HTML(_BOTTOM, apply_default_css=False)
+        self._sampling = {
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+        }
+        self.sampling: Sequence[gr.Slider] = tuple(self._sampling.values())
+        self.components = [system_prompt, longest, temperature, top_p, top_k, seed, min_p, repetition_penalty, stops]
+
+    def recommended(self, params: SamplingParams) -> dict[str, float]:
+        """The values that a model recommends, by name."""
+        return {name: getattr(params, name) for name in self._sampling}
+
+    def fitted(self, params: SamplingParams) -> list[gr.Slider]:
+        """The sliders with these values, also where one is out of the usual range."""
+        sliders = []
+        for name, slider in self._sampling.items():
+            value = getattr(params, name)
+            low, high = min(slider.minimum, value), max(slider.maximum, value)
+            sliders.append(gr.Slider(minimum=low, maximum=high, value=value))
+        return sliders
+
+    @staticmethod
+    def asked(api: ChatApi, messages: list[dict[str, str]], values: tuple[Any, ...]) -> "AsyncGenerator[Reply, None]":
+        """The model's answer with the values of `components`, as the client sent them.
+
+        Raises:
+            RequestRejected: see `ChatApi.replies`.
+        """
+        *first, seed, min_p, repetition_penalty, stops = values
+        lines = [line for line in stops.splitlines() if line] if isinstance(stops, str) else stops
+        return api.replies(messages, *first, typed_seed(seed), min_p, repetition_penalty, stop=lines)
