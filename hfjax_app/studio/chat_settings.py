@@ -80,7 +80,17 @@ class ChatSettings:
             "repetition_penalty": repetition_penalty,
         }
         self.sampling: Sequence[gr.Slider] = tuple(self._sampling.values())
-        self.components = [system_prompt, longest, temperature, top_p, top_k, seed, min_p, repetition_penalty, stops]
+        self.components: Sequence[gr.Textbox | gr.Slider] = [
+            system_prompt,
+            longest,
+            temperature,
+            top_p,
+            top_k,
+            seed,
+            min_p,
+            repetition_penalty,
+            stops,
+        ]
 
     def recommended(self, params: SamplingParams) -> dict[str, float]:
         """The values that a model recommends, by name."""

@@ -70,7 +70,7 @@ class ChatTab(Tab):
                 gr.HTML(LEFT, apply_default_css=False)
             with gr.Column(elem_id="talk"):
                 with gr.Row(elem_id="talk-head"):
-                    self._head = gr.HTML(HEAD.format(model=html.escape(backend.name)), apply_default_css=False)
+                    gr.HTML(HEAD.format(model=html.escape(backend.name)), apply_default_css=False)
                 gr.HTML(hello(backend), elem_id="hello", apply_default_css=False)
                 self._chatbot = gr.Chatbot(
                     label="Conversation",
@@ -138,7 +138,8 @@ class ChatTab(Tab):
             ended(None, chatbot, chatbot, js="value => studio.chat.ended(value)", **UNQUEUED)
         # the update follows the cancellation, or a late piece of the answer would overwrite it
         cancel = textbox.stop(None, cancels=asking, queue=False, api_visibility="private")
-        cancel.then(None, chatbot, outputs, js="value => [studio.chat.ended(value), studio.chat.idle]", **UNQUEUED)
+        stopped = "value => [studio.chat.ended(value, 'stopped'), studio.chat.idle]"
+        cancel.then(None, chatbot, outputs, js=stopped, **UNQUEUED)
         # what the page's scripts put into the page: another conversation with its settings, another version
         bridge.click(None, None, [*outputs, *settings], js="() => studio.chat.take()", cancels=asking, **UNQUEUED)
         chatbot.change(None, chatbot, js="value => { studio.chat.changed(value); }", **UNQUEUED)
@@ -203,7 +204,7 @@ class ChatTab(Tab):
         self._growing += 1
         try:
             async with aclosing(replies):
-                emptied = {"value": ""} if question.is_typed else {}
+                emptied: dict[str, Any] = {"value": ""} if question.is_typed else {}
                 box = gr.update(submit_btn=False, stop_btn="Stop", **emptied)
                 async for reply in replies:
                     now = time.monotonic()

@@ -52,6 +52,7 @@ class StatusLine:
             show_progress="hidden",
             show_progress_on=self._line,  # on a panel's line, which leaves the page, the tracker would never stop
             queue=False,
+            trigger_mode="always_last",  # a tab that is opened while the page polls
             api_visibility="private",
         )
 

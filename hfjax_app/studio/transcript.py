@@ -123,17 +123,17 @@ def _message(message: object) -> Message:
     raise RequestRejected("each message needs a role of user or assistant and a text")
 
 
-def _about(message: dict[str, Any]) -> dict[str, Any]:
+def _about(entry: object) -> dict[str, Any]:
     """What the metadata of an answer's entry says."""
     about: dict[str, Any] = {}
-    match message.get("metadata"):
-        case {"log": str(note)}:
+    match entry:
+        case {"metadata": {"log": str(note)}}:
             about["note"] = note[:CHAT_MAX_NOTE_CHARACTERS]
-    match message.get("metadata"):
-        case {"status": "pending"}:
+    match entry:
+        case {"metadata": {"status": "pending"}}:
             about["is_growing"] = True
-    match message.get("metadata"):
-        case {"id": int(tokens)} if 0 <= tokens < 1 << 31 and not isinstance(tokens, bool):
+    match entry:
+        case {"metadata": {"id": int(tokens)}} if 0 <= tokens < 1 << 31 and not isinstance(tokens, bool):
             about["context"] = tokens
     return about
 

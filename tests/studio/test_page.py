@@ -41,7 +41,7 @@ def test_the_status_line_names_device_and_models(studio: Studio, revisit: Callab
     line = page.locator("#status-line")
     expect(line).to_contain_text("device CPU")
     expect(line).to_contain_text("chat-gemma")
-    expect(line.locator(".chip.ready")).to_have_count(3)
+    expect(line.locator(".chip.ready")).to_have_count(4)
     for tab, control in (("Chat", "#message"), ("Sentiment", "#classify"), ("Images", "#generate")):
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(control)).to_be_visible()
@@ -64,7 +64,7 @@ def test_the_status_line_is_a_line_in_every_state(state: str, studio: Studio, re
 
 def test_polling_ends_when_all_backends_are_settled(studio: Studio, visit: Callable[..., Page]) -> None:
     page = visit(studio)
-    expect(page.locator("#status-line .chip.ready")).to_have_count(3)
+    expect(page.locator("#status-line .chip.ready")).to_have_count(4)
     page.wait_for_timeout(1500)
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
@@ -105,7 +105,7 @@ def test_an_idle_page_leaves_the_processor_alone(studio: Studio, revisit: Callab
         window.requestAnimationFrame = draw => request(at => { frames_drawn++; draw(at) })"""
     )
     page.reload()
-    expect(page.locator("#status-line .chip.ready")).to_have_count(3)
+    expect(page.locator("#status-line .chip.ready")).to_have_count(4)
     page.wait_for_function(  # in some second after the page has been drawn
         "() => { const drawn = frames_drawn; frames_drawn = 0; return 0 < drawn && drawn <= 5 }", polling=1000
     )
@@ -114,7 +114,7 @@ def test_an_idle_page_leaves_the_processor_alone(studio: Studio, revisit: Callab
 @pytest.mark.parametrize("tab", ["Chat", "Sentiment", "Images"])
 def test_nothing_overflows_on_a_phone(studio: Studio, revisit: Callable[..., Page], tab: str) -> None:
     page = revisit(studio, width=390, tab=tab)
-    expect(page.locator("#status-line .chip.ready")).to_have_count(3)
+    expect(page.locator("#status-line .chip.ready")).to_have_count(4)
     expect(page.get_by_role("tabpanel").locator("textarea:visible").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     too_wide = page.evaluate(

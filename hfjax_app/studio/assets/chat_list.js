@@ -289,8 +289,10 @@
     const field = document.createElement("input");
     Object.assign(field, { type: "text", value: title(each), maxLength: 200 });
     field.setAttribute("aria-label", "Name of the conversation");
+    let ended = false; // removing the field also blurs it
     const end = (keep) => {
-      if (!field.isConnected) return;
+      if (ended) return;
+      ended = true;
       if (keep && field.value.trim()) each.title = field.value.trim();
       field.remove();
       save(each);
