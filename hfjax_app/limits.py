@@ -46,6 +46,18 @@ CHAT_MAX_NOTE_CHARACTERS = 1_000  # of the line under an answer, which a page se
 CHAT_MAX_STOPS = 8  # strings: each is searched for in every piece of an answer
 CHAT_MAX_STOP_CHARACTERS = 100  # of one string: so many characters may be delayed while it could still match
 
+# Constrained answers: a client's schema or expression; llguidance's own limits are in `chat/text/grammar.py`
+GRAMMAR_MAX_CHARACTERS = 100_000  # of a schema as JSON
+GRAMMAR_MAX_STRING_CHARACTERS = 4_000  # of an expression, or of a text in a schema: each step may look at all of it
+GRAMMAR_MAX_DEPTH = 64  # levels of a schema's JSON
+GRAMMARS_KEPT = 32  # compiled ones
+GRAMMARS_COMPILED_AT_ONCE = 2  # threads; others wait
+
+# Tools that a client offers to a chat model
+TOOLS_MAX = 128
+TOOLS_MAX_CHARACTERS = 100_000  # of all of them as JSON
+TOOL_ID_MAX_CHARACTERS = 100  # of a call
+
 # Zero-shot labels, which the chat model scores
 ZERO_SHOT_AT_ONCE = 4  # events: they take turns on the device, beside running chats
 ZERO_SHOT_MAX_CHARACTERS = 10_000  # of the text; its tokens are counted later

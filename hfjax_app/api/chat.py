@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # For every event that asks the chat model for an answer.
 EVENT: Concurrency = {"concurrency_id": "chat", "concurrency_limit": CHAT_AT_ONCE}
+_ONLY_OF_V1 = ("new_tokens", "new_logprobs", "tool_calls")
 _SAMPLING = ("max_tokens", "temperature", "top_p", "top_k", "seed", "min_p", "repetition_penalty")
 
 
@@ -64,7 +65,7 @@ class ChatApi:
         replies = self.replies(messages, system_prompt, *options, stop=() if stop is None else stop, model=model)
         async with aclosing(replies):
             async for reply in replies:
-                yield {name: value for name, value in asdict(reply).items() if not name.startswith("new_")}
+                yield {name: value for name, value in asdict(reply).items() if name not in _ONLY_OF_V1}
 
     def check_chat(self, messages: Any, system_prompt: Any, max_tokens: Any, *options: Any) -> None:
         """Raise RequestRejected for values that /chat refuses, before the request is queued; tokenizes nothing.

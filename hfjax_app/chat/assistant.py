@@ -7,24 +7,32 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.stats import EngineStats
 from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.interface import Answers
+from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
 from hfjax_app.chat.sampling.params import SamplingParams
+from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
+from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messages
 from hfjax_app.chat.text.detokenizer import Detokenizer
-from hfjax_app.chat.text.reasoning import Answer
+from hfjax_app.chat.text.grammar import Grammars
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
+from hfjax_app.chat.text.tools import Tool, ToolCall
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.limits import CHAT_MAX_CHARACTERS
+from hfjax_app.limits import CHAT_MAX_CHARACTERS, GRAMMARS_COMPILED_AT_ONCE
 from hfjax_app.validation import checked_text
 
 HEARTBEAT_S = 0.5
+_SHORT = 2_000  # characters that become tokens on the event loop, in about a millisecond
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +41,7 @@ class Reply:
 
     Args:
         text: the whole answer so far.
+        tool_calls: the calls of tools so far, each as soon as it is complete.
         reasoning: the whole reasoning before it, of models that reason; else empty.
         reasoning_s: seconds that it took so far; None if there is none.
         is_reasoning: whether it is growing.
@@ -52,6 +61,7 @@ class Reply:
     """
 
     text: str
+    tool_calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
     reasoning_s: float | None = None
     is_reasoning: bool = False
@@ -90,9 +100,12 @@ class ChatAssistant:
         self._format = ChatFormat(engine.tokenizer)
         self._system_prompt = system_prompt
         self._public = self._operators_tokens()
+        self._grammars = Grammars(engine.tokenizer, engine.runner.vocabulary, engine.end_tokens)
+        self._compilers = ThreadPoolExecutor(GRAMMARS_COMPILED_AT_ONCE, "grammars")
 
     def stop(self) -> None:
         self.engine.stop()
+        self._compilers.shutdown(wait=False, cancel_futures=True)
 
     @property
     def recommended(self) -> SamplingParams:
@@ -154,11 +167,13 @@ class ChatAssistant:
         prompt, _ = self._fitted(checked_messages(messages), params, system_prompt)
         self.engine.check(prompt, params)
 
-    def _fitted(self, turns: list[Message], params: SamplingParams, system_prompt: str) -> tuple[list[int], int]:
+    def _fitted(
+        self, turns: list[Message], params: SamplingParams, system_prompt: str, tools: Sequence[Tool] = ()
+    ) -> tuple[list[int], int]:
         """The prompt, and the number of the oldest messages that it leaves out."""
         checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         room = min(params.max_tokens, self.engine.context // 4)
-        return self._format.fit(turns, self._instructions(system_prompt), self.engine.context - room)
+        return self._format.fit(turns, self._instructions(system_prompt), self.engine.context - room, tools)
 
     def _instructions(self, system_prompt: str) -> str:
         """The client's system prompt, or else the operator's."""
@@ -180,12 +195,13 @@ class ChatAssistant:
 
     async def reply(
         self,
-        messages: list[dict[str, str]],
+        messages: list[Message],
         params: SamplingParams,
         *,
         system_prompt: str = "",
         stop: Sequence[str] = (),
         client: str = "",
+        form: AnswerForm = ANY_TEXT,
     ) -> AsyncGenerator[Reply, None]:
         """Answer the last message.
 
@@ -195,54 +211,101 @@ class ChatAssistant:
         context for the answer.
 
         Args:
-            messages: [{"role": "user" or "assistant", "content": text}, ...], the last one the user's.
+            messages: [{"role": "user" or "assistant", "content": text}, ...], the last one the user's. Answers may have
+                calls of tools, and their results may follow, see `checked_messages`.
             params: sampling parameters.
             system_prompt: instructions before the conversation; may be empty.
             stop: the answer ends before the first of these strings.
             client: who asks. Clients take turns, and one does not reuse what was computed for another.
+            form: of the answer.
 
         Raises:
             RequestRejected: text or parameters out of range; nothing was computed.
             EngineStopped: the engine is not running, or stopped before the answer was finished.
+            ConstraintFailed: the form of the answer turned out to be too complex.
         """
-        stop = checked_stop(stop)
-        turns = checked_messages(messages)
-        prompt, dropped = self._fitted(turns, params, system_prompt)
-        answer = self._format.answer(turns[dropped:], self._instructions(system_prompt))
-        replies = self._replies(prompt, params, answer, stop=stop, client=client, dropped=dropped)
-        async with contextlib.aclosing(replies):
+        answers = await self.asked(messages, params, system_prompt=system_prompt, form=form)
+        async with contextlib.aclosing(answers(params, stop=stop, client=client)) as replies:
             async for reply in replies:
                 yield reply
 
-    def complete(
-        self, prompt: str | Sequence[int], params: SamplingParams, *, stop: Sequence[str] = (), client: str = ""
+    async def complete(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams,
+        *,
+        stop: Sequence[str] = (),
+        client: str = "",
+        form: AnswerForm = ANY_TEXT,
     ) -> AsyncGenerator[Reply, None]:
-        """Continue a text, or token ids, without a chat template; otherwise as `reply`.
+        """Continue a text, or token ids, without a chat template; otherwise as `reply`."""
+        answers = await self.asked_text(prompt, params, form=form)
+        async with contextlib.aclosing(answers(params, stop=stop, client=client)) as replies:
+            async for reply in replies:
+                yield reply
 
-        Raises:
-            RequestRejected: at once: text or parameters out of range; nothing was computed.
-            EngineStopped: as `reply`.
+    async def asked(
+        self,
+        messages: list[Message],
+        params: SamplingParams,
+        *,
+        system_prompt: str = "",
+        form: AnswerForm = ANY_TEXT,
+    ) -> Answers:
+        """What answers a conversation, any number of times: its prompt is made once. Arguments and errors: as `reply`.
+
+        Long prompts are made in a thread, and grammars compiled in one, because both may take long.
         """
-        stop = checked_stop(stop)
+        turns = checked_messages(messages, may_use_tools=True)
+        is_short = not form.tools and sum(len(turn["content"]) for turn in turns) <= _SHORT
+        make = partial(self._prompt, turns, params, system_prompt, form)
+        prompt = make() if is_short else await asyncio.to_thread(make)
+        grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
+        return partial(self._answers, await self._constrained(prompt, grammar))
+
+    async def asked_text(
+        self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
+    ) -> Answers:
+        """The same for `complete`."""
+        make = partial(self._text_prompt, prompt, params)
+        made = make() if len(prompt) <= _SHORT else await asyncio.to_thread(make)
+        return partial(self._answers, await self._constrained(made, form.grammar))
+
+    def _prompt(self, turns: list[Message], params: SamplingParams, system_prompt: str, form: AnswerForm) -> Prompt:
+        if form.tools or any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns):
+            self._format.check_tools()
+        tokens, dropped = self._fitted(turns, params, system_prompt, form.tools)
+        new_answer = self._format.answers(turns[dropped:], self._instructions(system_prompt), form.tools)
+        return Prompt(tokens=tokens, dropped_messages=dropped, new_answer=new_answer, one_call=form.one_call)
+
+    def _text_prompt(self, prompt: str | Sequence[int], params: SamplingParams) -> Prompt:
         if isinstance(prompt, str):
             checked_text(prompt, "prompt", CHAT_MAX_CHARACTERS)
             prompt = self._format.encode_prompt(prompt)
         self.engine.check(prompt, params)
-        return self._replies(list(prompt), params, self._format.plain_answer(), stop=stop, client=client)
+        return Prompt(tokens=list(prompt), new_answer=self._format.plain_answer)
 
-    async def _replies(
-        self,
-        prompt: list[int],
-        params: SamplingParams,
-        answer: Answer,
-        *,
-        stop: tuple[str, ...],
-        client: str,
-        dropped: int = 0,
+    async def _constrained(self, prompt: Prompt, grammar: AnswerGrammar | None) -> Prompt:
+        """The prompt, for answers that follow a grammar; reasoning that the prompt has begun is left free.
+
+        Raises:
+            RequestRejected: the grammar is wrong or too complex, or this model's answers can't be constrained.
+        """
+        if grammar is None:
+            return prompt
+        after = self._format.response.free_until(prompt.new_answer())
+        loop = asyncio.get_running_loop()
+        compiled = await loop.run_in_executor(self._compilers, self._grammars.compiled, grammar, after)
+        return replace(prompt, new_constraint=compiled.constraint)
+
+    async def _answers(
+        self, prompt: Prompt, params: SamplingParams, *, stop: Sequence[str] = (), client: str = ""
     ) -> AsyncGenerator[Reply, None]:
-        """The replies to a prompt, see `reply`."""
-        stops = StopStrings(stop)
-        public = self._public_tokens(prompt)
+        """One answer to a prompt, see `reply`."""
+        stops = StopStrings(checked_stop(stop))
+        answer = prompt.new_answer()
+        constraint = None if prompt.new_constraint is None else prompt.new_constraint()
+        public = self._public_tokens(prompt.tokens)
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
 
@@ -255,7 +318,7 @@ class ChatAssistant:
         first_at: float | None = None
         reasoning_s: float | None = None
         started = time.perf_counter()
-        ticket = self.engine.submit(prompt, params, deliver, client=client, public=public)
+        ticket = self.engine.submit(prompt.tokens, params, deliver, client=client, public=public, constraint=constraint)
         try:
             progress = Progress()
             while True:
@@ -270,7 +333,8 @@ class ChatAssistant:
                     answer.push(stops.push(detokenizer.push(progress.tokens)))
                     if answer.reasoning and was_reasoning:
                         reasoning_s = now - first_at
-                finish_reason = "stop" if stops.found else progress.finish_reason
+                enough = stops.found or (prompt.one_call and bool(answer.calls))
+                finish_reason = "stop" if enough else progress.finish_reason
                 if progress.finished and not stops.found:
                     answer.push(stops.held_back)
                 if finish_reason is not None:
@@ -278,13 +342,14 @@ class ChatAssistant:
                 decoding_s = 0.0 if first_at is None else now - first_at
                 yield Reply(
                     text=answer.text,
+                    tool_calls=tuple(answer.calls[:1] if prompt.one_call else answer.calls),
                     reasoning=answer.reasoning,
                     reasoning_s=reasoning_s,
                     is_reasoning=answer.is_reasoning,
                     finish_reason=finish_reason,
                     place=ticket.place,
-                    dropped_messages=dropped,
-                    prompt_tokens=len(prompt),
+                    dropped_messages=prompt.dropped_messages,
+                    prompt_tokens=len(prompt.tokens),
                     reused_tokens=reused,
                     drafted_tokens=drafted,
                     accepted_tokens=accepted,

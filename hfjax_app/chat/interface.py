@@ -4,12 +4,13 @@
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # the page is served before jax is imported
     from hfjax_app.chat.assistant import Reply
     from hfjax_app.chat.engine.stats import EngineStats
     from hfjax_app.chat.sampling.params import SamplingParams
+    from hfjax_app.chat.text.answer_form import AnswerForm
 
 
 class LabelScorer(Protocol):
@@ -18,6 +19,14 @@ class LabelScorer(Protocol):
     def check(self, text: object, labels: object) -> object: ...
 
     def classify(self, text: str, labels: list[str]) -> dict[str, float]: ...
+
+
+class Answers(Protocol):
+    """Answers one prompt, each time it is called."""
+
+    def __call__(
+        self, params: "SamplingParams", *, stop: Sequence[str] = (), client: str = ""
+    ) -> "AsyncGenerator[Reply, None]": ...
 
 
 class ChatModel(Protocol):
@@ -47,7 +56,7 @@ class ChatModel(Protocol):
 
     def reply(
         self,
-        messages: list[dict[str, str]],
+        messages: list[dict[str, Any]],
         params: "SamplingParams",
         *,
         system_prompt: str = "",
@@ -58,3 +67,16 @@ class ChatModel(Protocol):
     def complete(
         self, prompt: str | Sequence[int], params: "SamplingParams", *, stop: Sequence[str] = (), client: str = ""
     ) -> "AsyncGenerator[Reply, None]": ...
+
+    async def asked(
+        self,
+        messages: list[dict[str, Any]],
+        params: "SamplingParams",
+        *,
+        system_prompt: str = "",
+        form: "AnswerForm" = ...,
+    ) -> Answers: ...
+
+    async def asked_text(
+        self, prompt: str | Sequence[int], params: "SamplingParams", *, form: "AnswerForm" = ...
+    ) -> Answers: ...

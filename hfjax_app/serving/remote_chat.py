@@ -8,14 +8,17 @@ from typing import Any
 
 from hfjax_app.chat.assistant import HEARTBEAT_S, Reply
 from hfjax_app.chat.engine.stats import EngineStats
-from hfjax_app.chat.interface import LabelScorer
+from hfjax_app.chat.interface import Answers, LabelScorer
 from hfjax_app.chat.sampling.params import SamplingParams
+from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
 from hfjax_app.chat.text.chat_template import checked_messages
 from hfjax_app.chat.text.stop_strings import checked_stop
 from hfjax_app.limits import CHAT_MAX_CHARACTERS
 from hfjax_app.serving.remote_labels import RemoteLabels
 from hfjax_app.serving.replica_calls import ReplicaCalls, with_heartbeats
 from hfjax_app.validation import checked_text
+
+Replies = AsyncGenerator[Reply, None]
 
 _BEGINNING = 256  # characters or tokens of a text that name it
 _NO_REPLY = Reply(
@@ -74,7 +77,7 @@ class RemoteChat:
 
     async def reply(
         self,
-        messages: list[dict[str, str]],
+        messages: list[dict[str, Any]],
         params: SamplingParams,
         *,
         system_prompt: str = "",
@@ -83,7 +86,7 @@ class RemoteChat:
         **options: Any,
     ) -> AsyncGenerator[Reply, None]:
         """As `ChatAssistant.reply`. A request that all replicas let wait is answered by Replies with a place."""
-        turns = checked_messages(messages)
+        turns = checked_messages(messages, may_use_tools=True)
         checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         options |= {"system_prompt": system_prompt, "stop": checked_stop(stop), "client": client}
         session = _key(client, system_prompt, turns[0]["content"])
@@ -106,6 +109,31 @@ class RemoteChat:
         async with aclosing(self._replies("complete", prompt, params, options, session)) as replies:
             async for reply in replies:
                 yield reply
+
+    async def asked(
+        self,
+        messages: list[dict[str, Any]],
+        params: SamplingParams,
+        *,
+        system_prompt: str = "",
+        form: AnswerForm = ANY_TEXT,
+    ) -> Answers:
+        """As `ChatAssistant.asked`; each answer is asked of a replica, which refuses it at the first reply."""
+
+        def answer(params: SamplingParams, *, stop: Sequence[str] = (), client: str = "") -> Replies:
+            return self.reply(messages, params, system_prompt=system_prompt, stop=stop, client=client, form=form)
+
+        return answer
+
+    async def asked_text(
+        self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
+    ) -> Answers:
+        """As `ChatAssistant.asked_text`; refused as in `asked`."""
+
+        def answer(params: SamplingParams, *, stop: Sequence[str] = (), client: str = "") -> Replies:
+            return self.complete(prompt, params, stop=stop, client=client, form=form)
+
+        return answer
 
     async def _replies(
         self, method: str, prompt: object, params: SamplingParams, options: dict[str, Any], session: str

@@ -4,8 +4,9 @@ import asyncio
 import base64
 import io
 import json
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import gradio as gr
 import httpx
@@ -14,10 +15,12 @@ from gradio_client import Client
 from huggingface_hub import InferenceClient
 from openai import APIStatusError, AsyncOpenAI, OpenAI
 from PIL import Image
+from pydantic import BaseModel, Field
 
 from tests.studio.conftest import Studio, http
 
 ASKED = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "What is JAX?"}]
+WEATHER = {"type": "function", "function": {"name": "weather"}}
 STORY = [{"role": "user", "content": "Tell me a long story about a fox."}]
 
 
@@ -113,6 +116,30 @@ def test_a_text_is_continued(client: OpenAI, studio: Studio) -> None:
     assert ended.choices[0].finish_reason == "stop"
 
 
+class Colour(BaseModel):
+    name: Literal["red", "green", "blue"]
+    shade: int = Field(ge=0, le=99)
+
+
+def test_answers_are_as_the_client_wants_them(client: OpenAI, studio: Studio) -> None:
+    """As a schema of the client's own, as JSON, and by a regular expression; several choices, whole and streamed."""
+    options: dict[str, Any] = {"model": "chat-gemma", "messages": STORY, "temperature": 1.5, "seed": 4}
+    programs = studio.health()["backends"]["chat"]["programs"]
+    parsed = client.chat.completions.parse(**options, response_format=Colour, n=3)
+    assert all(isinstance(choice.message.parsed, Colour) for choice in parsed.choices)
+    assert {choice.finish_reason for choice in parsed.choices} == {"stop"}
+    with client.chat.completions.stream(**options, response_format=Colour) as events:
+        assert events.get_final_completion().choices[0].message.parsed == parsed.choices[0].message.parsed
+    made = client.chat.completions.create(**options, response_format={"type": "json_object"}, max_tokens=30)
+    assert made.choices[0].message.content.startswith("{")
+    regex = {"guided_regex": "(yes|no), [0-9]{3}"}
+    said = client.completions.create(model="chat-gemma", prompt="Is it?", extra_body=regex).choices[0]
+    assert re.fullmatch("(yes|no), [0-9]{3}", said.text)
+    assert said.finish_reason == "stop"
+    assert studio.health()["backends"]["chat"]["programs"] == programs
+    assert "shade" not in studio.output.read_text()
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_reader_who_leaves_frees_the_slots(client: OpenAI, studio: Studio, n: int) -> None:
     stream = client.chat.completions.create(
@@ -163,8 +190,17 @@ def test_many_at_once_say_what_each_says_alone(studio: Studio) -> None:
         ({"messages": [*STORY, *ASKED]}, 400, "a system message must come before the conversation"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "content of type 'image_url'"),
         ({"model": "gpt-4o"}, 404, "chat model 'gpt-4o' is not loaded; there are: chat-gemma"),
-        ({"tools": []}, 400, "tools: this app does not know this field"),
-        ({"response_format": {"type": "json_object"}}, 400, "response_format of type 'json_object'"),
+        ({"tools": [WEATHER]}, 400, "this model's chat template has no place for them"),
+        ({"tools": [{"type": "retrieval"}]}, 400, "tools: each must be"),
+        ({"tool_choice": "required"}, 400, "tool_choice: there is no such tool"),
+        ({"functions": []}, 400, "functions: this app does not know this field"),
+        ({"messages": [*STORY, {"role": "tool", "content": "x", "tool_call_id": "a"}]}, 400, "of a call before it"),
+        ({"response_format": {"type": "xml"}}, 400, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, 400, "needs json_schema.schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": []}}}, 400, "json_schema.schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}}, 400, "Invalid type"),
+        ({"guided_regex": "(secret"}, 400, "guided_regex: "),
+        ({"guided_regex": "a", "response_format": {"type": "json_object"}}, 400, "send one of them"),
         ({"top_logprobs": 3}, 400, "logprobs must be true"),
         ({"logit_bias": {"x": 1}}, 400, "a token id must be a whole number"),
     ],

@@ -42,6 +42,8 @@ class Form(Protocol):
 
 
 def finish_reason(reply: "Reply") -> str | None:
+    if reply.finish_reason == "stop" and reply.tool_calls:
+        return "tool_calls"
     return None if reply.finish_reason is None else _FINISH.get(reply.finish_reason, reply.finish_reason)
 
 

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,9 +13,10 @@ from hfjax_app.api.admission import Admission
 from hfjax_app.api.chat import ChatApi
 from hfjax_app.api.usage import Usage
 from hfjax_app.api.v1.choices import EventStream, Replies, answered, finish_reason
-from hfjax_app.api.v1.conversation import sampling_of, stops_of, turns_of
+from hfjax_app.api.v1.conversation import form_of, grammar_of, sampling_of, stops_of, turns_of
 from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, Sampling
 from hfjax_app.backends import Backends
+from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.client import client_of
 from hfjax_app.errors import RequestRejected
 from hfjax_app.validation import quoted
@@ -23,9 +24,8 @@ from hfjax_app.validation import quoted
 if TYPE_CHECKING:
     from hfjax_app.chat import SamplingParams
     from hfjax_app.chat.assistant import Reply
-    from hfjax_app.chat.interface import ChatModel
-
-Ask = Callable[["SamplingParams"], Replies]
+    from hfjax_app.chat.interface import Answers, ChatModel
+    from hfjax_app.chat.text.tools import ToolCall
 
 
 @dataclass(kw_only=True, eq=False)
@@ -63,7 +63,9 @@ class ChatForm(_Form):
 
     def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
         last = replies[-1]
-        message = {"role": "assistant", "content": last.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": last.text, "refusal": None}
+        if last.tool_calls:
+            message |= {"content": last.text or None, "tool_calls": [*map(_call, last.tool_calls)]}
         if last.reasoning:
             message["reasoning_content"] = last.reasoning
         logprobs = self._logprobs(replies)
@@ -73,17 +75,20 @@ class ChatForm(_Form):
         return self._delta(index, {"role": "assistant", "content": ""})
 
     def part(self, index: int, before: "Reply | None", reply: "Reply") -> dict[str, Any] | None:
-        delta = {}
+        delta: dict[str, Any] = {}
         if text := reply.text[len(before.text if before else "") :]:
             delta["content"] = text
         if reasoning := reply.reasoning[len(before.reasoning if before else "") :]:
             delta["reasoning_content"] = reasoning
+        known = len(before.tool_calls) if before else 0
+        if calls := reply.tool_calls[known:]:
+            delta["tool_calls"] = [{"index": at} | _call(call) for at, call in enumerate(calls, known)]
         logprobs = self._logprobs([reply])
         if not delta and reply.finish_reason is None and not (logprobs and logprobs["content"]):
             return None
         return self._delta(index, delta) | {"logprobs": logprobs, "finish_reason": finish_reason(reply)}
 
-    def _delta(self, index: int, delta: dict[str, str]) -> dict[str, Any]:
+    def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def _logprobs(self, replies: "Sequence[Reply]") -> dict[str, Any] | None:
@@ -99,6 +104,10 @@ class ChatForm(_Form):
     def _token(self, token: int, logprob: float) -> dict[str, Any]:
         text = self.text_of([token])
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _call(call: "ToolCall") -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 class TextForm(_Form):
@@ -149,10 +158,10 @@ class Completions:
     async def chat(self, body: ChatCompletionRequest, request: Request) -> Response:
         """Answer a conversation. `stream` true: as server-sent events."""
         turns, system_prompt = turns_of(body.messages)
+        form = form_of(body)
 
-        def ask(assistant: "ChatModel", client: str) -> Ask:
-            stop = stops_of(body)
-            return lambda params: assistant.reply(turns, params, system_prompt=system_prompt, stop=stop, client=client)
+        async def ask(model: "ChatModel", params: "SamplingParams") -> "Answers":
+            return await model.asked(turns, params, system_prompt=system_prompt, form=form)
 
         return await self._answer(body, request, ask, ChatForm)
 
@@ -163,8 +172,10 @@ class Completions:
             raise RequestRejected(f"prompt: a list of {len(prompt)}; send one text, or the token ids of one text")
         one: Any = prompt[0] if isinstance(prompt, list) and isinstance(prompt[0], str) else prompt
 
-        def ask(assistant: "ChatModel", client: str) -> Ask:
-            return lambda params: assistant.complete(one, params, stop=stops_of(body), client=client)
+        form = AnswerForm(grammar=grammar_of(body))
+
+        async def ask(model: "ChatModel", params: "SamplingParams") -> "Answers":
+            return await model.asked_text(one, params, form=form)
 
         return await self._answer(body, request, ask, TextForm)
 
@@ -172,7 +183,7 @@ class Completions:
         self,
         body: Sampling,
         request: Request,
-        ask: "Callable[[ChatModel, str], Ask]",
+        ask: "Callable[[ChatModel, SamplingParams], Awaitable[Answers]]",
         form: type[ChatForm] | type[TextForm],
     ) -> Response:
         backend = self._backends.chat_models.find(body.model)
@@ -186,8 +197,10 @@ class Completions:
             params = sampling_of(body, assistant, api.max_tokens)
             if params.max_tokens > self._context:
                 raise RequestRejected(f"max_tokens = {quoted(params.max_tokens)}: at most {self._context}, the context")
-            asked = ask(assistant, client.id)
-            choices = [api.counted(asked(each), client) for each in _seeded(params, body.n)]
+            answers, stop = await ask(assistant, params), stops_of(body)
+            choices = [
+                api.counted(answers(each, stop=stop, client=client.id), client) for each in _seeded(params, body.n)
+            ]
             written = form(model=backend.name, text_of=assistant.detokenize, has_logprobs=params.logprobs is not None)
             if not body.stream:
                 with place:

@@ -4,8 +4,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, Message, Sampling
+from hfjax_app.api.v1.schemas import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    Message,
+    NamedTool,
+    Sampling,
+)
 from hfjax_app.chat import SamplingParams
+from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.text.answer_grammar import AnswerGrammar
+from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.errors import RequestRejected
 from hfjax_app.validation import quoted
 
@@ -25,7 +34,10 @@ _SAME_NAMES = (
 )
 
 
-def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, str]], str]:
+_OF_TOOLS = ("tool_calls", "tool_call_id")
+
+
+def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
     """The conversation, and the system prompt: the system messages at its beginning.
 
     Raises:
@@ -36,10 +48,10 @@ def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, str]], str]:
         raise RequestRejected("messages: a system message must come before the conversation")
     turns = []
     for message in messages[first:]:
-        turn = {"role": str(message.role), "content": _text(message)}
+        turn: dict[str, Any] = {"role": str(message.role), "content": _text(message)}
         if message.reasoning_content is not None:
             turn["reasoning"] = message.reasoning_content
-        turns.append(turn)
+        turns.append(turn | {name: value for name in _OF_TOOLS if (value := getattr(message, name)) is not None})
     return turns, "\n".join(_text(message) for message in messages[:first])
 
 
@@ -60,9 +72,6 @@ def sampling_of(request: Sampling, assistant: "ChatModel | None", max_tokens: in
     if isinstance(request, ChatCompletionRequest):
         if request.max_completion_tokens is not None:
             given["max_tokens"] = request.max_completion_tokens
-        if request.response_format is not None and request.response_format != {"type": "text"}:
-            kind = request.response_format.get("type")
-            raise RequestRejected(f"response_format of type {quoted(kind)}: answers are plain text here")
         if request.top_logprobs is not None and not request.logprobs:
             raise RequestRejected(f"top_logprobs = {request.top_logprobs}: logprobs must be true then")
         if request.logprobs:
@@ -71,6 +80,47 @@ def sampling_of(request: Sampling, assistant: "ChatModel | None", max_tokens: in
         given["logprobs"] = request.logprobs
     base = SamplingParams() if assistant is None else assistant.recommended
     return replace(base, **({"max_tokens": max_tokens} | given))
+
+
+def form_of(request: ChatCompletionRequest) -> AnswerForm:
+    """The form of the answer.
+
+    Raises:
+        RequestRejected: a tool is not as it should be, the chosen one is not there, or as `grammar_of`.
+    """
+    tools, choice = checked_tools(request.tools or []), request.tool_choice
+    if isinstance(choice, NamedTool):
+        tools = tuple(tool for tool in tools if tool["function"]["name"] == choice.function.name)
+    must_call = isinstance(choice, NamedTool) or choice == "required"
+    if must_call and not tools:
+        raise RequestRejected("tool_choice: there is no such tool in tools")
+    form = AnswerForm(
+        grammar=grammar_of(request),
+        tools=() if choice == "none" else tools,
+        must_call=must_call,
+        one_call=request.parallel_tool_calls is False,
+    )
+    if must_call and form.grammar is not None:
+        raise RequestRejected("tool_choice: a call that must be made leaves no other form of the answer")
+    return form
+
+
+def grammar_of(request: Sampling) -> AnswerGrammar | None:
+    """What the answer must be; None: any text.
+
+    Raises:
+        RequestRejected: the schema or the expression is no such thing or too large, or there are both.
+    """
+    wanted = request.response_format if isinstance(request, ChatCompletionRequest) else None
+    if wanted is None or wanted.type == "text":
+        return None if request.guided_regex is None else AnswerGrammar.of_regex(request.guided_regex, "guided_regex")
+    if request.guided_regex is not None:
+        raise RequestRejected("response_format and guided_regex: send one of them")
+    if wanted.type == "json_object":
+        return AnswerGrammar.of_schema({"type": "object"}, "response_format")
+    if wanted.json_schema is None or wanted.json_schema.schema_ is None:
+        raise RequestRejected("response_format of type 'json_schema' needs json_schema.schema")
+    return AnswerGrammar.of_schema(wanted.json_schema.schema_, "response_format")
 
 
 def stops_of(request: Sampling) -> list[str]:

@@ -35,6 +35,26 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool = False
 
 
+class JsonSchema(BaseModel):
+    """OpenAI's envelope of a schema. `strict` makes no difference: the answer is always as the schema says."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: StrictStr | None = None
+    description: StrictStr | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: StrictBool | None = None
+
+
+class AnswerFormat(BaseModel):
+    """What the answer must be."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
 class Sampling(Body):
     """What both completion routes take."""
 
@@ -48,6 +68,9 @@ class Sampling(Body):
     repetition_penalty: Number | None = None
     logit_bias: dict[str, Number] | None = None
     stop: StrictStr | list[StrictStr] | None = None
+    guided_regex: StrictStr | None = Field(
+        default=None, description="a regular expression that the whole answer matches, in the syntax of Rust's crate"
+    )
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] = 1
     stream: StrictBool = False
     stream_options: StreamOptions | None = None
@@ -66,11 +89,28 @@ class Part(BaseModel):
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: StrictStr | list[Part] | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: StrictStr | None = None
     reasoning_content: StrictStr | None = None
     name: StrictStr | None = None
     refusal: None = None
+
+
+class ToolName(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    name: StrictStr
+
+
+class NamedTool(BaseModel):
+    """The tool that is called."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["function"]
+    function: ToolName
 
 
 class ChatCompletionRequest(Sampling):
@@ -82,7 +122,16 @@ class ChatCompletionRequest(Sampling):
     max_completion_tokens: StrictInt | None = None
     logprobs: StrictBool = False
     top_logprobs: StrictInt | None = None
-    response_format: dict[str, Any] | None = Field(default=None, description='only {"type": "text"}')
+    tools: list[dict[str, Any]] | None = Field(
+        default=None, description='functions that the model may call, {"type": "function", "function": {...}}'
+    )
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
+        default=None, description="left out: auto; required, or a tool's name: the answer is a call"
+    )
+    parallel_tool_calls: StrictBool | None = Field(default=None, description="false: one call at most")
+    response_format: AnswerFormat | None = Field(
+        default=None, description="text, a JSON object, or JSON of a schema, without white space between its parts"
+    )
 
 
 class CompletionRequest(Sampling):

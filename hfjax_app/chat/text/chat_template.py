@@ -3,17 +3,20 @@
 Does not sample or schedule: `assistant.py` combines this with the engine.
 """
 
+import json
 import re
 import secrets
 import sys
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from hfjax_app.chat.text.reasoning import Answer, ResponseFormat
+from hfjax_app.chat.text.response import Answer, ResponseFormat
 from hfjax_app.chat.text.template import Template
+from hfjax_app.chat.text.tools import Tool, checked_calls
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import (
     CHAT_MAX_ANSWER_CHARACTERS,
@@ -23,20 +26,27 @@ from hfjax_app.limits import (
 )
 from hfjax_app.validation import checked_text
 
-Message = dict[str, str]  # role, content and, of an answer, maybe its reasoning
+# role and content; of an answer maybe its reasoning and its tool_calls, of a tool its name and tool_call_id
+Message = dict[str, Any]
 
 _IF_TOO_LONG = "start a new one, or leave out its oldest messages"
 _ROLES = ("user", "assistant")
+_TOOL = "tool"
 _CHARACTERS_PER_TOKEN = 100  # more than any text has on average, so that a template may leave out most of it
 _CUT = 1_000  # characters: shorter texts are tokenized as a whole
 _TOKENS_PER_CUT = 16  # more than cutting a text in two adds to its tokens
 _PRIVATE_USE = [chr(code) for code in range(0xE000, 0xF900)]
 
 
-def checked_messages(messages: object) -> list[Message]:
+def checked_messages(messages: object, *, may_use_tools: bool = False) -> list[Message]:
     """The messages of a conversation that ends with the user's turn; adjacent messages of one role are joined.
 
     An answer may have its "reasoning" beside its content; a blank one is left out.
+
+    Args:
+        messages: what came from outside; anything at all.
+        may_use_tools: whether answers may have "tool_calls", and messages of the role "tool" with a "tool_call_id"
+            may follow them, also at the end.
 
     Raises:
         RequestRejected: not a list of {"role", "content"}, too many or too long, or the user has said nothing.
@@ -46,40 +56,47 @@ def checked_messages(messages: object) -> list[Message]:
     if len(messages) > CHAT_MAX_MESSAGES:
         most = f"at most {CHAT_MAX_MESSAGES:,}"
         raise RequestRejected(f"conversation of {len(messages):,} messages: {most}; {_IF_TOO_LONG}")
-    turns: list[tuple[str, list[str]]] = []
-    reasonings: dict[int, str] = {}  # by the index of the answer
+    turns: list[Message] = []
+    calls: dict[str, str] = {}  # the names of the tools that were called, by the calls' ids
+    roles = (*_ROLES, _TOOL) if may_use_tools else _ROLES
     total = in_a_row = 0  # characters
     for message in messages:
-        if not isinstance(message, dict) or message.get("role") not in _ROLES:
-            raise RequestRejected(f"each message needs a role of {' or '.join(_ROLES)} and a content")
+        if not isinstance(message, dict) or message.get("role") not in roles:
+            raise RequestRejected(f"each message needs a role of {' or '.join(roles)} and a content")
         role = message["role"]
         answer = role == "assistant"
-        limit = CHAT_MAX_ANSWER_CHARACTERS if answer else CHAT_MAX_CHARACTERS
+        limit = CHAT_MAX_CHARACTERS if role == "user" else CHAT_MAX_ANSWER_CHARACTERS
         content = checked_text(message.get("content"), "message", limit, may_be_blank=answer)
-        total += len(content)
+        made = checked_calls(message["tool_calls"]) if may_use_tools and message.get("tool_calls") else []
+        total += len(content) + (len(json.dumps(made)) if made else 0)
         if total > CHAT_MAX_CONVERSATION_CHARACTERS:
             most = f"{CHAT_MAX_CONVERSATION_CHARACTERS:,} characters"
             raise RequestRejected(f"conversation of more than {most}: {_IF_TOO_LONG}")
-        if turns and turns[-1][0] == role:
-            turns[-1][1].append(content)
+        if role == _TOOL:
+            if (name := calls.get(str(message.get("tool_call_id")))) is None:
+                raise RequestRejected("a message of the role tool needs the tool_call_id of a call before it")
+            turns.append({"role": role, "content": content, "name": name, "tool_call_id": message["tool_call_id"]})
+        elif turns and turns[-1]["role"] == role and not made and "tool_calls" not in turns[-1]:
+            turns[-1]["content"] += f"\n{content}"
             in_a_row += len(content)
             if in_a_row > limit:
                 raise RequestRejected(
                     f"messages of the {role} in a row of {in_a_row:,} characters: at most {limit:,}; shorten them"
                 )
         elif turns or role == "user":
-            turns.append((role, [content]))
+            turns.append({"role": role, "content": content})
             in_a_row = len(content)
-        if answer and turns and message.get("reasoning") is not None:
-            reasoning = checked_text(message["reasoning"], "reasoning", limit, may_be_blank=True)
-            total += len(reasoning)
-            reasonings |= {len(turns) - 1: reasoning} if reasoning.strip() else {}
-    if not turns or turns[-1][0] != "user":
+        if answer and turns:
+            if message.get("reasoning") is not None:
+                reasoning = checked_text(message["reasoning"], "reasoning", limit, may_be_blank=True)
+                total += len(reasoning)
+                turns[-1] |= {"reasoning": reasoning} if reasoning.strip() else {}
+            if made:
+                turns[-1]["tool_calls"] = made
+                calls |= {call["id"]: call["function"]["name"] for call in made}
+    if not turns or turns[-1]["role"] not in ("user", _TOOL):
         raise RequestRejected("the conversation must end with a message of the user")
-    return [
-        {"role": role, "content": "\n".join(contents)} | ({"reasoning": reasonings[at]} if at in reasonings else {})
-        for at, (role, contents) in enumerate(turns)
-    ]
+    return turns
 
 
 class ChatFormat:
@@ -106,6 +123,13 @@ class ChatFormat:
         # In an answer, added tokens that are not special are ordinary text; a template may use them to find reasoning.
         self._split_tokens = {"assistant": _any_of(special), "user": _any_of({*special, *map(str, added)})}
 
+    def check_tools(self) -> None:
+        """Raise RequestRejected if the model can't be told of tools, or its calls can't be read."""
+        if self.template is None or not self.template.takes_tools:
+            raise RequestRejected("tools: this model's chat template has no place for them")
+        if not self.response.calls_tools:
+            raise RequestRejected("tools: it is not known how this model writes calls; give it a response template")
+
     def encode(self, messages: Sequence[Message], system_prompt: str = "") -> list[int]:
         """Token ids of the conversation with the opening of the assistant's next turn.
 
@@ -118,13 +142,16 @@ class ChatFormat:
             self._ids(self._render(self._marked(messages, mark), self._split_special(system_prompt, mark)), mark)
         )
 
-    def answer(self, messages: Sequence[Message], system_prompt: str = "") -> Answer:
-        """The answer to a conversation, empty; the prompt may have begun its reasoning."""
+    def answers(
+        self, messages: Sequence[Message], system_prompt: str = "", tools: Sequence[Tool] = ()
+    ) -> Callable[[], Answer]:
+        """Makes empty answers to a conversation; the prompt may have begun their reasoning."""
         if self.template is None or self.response.reasoning_field is None:
-            return self.response.answer()
+            return partial(self.response.answer, tools=tools)
         mark = _mark()
         last = {**messages[-1], "content": mark}
-        return self.response.answer(self._render([*messages[:-1], last], system_prompt).rpartition(mark)[2])
+        opening = self._render([*messages[:-1], last], system_prompt, tools).rpartition(mark)[2]
+        return partial(self.response.answer, opening, tools)
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a text without a template."""
@@ -140,31 +167,36 @@ class ChatFormat:
         """An answer without parts, to a text that has no template."""
         return Answer(None, None, ())
 
-    def fit(self, messages: Sequence[Message], system_prompt: str, limit: int) -> tuple[list[int], int]:
+    def fit(
+        self, messages: Sequence[Message], system_prompt: str, limit: int, tools: Sequence[Tool] = ()
+    ) -> tuple[list[int], int]:
         """The conversation in at most `limit` tokens, and how many of the oldest messages were dropped for that.
+
+        It begins with a message of the user: one is dropped with the answers and results of tools that follow it.
 
         The number is found by bisection, because only rendering shows how much a template adds to a turn or leaves out
         of it. This takes a few times as long as encoding what fits.
 
         Raises:
-            RequestRejected: the last message and the system prompt alone are longer.
+            RequestRejected: the user's last message, what follows it, and the system prompt alone are longer.
         """
-        first = last = len(messages) - 1
+        first = len(messages) - 1
         room = limit * _CHARACTERS_PER_TOKEN
         while first and (room := room - len(messages[first - 1]["content"])) >= 0:
             first -= 1
-        first += (last - first) % 2  # a user's turn is dropped with its answer
-        mark = _mark()
+        starts = [at for at, message in enumerate(messages) if message["role"] == "user"]
+        choices = [at for at in starts if at >= first] or starts[-1:]
+        first, mark = choices[0], _mark()
         marked, system = self._marked(messages[first:], mark), self._split_special(system_prompt, mark)
+        given = self._split_all(tools, mark)
         fitting: dict[int, list[int]] = {}
 
         def fits(dropped: int) -> bool:
-            ids = self._wrapped(self._ids(self._render(marked[dropped - first :], system), mark, limit))
+            ids = self._wrapped(self._ids(self._render(marked[dropped - first :], system, given), mark, limit))
             if len(ids) <= limit:
                 fitting[dropped] = ids
             return dropped in fitting
 
-        choices = range(first, last + 1, 2)
         chosen = 0 if fits(first) else bisect_left(choices, True, lo=1, key=fits)
         if chosen == len(choices):
             raise RequestRejected(
@@ -174,10 +206,24 @@ class ChatFormat:
 
     def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
         texts = {"content", "reasoning"}  # the others are names
-        return [
+        turns = [
             turn | {name: self._split_special(turn[name], mark, turn["role"]) for name in texts & turn.keys()}
             for turn in messages
         ]
+        return [
+            turn | {"tool_calls": self._split_all(turn["tool_calls"], mark)} if "tool_calls" in turn else turn
+            for turn in turns
+        ]
+
+    def _split_all(self, value: Any, mark: str) -> Any:
+        """JSON data with the special tokens in its texts split."""
+        if isinstance(value, str):
+            return self._split_special(value, mark)
+        if isinstance(value, Mapping):
+            return {self._split_special(key, mark): self._split_all(each, mark) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._split_all(each, mark) for each in value]
+        return value
 
     def _ids(self, marked: str, mark: str, limit: int = sys.maxsize) -> list[int]:
         """The ids of a marked text; if there are more than `limit`, only the first of them, but more than `limit`."""
@@ -200,16 +246,16 @@ class ChatFormat:
 
     def _split_special(self, text: str, mark: str, role: str = "user") -> str:
         """Put a mark inside every special token's text, until no piece between marks contains one."""
-        special = self._split_tokens[role]
+        special = self._split_tokens["assistant" if role == "assistant" else "user"]
         while special is not None and special.search(text):
             text = special.sub(lambda found: found[0][0] + mark + found[0][1:], text)
         return text
 
-    def _render(self, messages: list[Message], system_prompt: str) -> str:
+    def _render(self, messages: list[Message], system_prompt: str, tools: Sequence[Tool] = ()) -> str:
         if self.template is not None:
             field = self.response.reasoning_field or "reasoning"
             named = [{field if name == "reasoning" else name: text for name, text in turn.items()} for turn in messages]
-            return self.template.render(named, system_prompt)
+            return self.template.render(named, system_prompt, tools)
         texts = [system_prompt, *(message["content"] for message in messages)]
         return "\n".join(text for text in texts if text)
 

@@ -4,12 +4,14 @@ Renders text only; `chat_template.py` makes tokens of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from hfjax_app.chat.text.tools import Tool, checked_tools
 from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
 
 # Words that no template contains, in conversations that try a template out.
-_QUESTION, _ANSWER, _NEXT = "zqxquestion", "zqxanswer", "zqxnext"
+_QUESTION, _ANSWER, _NEXT, _TOOL = "zqxquestion", "zqxanswer", "zqxnext", "zqxtool"
 
 
 class Template:
@@ -47,38 +49,55 @@ class Template:
             f"this model's chat template can't be used ({why}): correct it, or put another in its place"
         )
 
-    def render(self, messages: Sequence[Mapping[str, str]], system_prompt: str = "") -> str:
+    @cached_property
+    def takes_tools(self) -> bool:
+        """Whether the template tells the model which tools there are."""
+        tools = checked_tools([{"type": "function", "function": {"name": _TOOL, "description": _NEXT}}])
+        try:
+            return _TOOL in self._rendered([{"role": "user", "content": _QUESTION}], tools)
+        except Exception:
+            return False
+
+    def render(self, messages: Sequence[Mapping[str, Any]], system_prompt: str = "", tools: Sequence[Tool] = ()) -> str:
         """The conversation and the opening of the assistant's next turn.
 
         A system prompt that the template refuses or leaves out stands before the first message of the user.
+
+        Args:
+            messages: with a role and a content each.
+            system_prompt: instructions before them; may be empty.
+            tools: that the model may call, where `takes_tools`.
 
         Raises:
             RequestRejected: the template refuses this conversation.
         """
         try:
             if not system_prompt.strip():
-                return self._rendered(messages)
+                return self._rendered(messages, tools)
             try:
-                text = self._rendered([{"role": "system", "content": system_prompt}, *messages])
+                text = self._rendered([{"role": "system", "content": system_prompt}, *messages], tools)
                 if system_prompt.strip() in text:
                     return text
             except Exception:  # usually because it knows no such role
                 pass
             first = {**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}
-            return self._rendered([first, *messages[1:]])
+            return self._rendered([first, *messages[1:]], tools)
         except Exception as error:
             raise RequestRejected(
                 f"this model's chat template refuses the conversation: {first_line(error)}"
             ) from error
 
-    def _rendered(self, messages: Sequence[Mapping[str, str]], *, opening: bool = True) -> str:
+    def _rendered(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool] = (), *, opening: bool = True
+    ) -> str:
         if self._in_parts:
             turns: list[Any] = [
                 {**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages
             ]
         else:
             turns = [*messages]
-        return self._apply(turns, tokenize=False, add_generation_prompt=opening)
+        given: dict[str, Any] = {"tools": list(tools)} if tools else {}
+        return self._apply(turns, tokenize=False, add_generation_prompt=opening, **given)
 
     def answer_endings(self) -> list[str]:
         """The texts that follow an answer: of the last turn, and of one that another turn follows."""

@@ -1,0 +1,26 @@
+"""What the model gets of a request, made once for all its answers. `assistant.py` makes it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hfjax_app.chat.engine.constraint import Constraint
+from hfjax_app.chat.text.response import Answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """A conversation or a text for the model.
+
+    Args:
+        tokens: the ids.
+        dropped_messages: how many of the oldest messages they leave out.
+        new_answer: an empty answer.
+        new_constraint: a constraint at its beginning; None: answers are free.
+        one_call: whether an answer ends with its first call of a tool.
+    """
+
+    tokens: list[int]
+    dropped_messages: int = 0
+    new_answer: Callable[[], Answer]
+    new_constraint: Callable[[], Constraint] | None = None
+    one_call: bool = False
