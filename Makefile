@@ -47,6 +47,7 @@ run: $(if $(filter-out tpu cuda,$(ACCELERATOR)),no-accelerator) $(VENV)/.install
 test: MARKED := not slow and not tpu
 test-all: MARKED := not tpu
 test-all: export CHURN_SECONDS = 120
+test-all: $(VENV)/.installed-clients
 test test-all: lint chromium
 	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadfile --no-loadscope-reorder
 

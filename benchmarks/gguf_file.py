@@ -1,6 +1,8 @@
 """A Llama's weights as a GGUF file, so that llama.cpp runs the same model."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -26,8 +28,15 @@ _TYPES = {
 }
 
 
-def write(model: LlamaForCausalLM, path: Path, precision: str) -> Path:
-    """Write matrices in F32, BF16 or Q8_0 and vectors in F32; an existing file is kept."""
+def write(model: LlamaForCausalLM, path: Path, precision: str, tokenizer: Any = None) -> Path:
+    """Write matrices in F32, BF16 or Q8_0 and vectors in F32; an existing file is kept.
+
+    Args:
+        model: its weights are written.
+        path: of the file.
+        precision: of the matrices.
+        tokenizer: a byte-level BPE of transformers with at most as many tokens as the model; None: the file has none.
+    """
     if path.exists():
         return path
     config = model.config
@@ -42,7 +51,10 @@ def write(model: LlamaForCausalLM, path: Path, precision: str) -> Path:
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("no_vocab")
+    if tokenizer is None:
+        writer.add_tokenizer_model("no_vocab")
+    else:
+        _write_tokenizer(writer, tokenizer, config.vocab_size)
     for name, tensor in model.named_parameters():
         array = _rotated(name, tensor.detach(), model).to(torch.float32).numpy()
         if array.ndim > 1:
@@ -54,6 +66,24 @@ def write(model: LlamaForCausalLM, path: Path, precision: str) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _write_tokenizer(writer: gguf.GGUFWriter, tokenizer: Any, vocabulary: int) -> None:
+    """The tokens and merges; the model's other ids are unused tokens, the last of which ends answers."""
+    bpe = json.loads(tokenizer.backend_tokenizer.to_str())
+    added = {token["id"]: token["content"] for token in bpe["added_tokens"]}
+    named = {id_: text for text, id_ in bpe["model"]["vocab"].items()} | added
+    kinds = [
+        gguf.TokenType.CONTROL if id_ in added else gguf.TokenType.NORMAL if id_ in named else gguf.TokenType.UNUSED
+        for id_ in range(vocabulary)
+    ]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([named.get(id_, f"[unused {id_}]") for id_ in range(vocabulary)])
+    writer.add_token_types(kinds)
+    writer.add_token_merges([" ".join(pair) if isinstance(pair, list) else pair for pair in bpe["model"]["merges"]])
+    writer.add_eos_token_id(vocabulary - 1)
+    writer.add_add_bos_token(False)
 
 
 def _name(name: str) -> str:

@@ -4,7 +4,8 @@
 address of its own (127.0.1.1 ...), so start the studio on this machine. First one client for each slot measures the
 unloaded speed of a stream. Then so many times as many clients ask without a pause, for some seconds, while another one
 asks /live. Reported for each load: tokens a second of an accepted stream after its first token, its time to the first
-token, the time of a rejection (429) and of /live. The last line of output is JSON.
+token, the time of a rejection (429) and of /live. `--peers` compares with llama.cpp's server instead, see
+`http_peers.py`. The last line of output is JSON.
 """
 
 import argparse
@@ -126,7 +127,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30, help="of each load (default: 30)")
     parser.add_argument("--tokens", type=int, default=64, help="the most tokens of an answer (default: 64)")
     parser.add_argument("--times", type=int, nargs="+", default=[4, 20], help="clients for each slot (default: 4 20)")
+    parser.add_argument("--peers", action="store_true", help="start servers of this app and of llama.cpp, and compare")
     arguments = parser.parse_args()
+    if arguments.peers:
+        from benchmarks.http_peers import Peers, compare  # imports the engine
+
+        print(json.dumps({"benchmark": "serving, peers", "hardware": describe(), **compare(Peers())}))
+        return
     health = httpx.get(f"{arguments.url}/health", timeout=60).json()
     slots = health["chat_engine"]["slots"]
     report: dict[str, Any] = {"benchmark": "serving", "hardware": describe(), "slots": slots}

@@ -65,6 +65,10 @@ def test_an_extra_equals_its_requirements_file(extra: str) -> None:
     agree(ranges(EXTRAS[extra]), pinned(f"requirements-{extra}.txt"))
 
 
+def test_the_extra_for_mcp_is_what_the_tests_run_with() -> None:
+    agree(ranges(EXTRAS["mcp"]), {"fastmcp": pinned("requirements-clients.txt")["fastmcp"]})
+
+
 def test_the_extra_for_plans_is_the_tpus_compiler_where_it_runs() -> None:
     agree(ranges(EXTRAS["plan"]), {"libtpu": pinned("requirements-dev.txt")["libtpu"]})
 

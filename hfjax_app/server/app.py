@@ -8,9 +8,11 @@ from gradio.queueing import Event
 from gradio.routes import App
 from prometheus_client.registry import Collector
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 
 from hfjax_app.api.admission import Admission
+from hfjax_app.api.mcp import PATH as MCP_PATH
+from hfjax_app.api.mcp import mcp_app
 from hfjax_app.api.usage import RequestUsage, Usage
 from hfjax_app.api.v1.routes import add_docs, api_router
 from hfjax_app.backends import Backends
@@ -68,7 +70,9 @@ def build_app(
     credentials = credentials or Credentials(settings)
     sessions, usage = Sessions(), Usage()
     admission = Admission(backends, settings.client_requests, usage)
-    app = FastAPI(title=f"{TITLE} API", description=_ABOUT_API, docs_url=None, redoc_url=None)
+    mcp = mcp_app(backends, admission, usage)
+    lifespan = None if mcp is None else mcp.router.lifespan_context
+    app = FastAPI(title=f"{TITLE} API", description=_ABOUT_API, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Bodies, limit=HTTP_MAX_BODY)
     app.add_middleware(
         Door, credentials=credentials, sessions=sessions, oauth_user=user_of if credentials.oauth else None
@@ -89,6 +93,8 @@ def build_app(
     blocks, queue = build_studio(backends, admission, usage, _log_event)
     app.include_router(api_router(backends, admission, usage))
     add_docs(app)
+    if mcp is not None:
+        app.router.routes.append(Route(MCP_PATH, mcp))
     add_health(app, backends, queue)
     app.include_router(Readiness(backends, queue, admission).router())
     usage.registry.register(LineMetrics(queue, admission))

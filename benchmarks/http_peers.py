@@ -1,0 +1,216 @@
+"""The HTTP API beside llama.cpp's server: the same client, prompts and random weights, on this machine.
+
+`python -m benchmarks.serving --peers`, after `make bench-peers`. Each server runs alone; llama-cpp-python's answers one
+request at a time. Reported for each number of clients: time to the first token, time of a later token, and tokens a
+second of all clients, as medians of the rounds; and the same of this engine without HTTP. No answer ends early.
+"""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from openai import AsyncOpenAI
+from transformers import AutoTokenizer
+
+from benchmarks.contenders import Engine, random_model
+from hfjax_app.chat import ChatEngine
+from hfjax_app.embedded import resolve
+
+START_S = 1_800
+QUESTION = "Tell me a long story about a fox, the sea, and a machine that learns. "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peers:
+    """What is compared.
+
+    Args:
+        shape: of the model, one of contenders.SHAPES.
+        clients: numbers of clients that ask at the same time.
+        tokens: of each answer.
+        rounds: of each number of clients.
+        context: tokens of a slot.
+        prompt: how often the question is repeated.
+    """
+
+    shape: str = "smollm2-135m"
+    clients: tuple[int, ...] = (1, 4, 16)
+    tokens: int = 64
+    rounds: int = 3
+    context: int = 512
+    prompt: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """The answers to one round; times in seconds."""
+
+    first_s: list[float]
+    token_s: list[float]
+    seconds: float
+    tokens: int
+
+
+def compare(peers: Peers) -> dict[str, Any]:
+    """Run all of them; returns the report."""
+    report: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = saved(peers, Path(folder) / "model")
+        report["hfjax, engine"] = without_http(peers, checkpoint)
+        with hfjax(peers, checkpoint) as url:
+            report["hfjax, HTTP"] = asked(peers, url)
+        if importlib.util.find_spec("llama_cpp") is None:
+            print("llama.cpp is not here: `make bench-peers` builds it", flush=True)
+        else:
+            with llama_cpp(peers, checkpoint) as url:
+                report["llama.cpp, HTTP"] = asked(peers, url)
+    return report
+
+
+def saved(peers: Peers, folder: Path) -> Path:
+    """The checkpoint, and beside it the same weights as a GGUF file; both with the tokenizer of an embedded model."""
+    model = random_model(peers.shape, torch.bfloat16, peers.context)
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(resolve("chat-llama"))
+    tokenizer.eos_token = None
+    tokenizer.chat_template = None
+    tokenizer.save_pretrained(folder)
+    if importlib.util.find_spec("gguf") is not None:
+        from benchmarks.gguf_file import write
+
+        write(model.float(), folder / "model.gguf", "BF16", tokenizer)
+    return folder
+
+
+def without_http(peers: Peers, checkpoint: Path) -> dict[str, Any]:
+    """This engine in this process."""
+    engine = ChatEngine.from_pretrained(checkpoint, slots=max(peers.clients), context=peers.context)
+    running = Engine("hfjax", engine, 0)
+    prompt = engine.tokenizer.encode(QUESTION * peers.prompt)
+    found = {}
+    for clients in peers.clients:
+        prompts = [[*engine.tokenizer.encode(f"{number}: "), *prompt] for number in range(clients)]
+        running.run(prompts, 4)
+        runs = [running.run(prompts, peers.tokens) for _ in range(peers.rounds)]
+        made = clients * peers.tokens
+        found[f"{clients} clients"] = {
+            "first_s": statistics.median(run.first_s for run in runs),
+            "token_s": statistics.median((run.seconds - run.first_s) / (peers.tokens - 1) for run in runs),
+            "tokens_per_s": statistics.median(made / run.seconds for run in runs),
+        }
+    engine.stop()
+    return found
+
+
+def asked(peers: Peers, url: str) -> dict[str, Any]:
+    """A server, by OpenAI's client."""
+    found = {}
+    for clients in peers.clients:
+        asyncio.run(one_round(peers, url, clients, tokens=4))  # warm
+        rounds = [asyncio.run(one_round(peers, url, clients, tokens=peers.tokens)) for _ in range(peers.rounds)]
+        found[f"{clients} clients"] = {
+            "first_s": statistics.median(second for seen in rounds for second in seen.first_s),
+            "token_s": statistics.median(second for seen in rounds for second in seen.token_s),
+            "tokens_per_s": statistics.median(seen.tokens / seen.seconds for seen in rounds),
+        }
+        print(f"{url} {clients} clients: {found[f'{clients} clients']}", flush=True)
+    return found
+
+
+async def one_round(peers: Peers, url: str, clients: int, *, tokens: int) -> Seen:
+    """All clients at once, each with a prompt of its own."""
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600) as client:
+        model = (await client.models.list()).data[0].id
+
+        async def ask(number: int) -> tuple[float, float, int]:
+            began = time.perf_counter()
+            first, newest, events = 0.0, began, 0
+            prompt = f"{number}: {QUESTION * peers.prompt}"
+            stream = await client.completions.create(
+                model=model, prompt=prompt, max_tokens=tokens, temperature=0, stream=True
+            )
+            async for _ in stream:
+                newest, events = time.perf_counter(), events + 1
+                first = first or newest - began
+            return first, (newest - began - first) / max(1, tokens - 1), events
+
+        began = time.perf_counter()
+        answers = await asyncio.gather(*map(ask, range(clients)))
+        seconds = time.perf_counter() - began
+    return Seen(
+        first_s=[first for first, _, _ in answers],
+        token_s=[token for _, token, _ in answers],
+        seconds=seconds,
+        tokens=clients * tokens,
+    )
+
+
+@contextlib.contextmanager
+def hfjax(peers: Peers, checkpoint: Path) -> Iterator[str]:
+    """This app with this chat model only."""
+    nothing = str(checkpoint / "none")
+    settings = {
+        "HFJAX_CHAT_MODEL": str(checkpoint),
+        "HFJAX_SENTIMENT_MODEL": nothing,
+        "HFJAX_IMAGE_MODEL": nothing,
+        "HFJAX_SLOTS": str(max(peers.clients)),
+        "HFJAX_CONTEXT": str(peers.context),
+        "HFJAX_WARM_UP": "whole",
+        "HFJAX_CLIENT_REQUESTS": "64",
+    }
+    port = free_port()
+    command = [sys.executable, "-m", "hfjax_app", "serve", "--port", str(port)]
+    with served(command, settings, f"http://127.0.0.1:{port}", "/ready/chat") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def llama_cpp(peers: Peers, checkpoint: Path) -> Iterator[str]:
+    """llama-cpp-python's server."""
+    port = free_port()
+    options = {"model": checkpoint / "model.gguf", "port": port, "n_ctx": peers.context, "n_threads": os.cpu_count()}
+    command = [sys.executable, "-m", "llama_cpp.server"]
+    command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    with served(command, {}, f"http://127.0.0.1:{port}", "/v1/models") as url:
+        yield url
+
+
+@contextlib.contextmanager
+def served(command: list[str], settings: dict[str, str], url: str, ready: str) -> Iterator[str]:
+    """A server while the block runs, once it answers 200 at the path `ready`."""
+    with subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + START_S
+            while not _answers(f"{url}{ready}"):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit(f"it does not serve: {' '.join(command)}")
+                time.sleep(0.5)
+            yield url
+        finally:
+            process.terminate()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=30).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port

@@ -1,0 +1,136 @@
+"""The Model Context Protocol at /mcp: chat, sentiment and pictures as tools of other programs' assistants.
+
+It needs the extra `mcp` and is not there without it. Requests pass the same door and the same admission as all others;
+each is answered by itself, so there are no sessions.
+"""
+
+import importlib.util
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from pydantic import Field
+from starlette.applications import Starlette
+
+from hfjax_app.api.admission import Admission
+from hfjax_app.api.chat import ChatApi
+from hfjax_app.api.images import ImagesApi
+from hfjax_app.api.sentiment import SentimentApi
+from hfjax_app.api.usage import Usage
+from hfjax_app.backends import Backend, Backends
+from hfjax_app.client import Client, client_of, sent_by
+from hfjax_app.errors import HfjaxError, without_folders
+
+if TYPE_CHECKING:
+    from fastmcp import FastMCP
+
+    from hfjax_app.images.steps import ImageStep
+
+PATH = "/mcp"
+_ABOUT = (
+    "Models that run on this machine: a chat model, one that judges the mood of texts, and one that draws pictures."
+)
+
+
+def mcp_app(backends: Backends, admission: Admission, usage: Usage) -> Starlette | None:
+    """The ASGI app whose only route is /mcp, and whose lifespan must run; None without the extra.
+
+    Args:
+        backends: the models; they may still be warming up.
+        admission: of all requests.
+        usage: the clients' tokens.
+    """
+    if importlib.util.find_spec("fastmcp") is None:
+        return None
+    from fastmcp import FastMCP
+
+    server = FastMCP("hfjax", instructions=_ABOUT, mask_error_details=True)
+    _Tools(backends, admission, usage).add_to(server)
+    app: Starlette = server.http_app(path=PATH, stateless_http=True, json_response=True)
+    return app
+
+
+class _Tools:
+    """The tools.
+
+    Args: as for `mcp_app`.
+    """
+
+    def __init__(self, backends: Backends, admission: Admission, usage: Usage):
+        self._backends, self._admission, self._usage = backends, admission, usage
+
+    def add_to(self, server: "FastMCP") -> None:
+        for tool in (self.chat, self.classify, self.image):
+            server.tool(tool)
+
+    async def chat(
+        self,
+        message: Annotated[str, Field(description="what to say to the model")],
+        system_prompt: Annotated[str, Field(description="instructions before it; may be empty")] = "",
+        max_tokens: Annotated[int | None, Field(description="of the answer; left out: 256")] = None,
+        temperature: Annotated[float | None, Field(description="0 to 10; left out: the model's own")] = None,
+        seed: Annotated[int | None, Field(description="the same seed gives the same answer")] = None,
+    ) -> str:
+        """Ask the chat model, and get its whole answer."""
+        api = ChatApi(self._backends.chat_models, self._backends.settings.context, self._usage)
+        with self._admitted("chat", self._backends.chat):
+            options = (max_tokens, temperature, None, None, seed, None, None)
+            replies = api.replies([{"role": "user", "content": message}], system_prompt, *options)
+            text = ""
+            async with aclosing(replies):
+                async for reply in replies:
+                    text = reply.text
+            return text
+
+    async def classify(self, text: Annotated[str, Field(description="any text")]) -> dict[str, float]:
+        """Judge the mood of a text: the probability of each label, such as positive and negative."""
+        with self._admitted("sentiment", self._backends.sentiment):
+            scores: dict[str, float] = (
+                await SentimentApi(self._backends.sentiment, self._backends.chat_models).predict(text)
+            ).scores
+            return scores
+
+    async def image(
+        self,
+        prompt: Annotated[str, Field(description="what the picture shows")],
+        negative_prompt: Annotated[str, Field(description="what it does not show")] = "",
+        seed: Annotated[int | None, Field(description="the same seed gives the same picture")] = None,
+        steps: Annotated[int | None, Field(description="1 to 100; left out: as recommended")] = None,
+    ) -> Any:  # an Image of fastmcp's, which may not be here
+        """Draw a picture, as a PNG file."""
+        from fastmcp.utilities.types import Image
+
+        backend = self._backends.images
+        api = ImagesApi(self._backends.image_models)
+        with self._admitted("images", backend) as client:
+            generator = backend.get()
+            advice = generator.recommended
+            running = await api.read(
+                lambda: generator.generate(
+                    prompt,
+                    negative_prompt=negative_prompt,
+                    steps=advice.steps if steps is None else steps,
+                    guidance_scale=advice.guidance_scale,
+                    seed=seed,
+                    client=client.id,
+                )
+            )
+            newest = None
+            async with aclosing(api.run(backend, running)) as drawn:
+                async for step in drawn:
+                    newest = step
+            [picture] = cast("ImageStep", newest).pictures
+            return Image(data=await api.read(lambda: picture.png), format="png")
+
+    @contextmanager
+    def _admitted(self, line: str, backend: Backend[Any]) -> Iterator[Client]:
+        """Serve the block for the client of the request, if it may come in; its errors become the tool's."""
+        from fastmcp.exceptions import ToolError
+        from fastmcp.server.dependencies import get_http_request
+
+        client = client_of(get_http_request().scope)
+        try:
+            with self._admission.enter(client, line, backend), sent_by(client):
+                yield client
+        except HfjaxError as error:
+            raise ToolError(without_folders(str(error))) from None
