@@ -12,6 +12,7 @@ from hfjax_app.backends.start_times import StartTimes
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, without_folders
 from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.process import cache_folder
 from hfjax_app.runtime.programs import LoadedProgramFailed, ProgramReport
 from hfjax_app.runtime.warm_up import WarmUp
@@ -44,6 +45,9 @@ class Loader(Protocol[T]):
 
     def warm_up(self, served: T) -> WarmUp | None:
         """The rest of its programs; None: this process has none of them."""
+
+    def held(self, served: T) -> HeldMemory | None:
+        """What it holds on each device; None: it is in another process."""
 
     def failure(self, served: T) -> str | None:
         """Why a model that was ready stopped serving; None while it serves."""
@@ -83,6 +87,7 @@ class Backend(Generic[T]):
         self._loader = loader
         self._served: T | None = None
         self._warm_up: WarmUp | None = None
+        self._made_before_ready = 0  # of the reports
         self._at_start: tuple[str, ...] = ()  # names of the programs that are compiled before the model is ready
         self._started_at = 0.0
         self._state = "waiting"
@@ -121,6 +126,19 @@ class Backend(Generic[T]):
     def compilations(self) -> int:
         """The number of this model's programs that were compiled and not read from the cache."""
         return sum(not report.cached for report in self.reports)
+
+    @property
+    def compiled_by_requests(self) -> int:
+        """The number of programs that a request had to wait for: those of a picture size that was not warm."""
+        if self._warm_up is None:
+            return 0
+        later = self.reports[self._made_before_ready :]
+        return sum(not report.cached and report.name not in self._warm_up.names for report in later)
+
+    @property
+    def memory(self) -> HeldMemory | None:
+        """What the ready model holds on each device; None before, and for one of another process."""
+        return None if self._served is None else self._loader.held(self._served)
 
     def get(self) -> T:
         """The ready model.
@@ -226,6 +244,7 @@ class Backend(Generic[T]):
             return
         self.seconds = self.seconds_so_far
         times.keep(self._key, self.seconds, compiled=bool(self.compilations))
+        self._made_before_ready = len(self.reports)
         self._served, self._warm_up, self._state = served, warm_up, "ready"
         _log.info("%s model %s: %s", self.kind, self.name, self.progress)
 

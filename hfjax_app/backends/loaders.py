@@ -8,6 +8,7 @@ from hfjax_app.backends.backend import Loader, Watcher
 from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.settings import Settings
 
@@ -51,6 +52,9 @@ class ChatLoader:
     def warm_up(self, served: "ChatAssistant") -> WarmUp:
         return served.engine.warm_up
 
+    def held(self, served: "ChatAssistant") -> HeldMemory:
+        return served.held_memory
+
     def failure(self, served: "ChatAssistant") -> str | None:
         return served.broken
 
@@ -80,6 +84,9 @@ class SentimentLoader:
 
     def warm_up(self, served: "SentimentClassifier") -> WarmUp:
         return served.warm_up
+
+    def held(self, served: "SentimentClassifier") -> HeldMemory:
+        return served.held_memory
 
     def failure(self, served: "SentimentClassifier") -> str | None:
         return None
@@ -117,6 +124,9 @@ class ImageLoader:
 
     def warm_up(self, served: "ImageGenerator") -> WarmUp:
         return served.warm_up
+
+    def held(self, served: "ImageGenerator") -> HeldMemory:
+        return served.held_memory
 
     def failure(self, served: "ImageGenerator") -> str | None:
         return None

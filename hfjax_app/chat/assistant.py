@@ -9,13 +9,14 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
-from hfjax_app.chat.engine.stats import EngineStats
+from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.interface import Answers
+from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
 from hfjax_app.chat.sampling.params import SamplingParams
@@ -29,6 +30,7 @@ from hfjax_app.chat.text.tools import Tool, ToolCall
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.limits import CHAT_MAX_CHARACTERS, GRAMMARS_COMPILED_AT_ONCE
+from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.validation import checked_text
 
 HEARTBEAT_S = 0.5
@@ -107,6 +109,12 @@ class ChatAssistant:
         self.engine.stop()
         self._compilers.shutdown(wait=False, cancel_futures=True)
 
+    @cached_property
+    def held_memory(self) -> HeldMemory:
+        """What the weights and the cache of all slots take."""
+        estimate = estimate_memory(self.engine.runner)
+        return HeldMemory(weights=estimate.weights, cache=estimate.cache)
+
     @property
     def recommended(self) -> SamplingParams:
         """The sampling parameters that the model's generation_config recommends."""
@@ -120,6 +128,10 @@ class ChatAssistant:
     def stats(self) -> EngineStats:
         """The engine's figures."""
         return self.engine.stats()
+
+    def activity(self) -> EngineActivity:
+        """What the engine's slots do now, and its rates of the last minutes."""
+        return self.engine.activity()
 
     def answer_once(self) -> None:
         """Make one token; returns when it is there, and raises what a request would."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # the page is served before jax is imported
     from hfjax_app.chat.assistant import Reply
-    from hfjax_app.chat.engine.stats import EngineStats
+    from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
     from hfjax_app.chat.sampling.params import SamplingParams
     from hfjax_app.chat.text.answer_form import AnswerForm
 
@@ -45,6 +45,8 @@ class ChatModel(Protocol):
     def zero_shot(self) -> LabelScorer | None: ...
 
     def stats(self) -> "EngineStats": ...
+
+    def activity(self) -> "EngineActivity": ...
 
     def answer_once(self) -> None: ...
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,6 +57,7 @@ from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.fair_lock import FairLock
+from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.runtime.warm_up import OnExpected, ignore
@@ -132,6 +133,7 @@ class ImageGenerator:
         self._device = FairLock()
         self._queue = AdmissionQueue(IMAGES_SERVED_TOGETHER)
         self.steps = 0  # denoising steps of all pictures
+        self.steps_per_s: float | None = None  # of the latest request that has ended
         self._compiler = threading.Lock()  # held while a size compiles
         self._colours: np.ndarray | None = None
         self._programs.start()
@@ -140,6 +142,7 @@ class ImageGenerator:
             self._colours = preview.fit_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
         for _ in self.generate("warm-up", steps=1, seed=0):
             pass
+        self.steps_per_s = None
 
     @classmethod
     def from_pretrained(
@@ -176,6 +179,11 @@ class ImageGenerator:
             revision=revision_with(revision_of(source), loras),
             **options,
         )
+
+    @cached_property
+    def held_memory(self) -> HeldMemory:
+        """What the weights take."""
+        return HeldMemory(weights=self._programs.weight_bytes)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -404,6 +412,7 @@ class ImageGenerator:
         for seed in request.seeds:
             with self._device:
                 states.append(DenoisingState.begin(request, schedule, programs, seed, given, self._programs.scale))
+        began = time.perf_counter()
         for i in range(schedule.steps):
             advance = partial(
                 DenoisingState.advance, programs=programs, conditioning=conditioning, schedule=schedule, step=i
@@ -412,6 +421,7 @@ class ImageGenerator:
             self.steps += len(states)
             results: list[tuple[np.ndarray | None, np.ndarray | None]] = [(None, None)] * len(states)
             if i == schedule.steps - 1:
+                self.steps_per_s = schedule.steps * len(states) / (time.perf_counter() - began)
                 results = self._in_turns(partial(self._finished, programs=programs), states)
             pictures = tuple(
                 Picture(

@@ -49,6 +49,9 @@ class ImageModel(Protocol):
     @property
     def steps(self) -> int: ...
 
+    @property
+    def steps_per_s(self) -> float | None: ...
+
     def nearest_size(self, width: int, height: int) -> tuple[int, int]: ...
 
     def generate(

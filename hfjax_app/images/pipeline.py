@@ -26,6 +26,7 @@ from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
+from hfjax_app.runtime.held_memory import bytes_of
 from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.programs import ProgramReport, Programs
@@ -174,6 +175,11 @@ class DiffusionPrograms:
             network = next((name for name in _NETWORKS if report.name.startswith(name)), report.name)
             largest[network] = max(report.arguments, largest.get(network, 0))
         return sum(largest.values())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all networks' weights on each device."""
+        return bytes_of([self.network.weights, self.decoder_weights, self.encoder_weights, *self.reader.weights])
 
     def compile_seconds(self, size: tuple[int, int]) -> float:
         """The estimated compile time of a size's programs, from the first size's; 0 if they are warm."""

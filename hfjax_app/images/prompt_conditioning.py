@@ -102,6 +102,11 @@ class PromptReader:
         self._noted: dict[str, Any] = {}
         self._structures: dict[int, tuple[Any, list[Any]]] = {}  # by rows: of the arguments, and the other leaves
 
+    @property
+    def weights(self) -> list[Any]:
+        """Of each text encoder."""
+        return [encoder.weights for encoder in self._encoders.values()]
+
     def read(self, prompt: str, negative_prompt: str, guidance_scale: float, size: tuple[int, int]) -> Conditioning:
         """The conditioning for one picture.
 
@@ -220,7 +225,7 @@ class CompiledForward:
     """
 
     def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
-        self._name, self._module, self._weights, self._programs = name, module, weights, programs
+        self._name, self._module, self.weights, self._programs = name, module, weights, programs
         self._compiled: dict[Any, tuple[Program, Any, list[Any]]] = {}  # with the structure and shapes of results
         self.longest = 0  # tokens of the longest sequence so far
         self._first: tuple[Any, Any] = (), {}  # further arguments of the first call
@@ -241,7 +246,7 @@ class CompiledForward:
         if self._programs.planned:  # zeros are enough: the caller reads shapes only
             results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in made]
         else:
-            results = [torch.from_numpy(np.array(leaf)) for leaf in program(self._weights, arrays)]
+            results = [torch.from_numpy(np.array(leaf)) for leaf in program(self.weights, arrays)]
         return torch_pytree.tree_unflatten(results, result_spec)
 
     def again(self, ids: torch.Tensor) -> Any:
@@ -261,12 +266,12 @@ class CompiledForward:
 
         name = self._name if not self._compiled else f"{self._name}_{len(self._compiled) + 1}"
         function = pure_function(self._module, forward)
-        program = self._programs.compile(name, function, self._weights, arrays, static=str((structure, rest)))
+        program = self._programs.compile(name, function, self.weights, arrays, static=str((structure, rest)))
         made: list[Any] = []
         bundle = self._programs.bundle
         known = None if bundle is None else bundle.facts.get(name)  # by an earlier process
         if self._programs.planned or (not specs and known is None):  # it won't run, or was loaded without being traced
-            made = jax.eval_shape(function, self._weights, arrays)
+            made = jax.eval_shape(function, self.weights, arrays)
         spec = specs[0] if specs else torch_pytree.treespec_loads(known)
         if bundle is not None and known is None:
             bundle.keep_facts(bundle.facts | {name: torch_pytree.treespec_dumps(spec)})

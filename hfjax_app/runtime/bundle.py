@@ -17,6 +17,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,17 @@ _REMOVED = ".removed-"
 _SOON_S = 3600.0  # a file that is not finished by then never will be
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Seconds that a program took where it was compiled; 0 if unknown."""
+
+    traced: float = 0.0
+    compiled: float = 0.0
+
+
+NO_COST = Cost()
+
+
 class Bundle:
     """The programs of one fingerprint. Any thread may load and save, and so may other processes at the same time.
 
@@ -44,6 +56,7 @@ class Bundle:
 
     Attributes:
         folder: where the programs are.
+        costs: by a program's name, of those that were loaded.
         reasons: by a program's name, in one line, why it could not be loaded or saved the last time; without those
             that could be.
     """
@@ -52,6 +65,7 @@ class Bundle:
         self.fingerprint = fingerprint
         self.folder = root / fingerprint.digest
         self.reasons: dict[str, str] = {}
+        self.costs: dict[str, Cost] = {}
 
     def load(self, name: str, signature: str) -> jax.stages.Compiled | None:
         """A program that another process saved, on the devices that it was compiled for.
@@ -77,11 +91,14 @@ class Bundle:
             self.reasons[name] = f"it can't be loaded: {kind_and_line(error)}"
             return None
         self.reasons.pop(name, None)
+        self.costs[name] = _cost_of(header)
         with contextlib.suppress(OSError):  # a folder that this process can only read
             os.utime(self.folder / _PARTS)  # for `prune`
         return program
 
-    def save(self, name: str, signature: str, compiled: jax.stages.Compiled, origin: Origin) -> bool:
+    def save(
+        self, name: str, signature: str, compiled: jax.stages.Compiled, origin: Origin, cost: Cost = NO_COST
+    ) -> bool:
         """Keep a program, in place of one of the same name.
 
         Args:
@@ -89,6 +106,7 @@ class Bundle:
             signature: `signature_of` the call.
             compiled: for devices of this process or of a topology.
             origin: of `watch_origin` around its `compile`.
+            cost: what it took.
 
         Returns:
             Whether it is kept. If it isn't, `reasons` says why.
@@ -98,6 +116,7 @@ class Bundle:
                 raise Unusable("it was not compiled here but comes from jax's cache, and would fail when it is run")
             header, payload = header_and_payload(compiled)
             header |= {"name": name, "signature": signature, "fingerprint": self.fingerprint.digest}
+            header |= {"traced": cost.traced, "compiled": cost.compiled}
             self._write(self._file(name), header, payload)
         except Unusable as error:
             self.reasons[name] = str(error)
@@ -206,6 +225,12 @@ class Bundle:
             with contextlib.suppress(OSError):
                 os.unlink(unfinished)
             raise
+
+
+def _cost_of(header: Mapping[str, Any]) -> Cost:
+    """What a program's file says that it took; a file may say nothing."""
+    found = {name: header.get(name) for name in ("traced", "compiled")}
+    return Cost(**{name: float(each) for name, each in found.items() if isinstance(each, int | float) and each >= 0})
 
 
 def prune(root: Path, *, max_age_s: float, max_bytes: int, keep: Collection[str] = ()) -> list[str]:

@@ -1,13 +1,15 @@
-"""How much memory the devices have left for one more model.
+"""How much memory the devices have left for one more model, and how much is in use.
 
 Memory that a device has in all is in `mesh.py`.
 """
 
+import os
 from pathlib import Path
 
 import jax
 
 _MEMINFO = Path("/proc/meminfo")
+_OF_PROCESS = Path("/proc/self/statm")  # in pages; the second number is the resident set
 _CONTAINER = Path("/sys/fs/cgroup")  # of control groups, version 2
 
 
@@ -24,6 +26,20 @@ def free_memory() -> int | None:
     if any("bytes_limit" not in stat for stat in stats):
         return None
     return min(int(stat["bytes_limit"]) - int(stat.get("bytes_in_use", 0)) for stat in stats)
+
+
+def used_memory() -> tuple[int | None, int | None]:
+    """Bytes in use and there: of the fullest local device, or of this process and its host on a CPU; None: unknown."""
+    devices = jax.local_devices()
+    if devices[0].platform == "cpu":
+        page = os.sysconf("SC_PAGE_SIZE")
+        try:
+            used = int(_OF_PROCESS.read_text().split()[1]) * page
+        except (OSError, ValueError, IndexError):  # another system than Linux
+            return None, None
+        return used, os.sysconf("SC_PHYS_PAGES") * page
+    fullest = max((device.memory_stats() or {} for device in devices), key=lambda stat: stat.get("bytes_in_use", 0))
+    return fullest.get("bytes_in_use"), fullest.get("bytes_limit")
 
 
 def _of_host() -> int | None:

@@ -15,14 +15,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable, first_line
 from hfjax_app.runtime import compile_cache, compiled_text, tracing_lock
-from hfjax_app.runtime.bundle import Bundle
+from hfjax_app.runtime.bundle import NO_COST, Bundle, Cost
 from hfjax_app.runtime.fingerprint import signature_of
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.serialized_program import watch_origin
@@ -48,9 +48,11 @@ _compiler = ThreadPoolExecutor(1, "compile")
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramReport:
-    """One line of the ledger: a program's name, seconds to trace and compile, and whether the cache had it.
+    """One line of the ledger: a program's name, the seconds until it was ready, and where it came from.
 
-    For a cached program `saved` is the compile time that the cache saved, in seconds.
+    `source` is "compiled", "cache" (jax's, which has compiled programs) or "bundle" (which has whole ones). `traced` is
+    the time of tracing, for a program from a bundle that of the process which compiled it. `saved` is the time that
+    cache or bundle saved.
 
     The compiler's figures, in bytes on each device, 0 if unknown: `arguments` of the program, `temporary` memory while
     it runs, and `in_place`, the results that reuse a donated argument. Read from the program's text, for planned
@@ -60,7 +62,8 @@ class ProgramReport:
 
     name: str
     seconds: float
-    cached: bool
+    source: Literal["compiled", "cache", "bundle"]
+    traced: float = 0.0
     saved: float = 0.0
     arguments: int = 0
     temporary: int = 0
@@ -68,6 +71,17 @@ class ProgramReport:
     constant: int = 0
     all_reduces: int = 0
     moved: int = 0
+
+    @property
+    def cached(self) -> bool:
+        """Whether an earlier process compiled it."""
+        return self.source != "compiled"
+
+    @property
+    def compiling(self) -> float:
+        """Seconds of compiling, here or in the process that did it; 0 if unknown."""
+        whole = self.saved if self.source == "bundle" else self.seconds + self.saved
+        return max(whole - self.traced, 0.0)
 
 
 class CompilerCount:
@@ -306,7 +320,10 @@ class Programs:
             return None
         done: Future[jax.stages.Compiled] = Future()
         done.set_result(loaded)
-        report = self._report_of(name, loaded, seconds=time.perf_counter() - started, cached=True)
+        seconds, cost = time.perf_counter() - started, self.bundle.costs.get(name, NO_COST)
+        report = self._report_of(
+            name, loaded, seconds=seconds, source="bundle", traced=cost.traced, saved=cost.traced + cost.compiled
+        )
         return Program(done, self.mesh, self.bundle.clear), report
 
     def is_kept(
@@ -337,9 +354,11 @@ class Programs:
         if (folder := jax.config.jax_compilation_cache_dir) and not hits:  # type: ignore[attr-defined]
             compile_cache.seal(Path(folder))
         seconds = traced + time.perf_counter() - started
-        self.report(self._report_of(name, compiled, seconds=seconds, cached=bool(hits), saved=sum(hits)))
+        source: Literal["cache", "compiled"] = "cache" if hits else "compiled"
+        report = self._report_of(name, compiled, seconds=seconds, source=source, traced=traced, saved=sum(hits))
+        self.report(report)
         if self.bundle is not None:
-            self.bundle.save(name, signature, compiled, origin)
+            self.bundle.save(name, signature, compiled, origin, Cost(traced=traced, compiled=report.compiling))
         return compiled
 
     def report(self, report: ProgramReport) -> None:
@@ -348,14 +367,22 @@ class Programs:
         self._on_report(report)
 
     def _report_of(
-        self, name: str, compiled: jax.stages.Compiled, *, seconds: float, cached: bool, saved: float = 0.0
+        self,
+        name: str,
+        compiled: jax.stages.Compiled,
+        *,
+        seconds: float,
+        source: Literal["compiled", "cache", "bundle"],
+        traced: float = 0.0,
+        saved: float = 0.0,
     ) -> ProgramReport:
         memory = compiled.memory_analysis()
         text = (compiled.as_text() or "") if self.planned else ""
         return ProgramReport(
             name=name,
             seconds=seconds,
-            cached=cached,
+            source=source,
+            traced=traced,
             saved=saved,
             arguments=getattr(memory, "argument_size_in_bytes", 0),
             temporary=getattr(memory, "temp_size_in_bytes", 0),

@@ -57,7 +57,8 @@ class WarmUp:
         on_expected: called before the first program is compiled, see `OnExpected`.
 
     Attributes:
-        missing: the programs that are not used yet, by name, in order.
+        names: of all its programs.
+        missing: those that are not used yet, by name, in order.
         given_up: why the missing programs will not come; empty while they may.
     """
 
@@ -72,6 +73,7 @@ class WarmUp:
         self._programs = programs
         self.given_up = ""
         self.missing = {spec.name: spec for spec in specs}
+        self.names = frozenset(self.missing)
         self._now = [s for s in self.missing.values() if s.general or not staged or programs.bundle is None]
         on_expected([spec.name for spec in self._now], len(self.missing))
 

@@ -7,6 +7,7 @@ a classifier fits one device.
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import load
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
+from hfjax_app.runtime.held_memory import HeldMemory, bytes_of
 from hfjax_app.runtime.mesh import replicated, serving_mesh
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.parallel_calls import Calls
@@ -133,6 +135,11 @@ class SentimentClassifier:
         model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
         tokenizer = load(AutoTokenizer.from_pretrained, source)
         return cls(model, tokenizer, weights=read(model, source), **options)
+
+    @cached_property
+    def held_memory(self) -> HeldMemory:
+        """What the weights take."""
+        return HeldMemory(weights=bytes_of([self._weights]))
 
     @property
     def token_limit(self) -> int:

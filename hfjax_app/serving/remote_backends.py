@@ -64,6 +64,9 @@ class RemoteLoader:
     def warm_up(self, served: RemoteModel) -> None:
         """Programs are the replicas' own."""
 
+    def held(self, served: RemoteModel) -> None:
+        """The replicas' memory is theirs."""
+
     def failure(self, served: RemoteModel) -> str | None:
         return None if served.calls.running else "no replica of it runs; Ray starts another one"
 

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from hfjax_app.chat.assistant import HEARTBEAT_S, Reply
-from hfjax_app.chat.engine.stats import EngineStats
+from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
 from hfjax_app.chat.interface import Answers, LabelScorer
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
@@ -56,6 +56,10 @@ class RemoteChat:
     def stats(self) -> EngineStats:
         """The sum of the replicas'."""
         return EngineStats(**{field.name: self.calls.figure(field.name) for field in fields(EngineStats)})
+
+    def activity(self) -> EngineActivity:
+        """Only the counters: which slot does what is known to the replicas."""
+        return EngineActivity(stats=self.stats(), slots=(), rates=(), first_token_s=())
 
     def answer_once(self) -> None:
         self.calls.ask_from_thread("answer_once")

@@ -24,6 +24,7 @@ class RemoteImages:
 
     def __init__(self, calls: ReplicaCalls, facts: Mapping[str, Any]):
         self.calls = calls
+        self.steps_per_s: float | None = None  # known to the replicas
         self.recommended: Recommended = facts["recommended"]
         self.revision: str | None = facts["revision"]
         self.versions: dict[str, str] = facts["versions"]

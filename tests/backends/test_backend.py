@@ -20,7 +20,7 @@ class Loader:
     def load(self, model: str, watcher: Watcher) -> str:
         self.loads += 1
         broken, self.failures = self.failures > 0, self.failures - 1
-        watcher.record(ProgramReport(name="step", seconds=1.0, cached=broken))
+        watcher.record(ProgramReport(name="step", seconds=1.0, source="bundle" if broken else "compiled"))
         if broken:
             raise LoadedProgramFailed("a program from the bundle can't run")
         return model
@@ -57,6 +57,19 @@ def test_a_model_is_loaded_once_however_often_it_is_warmed_up() -> None:
     backend.warm_up()
     backend.warm_up()
     assert (backend.state, loader.loads) == ("ready", 1)
+
+
+def test_programs_that_requests_wait_for_are_counted() -> None:
+    """Not those that join later by themselves, nor those from a cache: a visitor waited for none of them."""
+    backend = warmed(failures=0)
+    assert (backend.compilations, backend.compiled_by_requests) == (1, 0)
+    assert backend._warm_up is not None
+    backend._warm_up.names = frozenset({"later"})
+    backend.record(ProgramReport(name="later", seconds=1.0, source="compiled"))
+    backend.record(ProgramReport(name="size", seconds=1.0, source="bundle"))
+    assert backend.compiled_by_requests == 0
+    backend.record(ProgramReport(name="size", seconds=1.0, source="compiled"))
+    assert backend.compiled_by_requests == 1
 
 
 def test_a_model_that_fails_twice_is_refused() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hfjax_app.backends import Backends
+from hfjax_app.backends.snapshot import take
 from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.process import prepare
@@ -72,6 +73,32 @@ def backends() -> Iterator[Backends]:
     assert warm.wait(timeout=300)
     yield warm
     warm.stop()
+
+
+def test_a_snapshot_tells_what_the_models_hold_and_do(backends: Backends) -> None:
+    engine = backends.chat.get().engine
+    before = take(backends)
+    assert [(model.kind, model.name) for model in before.models] == [(each.kind, each.name) for each in backends.all]
+    for model, backend in zip(before.models, backends.all, strict=True):
+        assert model.programs == tuple(backend.reports)
+        assert model.compiled_by_requests == 0
+        assert model.temporary == max(report.temporary for report in backend.reports)
+        assert model.memory is not None
+        assert model.memory.weights > 3 << 20
+        assert (model.memory.cache > 0) == (model.chat is not None) == (model.kind == "chat")
+    chat = before.models[0].chat
+    assert chat is not None
+    assert {slot.doing for slot in chat.slots} == {"free"}
+    assert len(chat.slots) == chat.stats.slots
+
+    engine.generate([[5, 6, 7]], SamplingParams(max_tokens=12, temperature=0.0))
+    after = take(backends).models[0].chat
+    assert after is not None
+    assert after.stats == engine.stats()
+    assert after.stats.prefilled_tokens > chat.stats.prefilled_tokens
+    assert len(after.first_token_s) == len(chat.first_token_s) + 1
+    assert all(0 < seconds < 60 for seconds in after.first_token_s)
+    assert any(slot.reused for slot in after.slots), "a free slot keeps what a follow-up may reuse"
 
 
 def test_a_second_start_compiles_nothing(backends: Backends) -> None:

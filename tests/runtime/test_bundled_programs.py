@@ -42,11 +42,16 @@ def compiled(bundle: Bundle, **options: Any) -> tuple[Any, list[ProgramReport], 
 
 def test_the_second_time_nothing_is_traced_or_compiled(tmp_path: Path, compilations: Callable) -> None:
     first, [report], traces = compiled(bundle_in(tmp_path))
-    assert (report.cached, traces) == (False, 1)
+    assert (report.source, traces) == ("compiled", 1)
+    cost = (report.traced, report.compiling)
+    assert min(cost) > 0
+    assert sum(cost) == pytest.approx(report.seconds)
     with compilations() as seen:
         again, [report], traces = compiled(bundle_in(tmp_path))
         result = again(X)
-    assert (report.name, report.cached, traces, seen) == ("doubled", True, 0, [])
+    assert (report.name, report.source, traces, seen) == ("doubled", "bundle", 0, [])
+    assert (report.traced, report.compiling) == pytest.approx(cost), "what it took is kept with it"
+    assert report.saved == pytest.approx(sum(cost))
     assert report.arguments == X.nbytes
     np.testing.assert_array_equal(result, first(X))
 

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from hfjax_app.chat.engine.constraint import Constraint
+from hfjax_app.chat.engine.counters import Counters
 from hfjax_app.chat.engine.dispatched_call import DispatchedCall
 from hfjax_app.chat.engine.draft_policy import DraftPolicy, DraftTracker
 from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Request, Scheduler
-from hfjax_app.chat.engine.stats import EngineStats
+from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
 from hfjax_app.chat.engine.steps_per_call import StepsPerCall
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DraftCounts
@@ -40,6 +41,7 @@ class Handle:
     top_logprobs: int | None
     length_reason: str
     constraint: Constraint | None = None
+    arrived_at: float = 0.0  # by time.perf_counter
     draft_tracker: DraftTracker | None = None  # made when the request is first alone
 
 
@@ -71,8 +73,7 @@ class EngineLoop:
         self._failures = 0
         self._cause: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self._requests = self._tokens = self._reused = self._wasted = self._prefills = self._decodes = 0
-        self._drafted = self._accepted = 0
+        self._counters = Counters()
 
     @property
     def started(self) -> bool:
@@ -113,8 +114,9 @@ class EngineLoop:
             if len(self.scheduler.waiting) >= CHAT_QUEUE:
                 busy = f"the chat engine is busy: {CHAT_QUEUE} requests are waiting; try again later"
                 raise Overloaded(busy, RETRY_AFTER_S)
+            request.handle.arrived_at = time.perf_counter()
             self.scheduler.submit(request)
-            self._requests += 1
+            self._counters.requests += 1
             self._changed.notify()
 
     def place(self, request: Request) -> int:
@@ -123,19 +125,11 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         with self._changed:
-            return EngineStats(
-                slots=len(self.scheduler.running),
-                busy=self.scheduler.busy,
-                waiting=len(self.scheduler.waiting),
-                requests=self._requests,
-                tokens=self._tokens,
-                reused_tokens=self._reused,
-                wasted_tokens=self._wasted,
-                prefill_calls=self._prefills,
-                decode_calls=self._decodes,
-                drafted_tokens=self._drafted,
-                accepted_tokens=self._accepted,
-            )
+            return self._counters.stats(self.scheduler)
+
+    def activity(self) -> EngineActivity:
+        with self._changed:
+            return self._counters.activity(self.scheduler, time.perf_counter())
 
     def _between_calls(self, trial: Callable[[int], None]) -> None:
         """Run a function in the engine's thread when a slot is free, with that slot's index; what it held is lost.
@@ -293,7 +287,7 @@ class EngineLoop:
         if step.source is not None:
             self.runner.copy(step.source, step.slot, step.start, step.written)
         if step.start == request.reused:
-            self._reused += request.reused
+            self._counters.reused_tokens += request.reused
         chunk = np.zeros(step.size, np.int32)
         chunk[: step.stop - step.start] = request.prompt[step.start : step.stop]
         max_tokens = request.max_tokens if step.is_last else 0
@@ -307,9 +301,10 @@ class EngineLoop:
             request.handle.sampler,
             None if constraint is None else constraint.allowed,
         )
-        self._prefills += 1
+        self._counters.prefill_calls += 1
         self._dispatched(output, {request: 0})
         with self._changed:
+            self._counters.prefilled(step.stop - step.start, time.perf_counter())
             self.scheduler.prefilled(step)
 
     def _decode(self, step: DecodeStep) -> None:
@@ -318,7 +313,7 @@ class EngineLoop:
         else:
             allowed = [request.handle.constraint.allowed for request in step.requests] if step.constrained else ()
             output, columns = self.runner.decode(step.slots, step.length, step.steps, allowed)
-        self._decodes += 1
+        self._counters.decode_calls += 1
         self._dispatched(output, dict(zip(step.requests, columns, strict=True)), step)
         with self._changed:
             self.scheduler.decoded(step)
@@ -397,11 +392,13 @@ class EngineLoop:
                 self.runner.clear(request.slot)
             return
         if request.cancelled or request.released:
-            self._wasted += len(tokens)
+            self._counters.wasted_tokens += len(tokens)
             return
         if failure is not None:
             self._fail(request, failure)
             return
+        if tokens and not request.answer:
+            self._counters.first_token_s.append(self._read_at - request.handle.arrived_at)
         request.answer.extend(tokens)
         reason, constraint = None, request.handle.constraint
         if tokens and tokens[-1] in self.end_tokens:
@@ -410,9 +407,8 @@ class EngineLoop:
             reason = "stop"
         elif len(request.answer) >= request.max_tokens:
             reason = request.handle.length_reason
-        self._tokens += len(tokens)
         drafted, accepted = (0, 0) if drafts is None else (drafts.drafted, drafts.accepted)
-        self._drafted, self._accepted = self._drafted + drafted, self._accepted + accepted
+        self._counters.made(len(tokens), self._read_at, drafted=drafted, accepted=accepted)
         progress = Progress(
             tokens=tokens,
             logprobs=logprobs,

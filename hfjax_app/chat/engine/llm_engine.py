@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from hfjax_app.chat.engine.constraint import Constraint
 from hfjax_app.chat.engine.engine_loop import EngineLoop, Handle
 from hfjax_app.chat.engine.scheduler import Request
-from hfjax_app.chat.engine.stats import EngineStats
+from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
 from hfjax_app.chat.engine.token_stream import Progress, Ticket, TokenStream
 from hfjax_app.chat.memory import check_memory, estimate_memory
 from hfjax_app.chat.model.model_runner import ModelRunner
@@ -248,6 +248,10 @@ class ChatEngine:
 
     def stats(self) -> EngineStats:
         return self._loop.stats()
+
+    def activity(self) -> EngineActivity:
+        """What the slots do now, and the rates of the last minutes."""
+        return self._loop.activity()
 
     def check(self, prompt: Sequence[int], params: SamplingParams) -> None:
         """Raise RequestRejected as `submit` would; works before the engine is started."""

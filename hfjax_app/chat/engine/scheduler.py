@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hfjax_app.chat.engine.prefix_cache import PrefixCache
+from hfjax_app.chat.engine.stats import SlotState
 from hfjax_app.round_robin import RoundRobin
 
 # Decode steps per call while requests wait or are prefilled; divided by the number of those being prefilled.
@@ -138,6 +139,21 @@ class Scheduler:
     def busy(self) -> int:
         """Slots in use."""
         return sum(request is not None for request in self.running)
+
+    def states(self) -> tuple[SlotState, ...]:
+        """What each slot holds and does."""
+        return tuple(
+            SlotState(doing="free", reused=len(self.slots[index].tokens))
+            if request is None
+            else SlotState(
+                doing="decode" if request.scheduled else "prefill",
+                reused=request.reused,
+                prefilled=request.prefilled - request.reused,
+                prompt=len(request.prompt),
+                made=len(request.answer),
+            )
+            for index, request in enumerate(self.running)
+        )
 
     @property
     def decoding(self) -> tuple[Request, ...]:

@@ -1,6 +1,7 @@
 """The scheduler alone: first come, first served, chunk by chunk."""
 
 from hfjax_app.chat.engine.scheduler import CONTENDED_CHUNK, Request, Scheduler
+from hfjax_app.chat.engine.stats import SlotState
 
 
 def scheduler_of(
@@ -41,6 +42,28 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_decodes_only_afterwards() -> N
         scheduler.prefilled(step)
     assert chunks == [(0, 4, False), (4, 8, False), (8, 10, True)]
     assert scheduler.next_decode().requests == (r,)
+
+
+def test_the_states_of_slots_say_how_far_each_request_is() -> None:
+    scheduler = scheduler_of(2)
+    first = request(6)
+    scheduler.submit(first)
+    scheduler.admit()
+    empty = SlotState(doing="free", reused=0)
+    assert scheduler.states() == (SlotState(doing="prefill", reused=0, prompt=6), empty)
+    scheduler.prefilled(scheduler.next_prefill())
+    assert scheduler.states() == (SlotState(doing="prefill", reused=0, prefilled=4, prompt=6), empty)
+    scheduler.prefilled(scheduler.next_prefill())
+    first.answer += [7, 8]
+    assert scheduler.states() == (SlotState(doing="decode", reused=0, prefilled=6, prompt=6, made=2), empty)
+
+    follow_up = Request(prompt=(*first.prompt, 7, 9), max_tokens=5)
+    scheduler.release(first, exact=True)
+    assert scheduler.states() == (SlotState(doing="free", reused=7), empty), "the newest token is not in the cache"
+    scheduler.submit(follow_up)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    assert scheduler.states() == (SlotState(doing="decode", reused=7, prefilled=1, prompt=8), empty)
 
 
 def test_chunks_are_large_while_no_answer_is_running() -> None:
