@@ -189,7 +189,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     sub.add_argument("--image-model", metavar="M", help=f"{_MODEL} (default: {_first('image_model')})")
     sub.add_argument("--tokens", type=int, default=50, metavar="N", help="tokens of the text (default: 50)")
     sub.add_argument("--steps", type=int, default=4, metavar="N", help="denoising steps of the picture (default: 4)")
-    sub.add_argument("--seconds", type=int, default=120, metavar="S", help="of a rung's first run (default: 120)")
+    sub.add_argument("--seconds", type=int, default=30, metavar="S", help="of a rung's first run (default: 30)")
     sub.add_argument("--only", action="append", choices=LADDER_PARTS, help="this part; may be given several times")
     sub.add_argument("--cache-dir", metavar="DIR", help=Settings.model_fields["cache_dir"].description)
     sub.add_argument("--json", action="store_true", help="print the kept result as JSON at the end")

@@ -22,6 +22,7 @@ from hfjax_app.ladder.kept import KeptPart, KeptRung
 from hfjax_app.ladder.rungs import CHAT, DEVICES, IMAGES, Part, Rung
 from hfjax_app.runtime.programs import CompilerCount
 
+FEWEST_STEPS = 3  # of a run that is stopped: the first one is not like the others
 FORWARDS = 20  # of a run of the devices part
 MOST_LEVELS = 2  # of 255, by which a colour may differ from the rung before, in float32
 MOST_MEAN_LEVELS = 4  # of 255, by which colours may differ on average in half precision
@@ -60,7 +61,7 @@ class _Run:
     Args:
         compiler: counts compilations.
         made: is told how many steps are made.
-        limit_s: seconds after which it is stopped, at the end of a step; None: none.
+        limit_s: seconds after which it is stopped, at the end of a step but the first ones; None: none.
         most: steps after which it is stopped; None: none.
     """
 
@@ -90,8 +91,8 @@ class _Run:
     def _step(self) -> None:
         self.count += 1
         self._made(self.count)
-        is_late = self._limit_s is not None and time.perf_counter() - self._started > self._limit_s
-        if is_late or self.count == self._most:
+        late = self._limit_s is not None and time.perf_counter() - self._started > self._limit_s
+        if (late and self.count >= FEWEST_STEPS) or self.count == self._most:
             raise _Stopped
 
 

@@ -44,11 +44,11 @@ class ConsoleProgress:
         print(self._line(kept, f"  {rung.title:{_TITLE}}"), flush=True)
 
     def _line(self, kept: KeptRung, title: str) -> str:
-        if kept.whole_first_s is None or kept.again_s is None:
+        if kept.first_s is None or kept.again_s is None:
             return f"{title}{kept.note}"
         self._first_s = kept.again_s if self._first_s is None else self._first_s
-        about = "~" if kept.is_estimated else ""
-        first = f"first {about + spoken(kept.whole_first_s):>9} ({kept.compiled_first:,} compiled)"
+        over, about = (">", "~") if kept.is_stopped else ("", "")
+        first = f"first {over + spoken(kept.first_s):>9} ({kept.compiled_first:,} compiled)"
         again = f"again {about + spoken(kept.again_s):>9} ({kept.compiled_again:,} compiled)"
         faster = f"{self._first_s / max(kept.again_s, 1e-9):.3g}x"
         wrong = "" if kept.same is not False else "  WRONG:"

@@ -49,16 +49,9 @@ class KeptRung(_Frozen):
     note: _Text = ""
 
     @property
-    def is_estimated(self) -> bool:
-        """Whether its times are estimated from the steps before it was stopped."""
+    def is_stopped(self) -> bool:
+        """Whether it was stopped: then its first run would have taken longer, and its second one is estimated."""
         return 0 < self.made < self.wanted
-
-    @property
-    def whole_first_s(self) -> float | None:
-        """Seconds that the whole first run takes."""
-        if self.first_s is None or not self.made:
-            return None
-        return self.first_s * max(1.0, self.wanted / self.made)
 
 
 class KeptPart(_Frozen):

@@ -119,12 +119,12 @@ def test_every_rung_of_a_picture_draws_the_pixels_of_the_pipeline(pipeline: Path
 def test_a_rung_is_stopped_at_its_limit_and_the_next_one_runs(
     chat_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rungs of the test's own; the first takes too long for its second token."""
-    waits = iter([0, 3, 0, 0, 0])
+    """Rungs of the test's own; the first takes too long for its third token."""
+    waits = iter([0, 0, 3])
 
     def slow(task: ChatTask) -> Callable[[], Iterator[int]]:
         def run() -> Iterator[int]:
-            for token in (5, 6, 7):
+            for token in (5, 6, 7, 8):
                 time.sleep(next(waits, 0))
                 yield token
 
@@ -135,11 +135,11 @@ def test_a_rung_is_stopped_at_its_limit_and_the_next_one_runs(
     monkeypatch.setattr("jax.local_device_count", lambda: 2)
     heard = Heard()
     stopped, whole = Ladder(limit_s=2, progress=heard).devices("tiny", str(chat_model)).rungs
-    assert (stopped.made, stopped.wanted, stopped.same) == (2, 20, None)
-    assert stopped.note == "stopped after 2 s, 2 of 20 forwards"
-    assert stopped.is_estimated
-    assert (whole.made, whole.same) == (3, True), "it begins with what the stopped one has made"
-    assert heard.counts[:4] == [(1, False), (2, False), (1, True), (2, True)], "as many steps again"
+    assert (stopped.made, stopped.wanted, stopped.same) == (3, 20, None)
+    assert stopped.note == "stopped after 2 s, 3 of 20 forwards"
+    assert stopped.is_stopped
+    assert (whole.made, whole.same) == (4, True), "it begins with what the stopped one has made"
+    assert heard.counts[:6] == [(i, again) for again in (False, True) for i in (1, 2, 3)], "as many steps again"
 
 
 def test_a_rung_with_other_results_is_told(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

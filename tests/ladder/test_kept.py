@@ -64,13 +64,10 @@ def test_a_file_that_is_no_result_counts_as_none(tmp_path: Path, content: bytes)
     assert read(tmp_path) is None
 
 
-def test_a_rung_that_was_stopped_tells_what_all_of_it_would_have_taken() -> None:
-    stopped = KeptRung(id="a", first_s=10.0, made=5, wanted=50)
-    assert (stopped.whole_first_s, stopped.is_estimated) == (100.0, True)
-    whole = KeptRung(id="a", first_s=10.0, again_s=1.0, made=50, wanted=50)
-    assert (whole.whole_first_s, whole.is_estimated) == (10.0, False)
-    for nothing in (KeptRung(id="a", first_s=10.0, made=0, wanted=50), KeptRung(id="a", note="skipped")):
-        assert (nothing.whole_first_s, nothing.is_estimated) == (None, False)
+def test_a_rung_that_was_stopped_is_known() -> None:
+    assert KeptRung(id="a", first_s=10.0, made=5, wanted=50).is_stopped
+    assert not KeptRung(id="a", first_s=10.0, again_s=1.0, made=50, wanted=50).is_stopped
+    assert not KeptRung(id="a", note="skipped").is_stopped
 
 
 def test_every_rung_has_its_file() -> None:

@@ -5,6 +5,7 @@ engine's cache has a row of slots, one for each user, and `vmap` makes one progr
 any time: which slots are active, and how far each one is, is data.
 """
 
+import weakref
 from collections.abc import Iterator
 from itertools import count
 
@@ -39,4 +40,5 @@ def prepare(task: ChatTask) -> Run:
         if any(list(stream) != first for stream in streams[1:]):
             raise ModelUnavailable("eight users with the same question have got different tokens")
 
+    weakref.finalize(run, engine.stop)  # its thread holds the weights
     return run
