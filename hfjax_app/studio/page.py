@@ -8,6 +8,7 @@ from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backends
 from hfjax_app.limits import EVENTS_AT_ONCE
 from hfjax_app.studio.chat_tab import ChatTab
+from hfjax_app.studio.engine_tab import EngineTab
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
@@ -18,7 +19,7 @@ from hfjax_app.studio.status import StatusLine
 from hfjax_app.studio.tab import Shared, Tab
 
 TITLE = "hfjax studio"
-TABS: tuple[type[Tab], ...] = (ChatTab, SentimentTab, ImagesTab)  # in their order on the page
+TABS: tuple[type[Tab], ...] = (ChatTab, SentimentTab, ImagesTab, EngineTab)  # in their order on the page
 FILES_KEPT_S = 24 * 3600
 QUEUE_POLL_S = 0.01  # Gradio's default of a millisecond takes a fourteenth of a core
 
@@ -59,11 +60,13 @@ def build_studio(
         tabs: dict[str, Tab] = {}
         with gr.Tabs(elem_id="tabs") as page_tabs:
             for kind in TABS:
-                with gr.Tab(kind.title, id=kind.id, elem_id=f"{kind.id}-tab"):
-                    tabs[kind.id] = kind(shared)
-                if len(tabs) > 1:
-                    tabs[kind.id].loading.defer()
-        status.watch(page, page_tabs, {name: tab.loading for name, tab in tabs.items()})
+                with gr.Tab(kind.title, id=kind.id, elem_id=f"{kind.id}-tab") as opened:
+                    tab = tabs[kind.id] = kind(shared)
+                tab.watch(opened)
+                if len(tabs) > 1 and tab.loading is not None:
+                    tab.loading.defer()
+        panels = {name: tab.loading for name, tab in tabs.items() if tab.loading is not None}
+        status.watch(page, page_tabs, panels)
         for tab in tabs.values():
             tab.store(page)
     page.max_threads = EVENTS_AT_ONCE

@@ -1,7 +1,7 @@
 """The interface of a tab. A new tab is a file in this folder with a class of it, and one entry in page.py's list."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import gradio as gr
 
@@ -32,14 +32,17 @@ class Tab(Protocol):
     Attributes:
         title: the tab's title on the page.
         id: the tab's id, unique on the page.
-        loading: the panel that hides the controls until the backend is ready.
+        loading: the panel that hides the controls until the backend is ready; None for a tab that needs none.
     """
 
     title: ClassVar[str]
     id: ClassVar[str]
-    loading: LoadingPanel
+    loading: LoadingPanel[Any] | None
 
     def __init__(self, shared: Shared): ...
+
+    def watch(self, tab: gr.Tab) -> None:
+        """Add the events of the tab itself, such as its opening. By default there are none."""
 
     def store(self, page: gr.Blocks) -> None:
         """Store in the browser what outlives a reload, see `session_storage.py`. By default that is nothing."""

@@ -15,6 +15,7 @@ AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 RULES = """axe.run(document, {resultTypes: ["violations"]}).then(({violations}) => violations.map(
     ({id, impact, nodes}) => `${impact} ${id}: ${nodes.map(node => node.html.slice(0, 200)).join(" | ")}`))"""
 THEMES = ("light", "dark")
+CONTROLS = {"Sentiment": "#classify", "Images": "#generate", "Engine": "#engine-live .memory"}  # of each other tab
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_the_chat_has_no_violations(page: Page, theme: str) -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize(("tab", "control"), [("Sentiment", "#classify"), ("Images", "#generate")])
+@pytest.mark.parametrize(("tab", "control"), CONTROLS.items())
 def test_a_tab_has_no_violations(page: Page, theme: str, tab: str, control: str) -> None:
     page.get_by_role("tab", name=tab).click()
     expect(page.locator(control)).to_be_visible()
@@ -66,7 +67,7 @@ def test_a_drawer_has_no_violations(studio: Studio, revisit: Callable[..., Page]
     expect(page.get_by_role("button", name=drawer, exact=True)).to_be_focused()
 
 
-@pytest.mark.parametrize("tab", ["Chat", "Sentiment", "Images"])
+@pytest.mark.parametrize("tab", ["Chat", "Sentiment", "Images", "Engine"])
 def test_nothing_scrolls_sideways_at_twice_the_size(page: Page, tab: str) -> None:
     """A window of 1280 pixels at 200 % has 640."""
     page.get_by_role("tab", name=tab).click()
