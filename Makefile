@@ -48,14 +48,19 @@ test: MARKED := not slow and not tpu
 test-all: MARKED := not tpu
 test-all: export CHURN_SECONDS = 120
 test-all: $(VENV)/.installed-clients
+test-all: APART := --ignore tests/serving
 test test-all: lint chromium
-	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadfile --no-loadscope-reorder
+	@$(PY) -m pytest -m "$(MARKED)" -n 2 --dist loadfile --no-loadscope-reorder $(APART)
+	@$(if $(APART),$(on_ray))
 
 # libtpu compiles for TPUs that are not here, on any x86-64 Linux; minutes for each model.
 test-tpu: $(VENV)/.installed-dev
 	@$(PY) -m pytest -m tpu
 
-# Two chat replicas on this machine. `make test-all` runs these tests too where Ray is installed.
+# Two chat replicas on this machine. `make test-all` runs these tests too where Ray is installed, apart from the others:
+# two workers would start Ray twice.
+on_ray = if $(PY) -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('ray') is None)"; \
+  then $(PY) -m pytest tests/serving; else echo "Ray is not installed: make test-ray installs it and tests serving/"; fi
 test-ray: $(VENV)/.installed-dev $(VENV)/.installed-ray
 	@$(PY) -m pytest tests/serving
 

@@ -29,6 +29,8 @@ from hfjax_app.serving.ingress import Ingress
 from hfjax_app.serving.sentiment import SentimentReplica
 from hfjax_app.settings import ServingSettings, Settings
 
+# Of several ingresses (docs/ray.md): Ray's own, because Ray's proxies use it, which may not have this app.
+_SESSIONS = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _ROUTER = "hfjax_app.serving.replica_router.ReplicaRouter"
 _TEXTS_AT_ONCE = SENTIMENT_AT_ONCE + LISTS_AT_ONCE
 _ONE_MORE = 1  # per cent of replicas, rounded up to one
@@ -63,6 +65,7 @@ def build_app(settings: ServingSettings) -> Application:
         max_ongoing_requests=SERVING_AT_ONCE,
         graceful_shutdown_timeout_s=settings.grace,
         max_surge_percent=_ONE_MORE,
+        request_router_config=RequestRouterConfig(request_router_class=_SESSIONS),
         max_constructor_retry_count=REPLICA_STARTS,
         ray_actor_options={"num_cpus": 0, **_without_tpu(settings)},
     )

@@ -177,6 +177,12 @@ def test_previews_are_made_at_the_first_access(generator: ImageGenerator, monkey
     assert len(decoded) == 4
 
 
+def test_a_caller_may_do_without_previews(generator: ImageGenerator) -> None:
+    steps = [each for each in generator.generate("a", steps=2, seed=1, previews=False) if isinstance(each, ImageStep)]
+    assert [len(step.previews) for step in steps] == [0, 0]
+    assert steps[-1].image is not None
+
+
 def test_the_preview_is_the_predicted_picture(pipeline: StableDiffusionPipeline, generator: ImageGenerator) -> None:
     """After the first step: diffusers' predicted clean sample, decoded by the torch decoder."""
     first = next(generator.generate("red dot", steps=5, guidance_scale=1.0, latents=NOISE))

@@ -7,7 +7,6 @@ from .conftest import START_S, Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-KEPT = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 TRIES = 16
 MESSAGES = [{"role": "user", "content": "Hello"}]
 
@@ -22,7 +21,7 @@ def page_is_answered(client: httpx.Client) -> bool:
 
 
 def test_two_ingresses_serve_the_api_and_kept_sessions(cluster: Cluster) -> None:
-    cluster.deploy(ingress={"num_replicas": 2, "request_router_config": {"request_router_class": KEPT}})
+    cluster.deploy(ingress={"num_replicas": 2})
     cluster.wait(lambda: len(cluster.processes("ingress")) == 2, START_S, "two ingresses")
 
     def both_ready() -> bool:
