@@ -86,7 +86,7 @@ class LoadingPanel(Generic[T]):
         ready = self.is_ready
         shown = [gr.update(visible=True) if fill else gr.skip() for _ in self._deferred]
         values = self._values(self.backend.get()) if fill else [gr.skip()] * len(self._filled)
-        return [gr.HTML(self._html(), visible=not ready), gr.Column(visible=ready), *shown, *values]
+        return [gr.HTML("" if ready else self._html(), visible=not ready), gr.Column(visible=ready), *shown, *values]
 
     def _html(self) -> str:
         backend = self.backend
