@@ -87,7 +87,7 @@ class ChatApi:
         checked_stop(() if stop is None else stop)
 
     def replies(
-        self, messages: Any, system_prompt: Any, *options: Any, stop: Any = (), model: Any = None
+        self, messages: Any, system_prompt: Any, *options: Any, stop: Any = (), model: Any = None, begun: str = ""
     ) -> "AsyncGenerator[Reply, None]":
         """The answer as it grows. Every value is what a client sent, of any type.
 
@@ -97,17 +97,21 @@ class ChatApi:
             options: max tokens, temperature, top-p, top-k, seed, min-p and repetition penalty; None: the default.
             stop: the strings that end the answer.
             model: the name of the model; None: the first one.
+            begun: the first part of the answer, which the replies leave out.
 
         Raises:
             RequestRejected: a parameter is wrong (at once), or the messages are (with the first reply).
             NotFound: there is no such model.
             ModelUnavailable: the model is not ready.
         """
+        from hfjax_app.chat.text.answer_form import AnswerForm
+
         given = _given(options)
         SamplingParams(**given)  # refuses a wrong value also while the model is not ready
         assistant = self._models.find(model).get()
         params = replace(assistant.recommended, **{"max_tokens": self.max_tokens, **given})
-        replies = assistant.reply(messages, params, system_prompt=system_prompt, stop=stop, client=sender().id)
+        options_of_reply = {"system_prompt": system_prompt, "stop": stop, "client": sender().id}
+        replies = assistant.reply(messages, params, **options_of_reply, form=AnswerForm(begun=begun))
         return self.counted(replies, sender())
 
     async def counted(self, replies: "AsyncGenerator[Reply, None]", client: Client) -> "AsyncGenerator[Reply, None]":

@@ -26,10 +26,10 @@ from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messa
 from hfjax_app.chat.text.detokenizer import Detokenizer
 from hfjax_app.chat.text.grammar import Grammars
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
-from hfjax_app.chat.text.tools import Tool, ToolCall
+from hfjax_app.chat.text.tools import ToolCall
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.limits import CHAT_MAX_CHARACTERS, GRAMMARS_COMPILED_AT_ONCE
+from hfjax_app.limits import CHAT_MAX_ANSWER_CHARACTERS, CHAT_MAX_CHARACTERS, GRAMMARS_COMPILED_AT_ONCE
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.validation import checked_text
 
@@ -180,12 +180,13 @@ class ChatAssistant:
         self.engine.check(prompt, params)
 
     def _fitted(
-        self, turns: list[Message], params: SamplingParams, system_prompt: str, tools: Sequence[Tool] = ()
+        self, turns: list[Message], params: SamplingParams, system_prompt: str, form: AnswerForm = ANY_TEXT
     ) -> tuple[list[int], int]:
         """The prompt, and the number of the oldest messages that it leaves out."""
         checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         room = min(params.max_tokens, self.engine.context // 4)
-        return self._format.fit(turns, self._instructions(system_prompt), self.engine.context - room, tools)
+        limit = self.engine.context - room
+        return self._format.fit(turns, self._instructions(system_prompt), limit, form.tools, form.begun)
 
     def _instructions(self, system_prompt: str) -> str:
         """The client's system prompt, or else the operator's."""
@@ -286,8 +287,11 @@ class ChatAssistant:
     def _prompt(self, turns: list[Message], params: SamplingParams, system_prompt: str, form: AnswerForm) -> Prompt:
         if form.tools or any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns):
             self._format.check_tools()
-        tokens, dropped = self._fitted(turns, params, system_prompt, form.tools)
+        checked_text(form.begun, "answer to go on from", CHAT_MAX_ANSWER_CHARACTERS, may_be_blank=True)
+        tokens, dropped = self._fitted(turns, params, system_prompt, form)
         new_answer = self._format.answers(turns[dropped:], self._instructions(system_prompt), form.tools)
+        if form.begun and new_answer().is_reasoning:
+            raise RequestRejected("this model's answers can't be continued: they begin with reasoning; ask again")
         return Prompt(tokens=tokens, dropped_messages=dropped, new_answer=new_answer, one_call=form.one_call)
 
     def _text_prompt(self, prompt: str | Sequence[int], params: SamplingParams) -> Prompt:

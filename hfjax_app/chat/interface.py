@@ -64,6 +64,7 @@ class ChatModel(Protocol):
         system_prompt: str = "",
         stop: Sequence[str] = (),
         client: str = "",
+        form: "AnswerForm" = ...,
     ) -> "AsyncGenerator[Reply, None]": ...
 
     def complete(

@@ -106,12 +106,14 @@ class ChatSettings:
         return sliders
 
     @staticmethod
-    def asked(api: ChatApi, messages: list[dict[str, str]], values: tuple[Any, ...]) -> "AsyncGenerator[Reply, None]":
-        """The model's answer with the values of `components`, as the client sent them.
+    def asked(
+        api: ChatApi, messages: list[dict[str, str]], values: tuple[Any, ...], *, begun: str = ""
+    ) -> "AsyncGenerator[Reply, None]":
+        """The model's answer with the values of `components`, as the client sent them, or the rest of what was begun.
 
         Raises:
             RequestRejected: see `ChatApi.replies`.
         """
         *first, seed, min_p, repetition_penalty, stops = values
         lines = [line for line in stops.splitlines() if line] if isinstance(stops, str) else stops
-        return api.replies(messages, *first, typed_seed(seed), min_p, repetition_penalty, stop=lines)
+        return api.replies(messages, *first, typed_seed(seed), min_p, repetition_penalty, stop=lines, begun=begun)

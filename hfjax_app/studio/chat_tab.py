@@ -47,11 +47,13 @@ class _Question:
         before: the messages before the question.
         text: the question, of any type.
         is_typed: whether it comes from the message box, which is emptied then.
+        begun: the answer that the model goes on from; None: there is none yet.
     """
 
     before: list[Message]
     text: Any
     is_typed: bool
+    begun: Message | None = None
 
 
 class ChatTab(Tab):
@@ -184,6 +186,13 @@ class ChatTab(Tab):
             case {"do": "retry", "index": index}:
                 at = _last_question(messages, position(index, history))
                 question = _Question(before=messages[:at], text=messages[at].text, is_typed=False)
+            case {"do": "continue", "index": index}:
+                at = position(index, history)
+                if at != len(messages) - 1 or at < 1 or [m.role for m in messages[at - 1 :]] != ["user", "assistant"]:
+                    raise RequestRejected("only the last answer can be continued")
+                question = _Question(
+                    before=messages[: at - 1], text=messages[at - 1].text, is_typed=False, begun=messages[at]
+                )
             case _:
                 question = _Question(before=messages, text=typed, is_typed=True)
         return self._answer(question, settings)
@@ -200,7 +209,9 @@ class ChatTab(Tab):
         text = as_typed(question.text) if isinstance(question.text, str) else question.text
         messages = [*question.before, Message(role="user", text=text)]
         came, drawn_at = time.monotonic(), 0.0
-        replies = self._settings.asked(self._api, [message.to_assistant() for message in messages], settings)
+        begun = question.begun or Message(role="assistant", text="")
+        asked = [message.to_assistant() for message in messages]
+        replies = self._settings.asked(self._api, asked, settings, begun=begun.text)
         self._growing += 1
         try:
             async with aclosing(replies):
@@ -212,12 +223,12 @@ class ChatTab(Tab):
                         continue
                     answer = Message(
                         role="assistant",
-                        text=reply.text,
+                        text=begun.text + reply.text,
                         note=note(reply, waits=now > came + WAITS_S),
                         is_growing=reply.finish_reason is None,
                         context=reply.prompt_tokens + reply.tokens,
-                        reasoning=reply.reasoning,
-                        reasoning_s=reply.reasoning_s,
+                        reasoning=reply.reasoning or begun.reasoning,
+                        reasoning_s=reply.reasoning_s if reply.reasoning else begun.reasoning_s,
                         is_reasoning=reply.is_reasoning,
                     )
                     yield [_shown([*messages, answer]), box]

@@ -11,6 +11,7 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
+from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 
 HI = [{"role": "user", "content": "What is the name of the turn?"}]
@@ -57,6 +58,27 @@ def test_an_answer_streams_with_its_figures(chat: ChatAssistant, tokenizer: PreT
     counts = [reply.tokens for reply in replies if reply.tokens]
     assert len(set(counts)) >= 3, "it streams: several chunks, not one"
     assert all(later.text.startswith(earlier.text) for earlier, later in pairwise(replies))
+
+
+def test_an_answer_goes_on_from_its_first_part(chat: ChatAssistant, tokenizer: PreTrainedTokenizerFast) -> None:
+    """The prompt ends with that part; its special tokens stay text."""
+    params = SamplingParams(max_tokens=30, temperature=0.0)
+
+    def rest(begun: str) -> Reply:
+        return asyncio.run(collect(chat.reply(HI, params, form=AnswerForm(begun=begun))))[-1]
+
+    begun = "The turn is called "
+    prompt = tokenizer.apply_chat_template(HI, add_generation_prompt=True, return_dict=False)
+    prompt += tokenizer.encode(begun, add_special_tokens=False)
+    tokens = chat.engine.generate([prompt], params)[0]
+    last = rest(begun)
+    assert last.prompt_tokens == len(prompt)
+    assert last.text == tokenizer.decode(tokens, skip_special_tokens=True).rstrip("\N{REPLACEMENT CHARACTER}")
+    assert rest(tokenizer.eos_token).prompt_tokens > len(prompt) - len(tokenizer.encode(begun)) + 1
+    with pytest.raises(RequestRejected, match="answer to go on from of 400,001 characters"):
+        rest("a" * 400_001)
+    with pytest.raises(RequestRejected, match="no more fit this model's context"):
+        rest("one two three " * 5_000)
 
 
 def test_several_requests_are_answered_at_once_and_the_others_wait(chat: ChatAssistant) -> None:

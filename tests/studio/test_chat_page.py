@@ -148,6 +148,20 @@ def test_an_answer_can_be_edited(page: Page) -> None:
     expect(answers(page).first).to_have_text("Hello <b>Grace</b>!")
 
 
+def test_an_answer_is_continued(page: Page) -> None:
+    """It ended at max tokens, and goes on as if it had not."""
+    with option(page, "temperature", "0"):
+        whole = ask(page, "What is JAX?")
+        clear(page)
+        with option(page, "max-tokens", "4"):
+            begun = ask(page, "What is JAX?")
+        with answered(page):
+            page.get_by_role("button", name="Continue answer").click()
+    assert whole.startswith(begun)
+    assert len(begun) < len(whole)
+    expect(answers(page)).to_have_text(whole)
+
+
 def test_conversations_are_listed_found_renamed_and_deleted(page: Page) -> None:
     for text in ("What is JAX?", "Tell me a poem."):
         ask(page, text)

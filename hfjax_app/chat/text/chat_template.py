@@ -168,11 +168,17 @@ class ChatFormat:
         return Answer(None, None, ())
 
     def fit(
-        self, messages: Sequence[Message], system_prompt: str, limit: int, tools: Sequence[Tool] = ()
+        self,
+        messages: Sequence[Message],
+        system_prompt: str,
+        limit: int,
+        tools: Sequence[Tool] = (),
+        begun: str = "",
     ) -> tuple[list[int], int]:
         """The conversation in at most `limit` tokens, and how many of the oldest messages were dropped for that.
 
-        It begins with a message of the user: one is dropped with the answers and results of tools that follow it.
+        It begins with a message of the user: one is dropped with the answers and results of tools that follow it. It
+        ends with `begun`, the first part of the next answer.
 
         The number is found by bisection, because only rendering shows how much a template adds to a turn or leaves out
         of it. This takes a few times as long as encoding what fits.
@@ -189,10 +195,12 @@ class ChatFormat:
         first, mark = choices[0], _mark()
         marked, system = self._marked(messages[first:], mark), self._split_special(system_prompt, mark)
         given = self._split_all(tools, mark)
+        said = self._ids(self._split_special(begun, mark, "assistant"), mark)
         fitting: dict[int, list[int]] = {}
 
         def fits(dropped: int) -> bool:
-            ids = self._wrapped(self._ids(self._render(marked[dropped - first :], system, given), mark, limit))
+            asked = self._ids(self._render(marked[dropped - first :], system, given), mark, limit)
+            ids = self._wrapped([*asked, *said])
             if len(ids) <= limit:
                 fitting[dropped] = ids
             return dropped in fitting

@@ -13,6 +13,7 @@
     retry: '<path d="M20 11a8 8 0 1 0-2.3 6.2"/><path d="M20 5v6h-6"/>',
     edit: '<path d="m4 20 1-4L16.5 4.5a2.1 2.1 0 0 1 3 3L8 19z"/>',
     undo: '<path d="M9 7 4.5 11.5 9 16"/><path d="M5 11.5h9a5 5 0 0 1 0 10h-2"/>',
+    more: '<path d="M5 12h13M13 6l6 6-6 6"/>',
     before: '<path d="m15 6-6 6 6 6"/>',
     next: '<path d="m9 6 6 6-6 6"/>',
     done: '<path d="m5 12.5 4.5 4.5L19 7.5"/>',
@@ -40,6 +41,7 @@
       button("copy", `Copy ${which}`, ICONS.copy),
       isLast && which === "answer" ? button("retry", "Retry: another answer", ICONS.retry) : "",
       button("edit", `Edit ${which}`, ICONS.edit),
+      isLast && which === "answer" ? button("continue", "Continue answer", ICONS.more) : "",
       isLast && which === "answer" ? button("undo", "Undo: back to the question", ICONS.undo) : "",
       note,
     ].join("");
@@ -196,6 +198,10 @@
       chat.command({ do: "retry", index: group.first });
       typed()?.focus();
     } else if (element.dataset.do === "undo") undo(groups);
+    else if (element.dataset.do === "continue") {
+      chat.command({ do: "continue", index: group.last });
+      typed()?.focus();
+    }
     else if (["before", "next"].includes(element.dataset.do)) {
       chat.list.showVersion(group, element.dataset.do === "next" ? 1 : -1);
     }
