@@ -99,7 +99,8 @@ def hello(backend: "Backend[Any]") -> str:
     return f"""<div class="hello">{mark()}<h2>Ask {name}</h2>
 <p>A Hugging Face PyTorch model, computed by JAX on this machine. {about}</p><ul class="ideas">{ideas}</ul>
 <p class="links">{link}<button type="button" class="link" popovertarget="real-model">Run a real model, one line</button>
-</p>{sheet}<div class="sheet" id="real-model" popover>{_REAL_MODEL}</div></div>"""
+ · <a class="link" href="#engine">See how it runs</a></p>
+{sheet}<div class="sheet" id="real-model" popover>{_REAL_MODEL}</div></div>"""
 
 
 def _card(backend: "Backend[Any]", *, is_embedded: bool) -> tuple[str, str]:

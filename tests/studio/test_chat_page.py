@@ -117,6 +117,22 @@ def test_the_box_has_the_focus_and_a_name(page: Page) -> None:
     assert page.locator("#box").evaluate("box => getComputedStyle(box).borderColor") != frame, "the focus is seen"
 
 
+def test_the_first_screen_says_what_this_is(page: Page) -> None:
+    """Which small model answers, how it was made, how to run a real one, and a way to see how it runs."""
+    hello = page.locator("#hello")
+    expect(hello).to_contain_text("4\N{NO-BREAK SPACE}million parameters")
+    hello.get_by_role("button", name="Its model card").click()
+    expect(hello.get_by_text("How it was made")).to_be_visible()
+    page.keyboard.press("Escape")
+    hello.get_by_role("button", name="Run a real model, one line").click()
+    expect(hello.get_by_text("HFJAX_CHAT_MODEL=")).to_be_visible()
+    page.keyboard.press("Escape")
+    hello.get_by_role("link", name="See how it runs").click()
+    expect(page.get_by_role("tab", name="Engine")).to_have_attribute("aria-selected", "true")
+    expect(page).to_have_url(re.compile("#engine$"))
+    page.get_by_role("tab", name="Chat").click()
+
+
 def test_answers_have_versions(page: Page) -> None:
     """Retry keeps the answer before, and each has its figures."""
     with option(page, "temperature", "1.5"):

@@ -35,14 +35,14 @@ def test_tabs_have_addresses(page: Page) -> None:
 
 def test_tabs_follow_arrow_keys(page: Page) -> None:
     """As the pattern of the ARIA Authoring Practices asks: one tab stop, arrows, Home and End."""
-    chat, sentiment, images = (page.get_by_role("tab", name=name) for name in ("Chat", "Sentiment", "Images"))
+    chat, sentiment, engine = (page.get_by_role("tab", name=name) for name in ("Chat", "Sentiment", "Engine"))
     chat.focus()
     page.keyboard.press("ArrowRight")
     expect(sentiment).to_be_focused()
     expect(sentiment).to_have_attribute("aria-selected", "true")
     expect(chat).to_have_attribute("tabindex", "-1")
     page.keyboard.press("End")
-    expect(images).to_be_focused()
+    expect(engine).to_be_focused()
     page.keyboard.press("Home")
     expect(chat).to_have_attribute("aria-selected", "true")
     page.get_by_role("link", name="Skip to the page").press("Enter")

@@ -68,6 +68,12 @@
     if (tab && event.isTrusted && location.hash !== `#${tab.dataset.tabId}`) {
       history.pushState(null, "", `#${tab.dataset.tabId}`);
     }
+    const link = target.closest?.('a[href^="#"]:not([data-skip], [data-open])');
+    if (link) {
+      event.preventDefault(); // the page's <base> would make another page of it
+      history.pushState(null, "", link.getAttribute("href"));
+      openTab();
+    }
     if (target.closest?.("[data-skip]")) {
       event.preventDefault();
       const panel = [...document.querySelectorAll("#tabs > [role=tabpanel]")].find((each) => each.checkVisibility());
