@@ -63,6 +63,7 @@ class ReplicaCalls:
 
     def ask_from_thread(self, method: str, *arguments: Any) -> Any:
         """`ask`, from a thread that may block; not from the event loop's."""
+        assert asyncio._get_running_loop() is not self._loop, "it would wait for itself"
         return self.begin(method, *arguments).result()
 
     def begin(self, method: str, *arguments: Any) -> "Future[Any]":

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from tests.studio.conftest import CHROMIUM, FLAGS
+from tests.studio.conftest import CHROMIUM, FLAGS, running
 
 from .conftest import Cluster
 
@@ -33,9 +33,8 @@ def page(cluster: Cluster) -> Iterator[Page]:
 def test_the_studio_chats_judges_and_draws(page: Page) -> None:
     """An answer streams; a picture forms; its file replays to the last pixel; a list is judged."""
     page.locator("#message textarea").fill("Tell me a story about a cat.")
-    page.locator("#message textarea").press("Enter")
-    expect(page.locator("#message .stop-button")).to_be_visible(timeout=ANSWER_MS)
-    expect(page.locator("#message .stop-button")).to_be_hidden(timeout=ANSWER_MS)
+    with running(page, "#message .stop-button", ANSWER_MS):
+        page.locator("#message textarea").press("Enter")
     answer = page.locator("#conversation [data-testid=bot]").first
     assert len(answer.inner_text()) > 20
 

@@ -1,6 +1,7 @@
 """The app through its ingress: the same answers as on one machine, and what happens when processes end."""
 
 import asyncio
+import json
 import os
 import signal
 from contextlib import suppress
@@ -21,7 +22,9 @@ def question(number: int) -> list[dict[str, str]]:
     return [{"role": "user", "content": f"Tell me a story about a cat and {number} dogs."}]
 
 
-async def streamed(cluster: Cluster, number: int, at_piece: asyncio.Event | None = None) -> tuple[str, str]:
+async def streamed(
+    cluster: Cluster, number: int, at_piece: asyncio.Event | None = None, tokens: int = 200
+) -> tuple[str, str]:
     """The text of an answer, and the error that ended it or ""."""
     text = ""
     async with openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
@@ -29,7 +32,7 @@ async def streamed(cluster: Cluster, number: int, at_piece: asyncio.Event | None
             stream = await client.chat.completions.create(
                 model="chat-gemma",
                 messages=question(number),
-                max_tokens=200,
+                max_tokens=tokens,
                 temperature=0.0,
                 logit_bias={"1": -100, "5": -100},  # without the model's end tokens, all answers are as long
                 stream=True,
@@ -75,6 +78,16 @@ def test_every_route_answers(cluster: Cluster) -> None:
     assert post("/detokenize", tokens=ids).json()["prompt"].endswith("I loved it.")
     drawn = [post("/v1/images/generations", prompt="a red circle", seed=7, steps=3).json()["data"] for _ in range(2)]
     assert drawn[0] == drawn[1]
+
+
+def test_answers_have_the_form_that_is_asked(cluster: Cluster) -> None:
+    """A grammar is compiled in the replica."""
+    colour = {"properties": {"colour": {"enum": ["red", "blue"]}}, "required": ["colour"]}
+    whole = {"type": "object", "additionalProperties": False, **colour}
+    schema = {"type": "json_schema", "json_schema": {"name": "colour", "schema": whole}}
+    body = {"messages": question(1), "max_tokens": 40, "response_format": schema}
+    answer = httpx.post(f"{cluster.url}/v1/chat/completions", json=body, timeout=120).json()
+    assert json.loads(answer["choices"][0]["message"]["content"])["colour"] in ("red", "blue")
 
 
 @pytest.mark.parametrize(
@@ -152,14 +165,15 @@ def test_clients_that_leave_free_their_slots(cluster: Cluster) -> None:
 def test_a_killed_replica_takes_only_its_own_streams(cluster: Cluster) -> None:
     """SIGKILL in the middle of eight streams: others are as alone; the lost ones say so; the replica comes back."""
     cluster.wait_idle()
-    alone = [asyncio.run(streamed(cluster, number)) for number in range(8)]
+    most = 450  # so many that none ends before all have begun
+    alone = [asyncio.run(streamed(cluster, number, tokens=most)) for number in range(8)]
     assert all(error == "" for _, error in alone)
     names = cluster.samples("hfjax_tokens_total", kind="made").keys()
     victim, *_ = cluster.processes("chat")
 
     async def interrupted() -> list[tuple[str, str]]:
         begun = [asyncio.Event() for _ in range(8)]
-        tasks = [asyncio.create_task(streamed(cluster, number, begun[number])) for number in range(8)]
+        tasks = [asyncio.create_task(streamed(cluster, number, begun[number], most)) for number in range(8)]
         await asyncio.gather(*(event.wait() for event in begun))
         os.kill(victim, signal.SIGKILL)
         return await asyncio.gather(*tasks)
@@ -177,7 +191,7 @@ def test_a_killed_replica_takes_only_its_own_streams(cluster: Cluster) -> None:
         return len(now) == 2 and now != names
 
     assert cluster.wait(is_back, BACK_S * 5, "back with two replicas") < BACK_S
-    assert asyncio.run(streamed(cluster, 0)) == alone[0]
+    assert asyncio.run(streamed(cluster, 0, tokens=most)) == alone[0]
 
 
 def test_more_than_all_can_hold_is_told_to_come_later(cluster: Cluster) -> None:
