@@ -90,3 +90,6 @@ class ChatReplica(Replica[ChatModel]):
 
     def figures(self) -> dict[str, int]:
         return asdict(self.model.stats())
+
+    def activity(self) -> dict[str, Any]:
+        return asdict(self.model.activity())

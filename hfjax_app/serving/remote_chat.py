@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from hfjax_app.chat.assistant import HEARTBEAT_S, Reply
-from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
+from hfjax_app.chat.engine.stats import EngineActivity, EngineStats, SlotState
 from hfjax_app.chat.interface import Answers, LabelScorer
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
@@ -58,8 +58,14 @@ class RemoteChat:
         return EngineStats(**{field.name: self.calls.figure(field.name) for field in fields(EngineStats)})
 
     def activity(self) -> EngineActivity:
-        """Only the counters: which slot does what is known to the replicas."""
-        return EngineActivity(stats=self.stats(), slots=(), rates=(), first_token_s=())
+        """Of all replicas together, replica by replica."""
+        found = self.calls.activities
+        return EngineActivity(
+            stats=self.stats(),
+            slots=tuple(SlotState(**slot) for each in found for slot in each["slots"]),
+            rates=tuple(map(sum, zip(*(each["rates"] for each in found), strict=True))),
+            first_token_s=tuple(seconds for each in found for seconds in each["first_token_s"]),
+        )
 
     def answer_once(self) -> None:
         self.calls.ask_from_thread("answer_once")

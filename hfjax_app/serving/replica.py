@@ -77,10 +77,14 @@ class Replica(Generic[T]):
 
     def record_routing_stats(self) -> dict[str, Any]:
         """Ray calls it every few seconds, and tells the routers of all callers."""
-        return {"figures": self.figures(), "samples": self._samples()}
+        return {"figures": self.figures(), "activity": self.activity(), "samples": self._samples()}
 
     def figures(self) -> dict[str, int]:
         """The model's counts, which the ingress adds up."""
+        return {}
+
+    def activity(self) -> dict[str, Any]:
+        """What it does now, as plain data; empty where nothing shows it."""
         return {}
 
     def _samples(self) -> list[dict[str, Any]]:

@@ -43,6 +43,12 @@ class ReplicaCalls:
         """The sum of one of the replicas' figures, a few seconds old."""
         return sum(told.get("figures", {}).get(name, 0) for told in replicas_of(self.deployment).values())
 
+    @property
+    def activities(self) -> list[dict[str, Any]]:
+        """What each replica does, a few seconds old."""
+        reports = replicas_of(self.deployment).values()
+        return [activity for told in reports if (activity := told.get("activity"))]
+
     async def ask(self, method: str, *arguments: Any) -> Any:
         """What a method of a replica returns.
 
