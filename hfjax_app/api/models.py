@@ -36,8 +36,8 @@ class ModelsApi:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is an operator's key at all."""
-        return self._backends.operator.has_key
+        """Whether there is an operator's key, and models can be loaded at all."""
+        return self._backends.operator.has_key and self._backends.takes_models
 
     @streamed
     async def load_model(self, model: str, key: str, kind: str = "chat") -> AsyncGenerator[dict[str, Any], None]:
@@ -59,6 +59,19 @@ class ModelsApi:
         with errors_shown():
             await self.unload(model, key, kind)
             return "unloaded"
+
+    def check_load_model(self, model: Any, key: Any, kind: Any) -> None:
+        """Raise what /load_model would refuse, before the request is queued."""
+        self._backends.operator.check(key, sender().id)
+        self._backends.operator.checked_model(model)
+
+    def check_cancel_load(self, key: Any) -> None:
+        """The same for /cancel_load."""
+        self._backends.operator.check(key, sender().id)
+
+    def check_unload_model(self, model: Any, key: Any, kind: Any) -> None:
+        """The same for /unload_model."""
+        self._backends.operator.check(key, sender().id)
 
     def begin(self, model: Any, key: Any, kind: Any) -> Load:
         """Begin to load a model. Every value is what a client sent, of any type.

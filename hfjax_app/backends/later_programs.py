@@ -10,13 +10,13 @@ import logging
 import os
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hfjax_app.backends.backend import Backend
+from hfjax_app.backends.child_process import command, environment
 from hfjax_app.backends.models import KINDS
 from hfjax_app.runtime.process import keep_compiled
 from hfjax_app.settings import Settings
@@ -111,7 +111,12 @@ class LaterPrograms:
         """Kind, model and name of each program that the process keeps in a bundle."""
         with tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
-                self._command(backends), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+                self._command(backends),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(),
             )
             self._processes[process] = backends
             if self._stopping.is_set():  # `stop` may have come before this process
@@ -133,13 +138,10 @@ class LaterPrograms:
         from hfjax_app.planning.topology import topology_here  # after jax has found the devices
 
         settings = self._settings
-        flags: dict[str, str | None] = {
+        flags: dict[str, object] = {
             f"{flag}-model": ",".join(dict.fromkeys(backend.model for backend in backends if backend.kind == kind))
             for kind, flag in KINDS.items()
         }
-        flags |= {name: str(getattr(settings, name)) for name in ("slots", "context", "dtype", "quantize")}
-        flags |= {"speculation": settings.speculation, "image-sizes": settings.image_sizes, "topology": topology_here()}
-        if settings.cache_dir is not None:
-            flags["cache-dir"] = str(settings.cache_dir)
-        given = [f"--{name}={value}" for name, value in flags.items() if value]
-        return [sys.executable, "-m", "hfjax_app", "compile", "--json", *given]
+        flags |= {name: getattr(settings, name) for name in ("slots", "context", "dtype", "quantize", "speculation")}
+        flags |= {"image-sizes": settings.image_sizes, "topology": topology_here(), "cache-dir": settings.cache_dir}
+        return command("compile", flags)

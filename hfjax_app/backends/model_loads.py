@@ -10,13 +10,13 @@ import json
 import logging
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hfjax_app.backends.backend import Backend, in_words
+from hfjax_app.backends.child_process import command, environment
 from hfjax_app.backends.models import KINDS
 from hfjax_app.errors import ModelUnavailable, NotFound, RequestRejected, without_folders
 from hfjax_app.runtime.checkpoints.hub import cached_folder
@@ -66,7 +66,7 @@ class Load:
     def end(self) -> None:
         self._done.set()
 
-    def run(self, command: list[str]) -> None:
+    def run(self, arguments: list[str]) -> None:
         """Run the process that fetches the model, and tell its progress.
 
         Raises:
@@ -74,7 +74,12 @@ class Load:
         """
         with tempfile.TemporaryFile("w+") as errors:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment(),
             )
             if self.is_cancelled:  # `cancel` may have come before this process
                 self._process.terminate()
@@ -212,13 +217,13 @@ class ModelLoads:
         import jax  # the warm-up has found the devices
 
         settings, devices = self._backends.settings, jax.local_devices()
-        flags = {f"{KINDS[backend.kind]}-model": backend.model, "devices": f"{devices[0].platform}:{len(devices)}"}
-        flags |= {name: str(getattr(settings, name)) for name in ("slots", "context", "dtype", "quantize")}
-        flags |= {"speculation": settings.speculation, "image-sizes": settings.image_sizes}
-        if (free := free_memory()) is not None:
-            flags["free"] = str(free)
-        given = [f"--{name}={value}" for name, value in flags.items() if value]
-        return [sys.executable, "-m", "hfjax_app", "fetch", "--json", *given]
+        flags: dict[str, object] = {
+            f"{KINDS[backend.kind]}-model": backend.model,
+            "devices": f"{devices[0].platform}:{len(devices)}",
+            "free": free_memory(),
+        }
+        names = ("slots", "context", "dtype", "quantize", "speculation", "image_sizes")
+        return command("fetch", flags | {name: getattr(settings, name) for name in names})
 
 
 def _check_kind(kind: object) -> None:

@@ -47,8 +47,11 @@ class Backends:
         chat_models, sentiment_models, image_models: by name, the settings' own first.
         compiler: counts the compilations of all models from `start` on.
         operator, loads: who may load other models, and their loads.
+        takes_models: whether models can be added while it runs.
         compiled_for_warm_up: those up to the end of the warm-up; None before that.
     """
+
+    takes_models = True
 
     def __init__(
         self,

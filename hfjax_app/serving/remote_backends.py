@@ -90,6 +90,8 @@ class RemoteBackends(Backends):
         calls: of the replicas, by kind of model and by model.
     """
 
+    takes_models = False
+
     def __init__(self, settings: Settings, calls: Mapping[str, Mapping[str, ReplicaCalls]]):
         self._loaders = {kind: RemoteLoader(kind, each) for kind, each in calls.items()}
         super().__init__(settings, loader=lambda kind, _: self._loaders[kind])

@@ -55,9 +55,10 @@ LEFT = f"""<div class="panel-head only-drawer"><h2>Conversations</h2>
 <button type="button" data-do="delete-all" class="danger">Delete all</button></div>
 <input type="file" id="import-chats" accept=".json,application/json" hidden aria-label="A file of conversations">"""
 
-# A picker of models takes the place of the model's name.
-HEAD = f"""<div class="talk-bar">{_button("Conversations", _LIST, 'data-flip="left" aria-controls="chat-left"')}
-<span class="model">{{model}}</span><span class="chat-title" id="chat-title"></span>
+# Before and behind the list of models.
+HEAD_START = f"""<div class="talk-bar">
+{_button("Conversations", _LIST, 'data-flip="left" aria-controls="chat-left"')}</div>"""
+HEAD = f"""<div class="talk-bar"><span class="chat-title" id="chat-title"></span>
 {_button("Settings", _SLIDERS, 'data-flip="settings" aria-controls="chat-settings"')}</div>"""
 
 UNDER_BOX = f"""<div class="under"><button class="icon" type="button" data-do="file" aria-label="Paste a text file"

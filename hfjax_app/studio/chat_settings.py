@@ -96,18 +96,18 @@ class ChatSettings:
         """The values that a model recommends, by name."""
         return {name: getattr(params, name) for name in self._sampling}
 
-    def fitted(self, params: SamplingParams) -> list[gr.Slider]:
+    def fitted(self, params: SamplingParams) -> list[dict[str, Any]]:
         """The sliders with these values, also where one is out of the usual range."""
         sliders = []
         for name, slider in self._sampling.items():
             value = getattr(params, name)
             low, high = min(slider.minimum, value), max(slider.maximum, value)
-            sliders.append(gr.Slider(minimum=low, maximum=high, value=value))
+            sliders.append(gr.update(minimum=low, maximum=high, value=value))
         return sliders
 
     @staticmethod
     def asked(
-        api: ChatApi, messages: list[dict[str, str]], values: tuple[Any, ...], *, begun: str = ""
+        api: ChatApi, messages: list[dict[str, str]], values: tuple[Any, ...], *, model: str, begun: str = ""
     ) -> "AsyncGenerator[Reply, None]":
         """The model's answer with the values of `components`, as the client sent them, or the rest of what was begun.
 
@@ -116,4 +116,5 @@ class ChatSettings:
         """
         *first, seed, min_p, repetition_penalty, stops = values
         lines = [line for line in stops.splitlines() if line] if isinstance(stops, str) else stops
-        return api.replies(messages, *first, typed_seed(seed), min_p, repetition_penalty, stop=lines, begun=begun)
+        sampling = (*first, typed_seed(seed), min_p, repetition_penalty)
+        return api.replies(messages, *sampling, stop=lines, begun=begun, model=model)

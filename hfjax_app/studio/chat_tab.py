@@ -17,18 +17,22 @@ import gradio as gr
 
 from hfjax_app.api.chat import EVENT, ChatApi
 from hfjax_app.api.gradio_errors import errors_shown, streamed
+from hfjax_app.api.models import ModelsApi
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
-from hfjax_app.studio.chat_screen import BRIDGE_JS, HEAD, HINT, LEFT, UNDER_BOX, hello
+from hfjax_app.studio.chat_screen import BRIDGE_JS, HEAD, HEAD_START, HINT, LEFT, UNDER_BOX, hello
 from hfjax_app.studio.chat_settings import ChatSettings
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.markdown import LATEX_DELIMITERS, as_typed
+from hfjax_app.studio.model_loader import ModelLoader
+from hfjax_app.studio.model_picker import ModelPicker
 from hfjax_app.studio.tab import Shared, Tab
 from hfjax_app.studio.transcript import Message, note, position, read
 from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:
+    from hfjax_app.backends import Backend
     from hfjax_app.chat.interface import ChatModel
 
 # The time between two redraws of an answer is REDRAW_S times the number of pages with a growing answer, at most
@@ -72,8 +76,10 @@ class ChatTab(Tab):
                 gr.HTML(LEFT, apply_default_css=False)
             with gr.Column(elem_id="talk"):
                 with gr.Row(elem_id="talk-head"):
-                    gr.HTML(HEAD.format(model=html.escape(backend.name)), apply_default_css=False)
-                gr.HTML(hello(backend), elem_id="hello", apply_default_css=False)
+                    gr.HTML(HEAD_START, apply_default_css=False)
+                    self.picker: ModelPicker[ChatModel] = ModelPicker(shared.backends.chat_models, "chat-model")
+                    gr.HTML(HEAD, apply_default_css=False)
+                self._hello = gr.HTML(hello(backend), elem_id="hello", apply_default_css=False)
                 self._chatbot = gr.Chatbot(
                     label="Conversation",
                     show_label=False,
@@ -101,23 +107,27 @@ class ChatTab(Tab):
                 gr.HTML(HINT, elem_id="chat-hint", apply_default_css=False)
             with gr.Column(elem_id="chat-settings"):
                 self._settings = ChatSettings(most=context, max_tokens=api.max_tokens)
+                ModelLoader(self.picker, shared.endpoints.of(ModelsApi), "chat")
             self._bridge = gr.HTML("", html_template="", elem_id="chat-bridge", js_on_load=BRIDGE_JS)
-        self.loading.fill([self._notices, self._bridge, *self._settings.sampling], self._of_model)
+        shown = [self._hello, self._notices, self._bridge]
+        self.picker.fill(self.loading, shown, self._settings.sampling, self._of_model)
         self._wire()
 
-    def _of_model(self, assistant: "ChatModel") -> list[Any]:
+    def _of_model(self, backend: "Backend[ChatModel]") -> list[dict[str, Any]]:
         """What is to be known about the model, and the sampling parameters that it recommends."""
+        assistant = backend.get()
         lines = "".join(f"<p>{html.escape(notice)}</p>" for notice in assistant.notices)
         recommended = self._settings.recommended(assistant.recommended)
         facts = {
-            "model": self.loading.backend.name,
+            "model": backend.name,
             "context": self._context,
             "max_tokens": self._api.max_tokens,
             "recommended": recommended,
         }
         return [
-            gr.HTML(lines, visible=bool(lines)),
-            gr.HTML(json.dumps(facts)),
+            gr.update(value=hello(backend)),
+            gr.update(value=lines, visible=bool(lines)),
+            gr.update(value=json.dumps(facts)),
             *self._settings.fitted(assistant.recommended),
         ]
 
@@ -129,7 +139,7 @@ class ChatTab(Tab):
         asking = gr.on(
             [textbox.submit, bridge.submit],
             self._ask,
-            [textbox, chatbot, *settings],
+            [textbox, chatbot, self.picker.chosen, *settings],
             outputs,
             **UNPROCESSED,
             **EVENT,
@@ -175,7 +185,9 @@ class ChatTab(Tab):
         return gr.skip()
 
     @streamed
-    def _ask(self, event: gr.EventData, typed: object, history: object, *settings: Any) -> AsyncGenerator[Any, None]:
+    def _ask(
+        self, event: gr.EventData, typed: object, history: object, chosen: object, *settings: Any
+    ) -> AsyncGenerator[Any, None]:
         """A question that was typed, or what a button under a message asks for."""
         messages = read(history)
         match event._data or {}:
@@ -195,9 +207,11 @@ class ChatTab(Tab):
                 )
             case _:
                 question = _Question(before=messages, text=typed, is_typed=True)
-        return self._answer(question, settings)
+        return self._answer(question, self.picker.model(chosen).name, settings)
 
-    async def _answer(self, question: _Question, settings: tuple[Any, ...]) -> AsyncGenerator[list[Any], None]:
+    async def _answer(
+        self, question: _Question, model: str, settings: tuple[Any, ...]
+    ) -> AsyncGenerator[list[Any], None]:
         """Ask, and stream new values of the chatbot and the text box.
 
         The text box is emptied only after the assistant has accepted the question.
@@ -211,7 +225,7 @@ class ChatTab(Tab):
         came, drawn_at = time.monotonic(), 0.0
         begun = question.begun or Message(role="assistant", text="")
         asked = [message.to_assistant() for message in messages]
-        replies = self._settings.asked(self._api, asked, settings, begun=begun.text)
+        replies = self._settings.asked(self._api, asked, settings, model=model, begun=begun.text)
         self._growing += 1
         try:
             async with aclosing(replies):

@@ -15,11 +15,14 @@ from PIL import Image
 
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.images import EVENT, ImagesApi
+from hfjax_app.api.models import ModelsApi
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
 from hfjax_app.limits import GALLERY_PICTURES, IMAGES_AT_ONCE
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.loading_panel import LoadingPanel
+from hfjax_app.studio.model_loader import ModelLoader
+from hfjax_app.studio.model_picker import ModelPicker
 from hfjax_app.studio.parameters_panel import ParametersPanel
 from hfjax_app.studio.picture_input import PictureInput, size_of
 from hfjax_app.studio.seed import typed_seed
@@ -51,10 +54,12 @@ class ImagesTab(Tab):
     title, id = "Images", "images"
 
     def __init__(self, shared: Shared):
-        self._backend: Backend[ImageModel] = shared.backends.images
         self._files = shared.files
         self._api = shared.endpoints.of(ImagesApi)
         self.loading = LoadingPanel(shared.backends.image_models)
+        with self.loading.panel:
+            self.picker: ModelPicker[ImageModel] = ModelPicker(shared.backends.image_models, "image-model")
+            ModelLoader(self.picker, shared.endpoints.of(ModelsApi), "images")
         with self.loading.panel, gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 self._build_controls()
@@ -88,7 +93,8 @@ class ImagesTab(Tab):
             )
         self._made = gr.State([], time_to_live=SESSION_S)
         self._listen()
-        self.loading.fill([self._steps, self._guidance, self._scheduler, self._size], self._defaults)
+        controls = [self._steps, self._guidance, self._scheduler, self._size]
+        self.picker.fill(self.loading, [], controls, self._defaults)
 
     def store(self, page: gr.Blocks) -> None:
         """The gallery outlives a reload of the page."""
@@ -131,7 +137,7 @@ class ImagesTab(Tab):
         buttons = [self._button, self._parameters.verify, self._cancel]
         inputs = [
             *(self._prompt, self._negative, self._steps, self._guidance, self._scheduler, self._size, self._count),
-            *(self._seed, self._is_random, self._source.editor, self._strength, self._made),
+            *(self._seed, self._is_random, self._source.editor, self._strength, self._made, self.picker.chosen),
         ]
         drawing = gr.on(
             [self._button.click, self._prompt.submit],
@@ -142,7 +148,11 @@ class ImagesTab(Tab):
             **EVENT,
         )
         verifying = self._parameters.verify.click(
-            self._verify, [self._parameters.file, self._source.editor], [*shown, *buttons], **UNPROCESSED, **EVENT
+            self._verify,
+            [self._parameters.file, self._source.editor, self.picker.chosen],
+            [*shown, *buttons],
+            **UNPROCESSED,
+            **EVENT,
         )
         settings = [
             *(self._prompt, self._negative, self._steps, self._guidance, self._scheduler, self._size, self._count),
@@ -150,7 +160,7 @@ class ImagesTab(Tab):
         ]
         self._parameters.reuse.click(
             self._reuse,
-            self._parameters.file,
+            [self._parameters.file, self.picker.chosen],
             [*settings, self._progress_line],
             concurrency_limit=IMAGES_AT_ONCE,
             **UNPROCESSED,
@@ -166,14 +176,15 @@ class ImagesTab(Tab):
             lambda: [note("Cancelled."), *_idle()], None, [self._progress_line, *buttons], **UNQUEUED
         )
 
-    def _defaults(self, generator: "ImageModel") -> list[Any]:
+    def _defaults(self, backend: "Backend[ImageModel]") -> list[dict[str, Any]]:
         """Values of controls that depend on the loaded model."""
+        generator = backend.get()
         sizes, names = _sizes(generator), list(generator.schedulers)
         return [
-            gr.Slider(maximum=generator.max_steps, value=generator.recommended.steps),
-            gr.Slider(value=generator.recommended.guidance_scale),
-            gr.Dropdown(names, value=names[0]),
-            gr.Dropdown(sizes, value=sizes[0]),
+            gr.update(maximum=generator.max_steps, value=generator.recommended.steps),
+            gr.update(value=generator.recommended.guidance_scale),
+            gr.update(choices=names, value=names[0]),
+            gr.update(choices=sizes, value=sizes[0]),
         ]
 
     def _restored(self, stored: object) -> list[Any]:
@@ -200,9 +211,11 @@ class ImagesTab(Tab):
         source: Any,
         strength: Any,
         made: list[tuple[str, str]],
+        chosen: object = "",
     ) -> AsyncGenerator[list[Any], None]:
         width, height = size_of(size)
-        generator = self._backend.get()
+        backend = self.picker.model(chosen)
+        generator = backend.get()
 
         def begin() -> "Generator[ImageStep | Waiting, None, None]":
             image, mask = self._source.read(source)
@@ -223,7 +236,7 @@ class ImagesTab(Tab):
             )
 
         same = gr.skip()
-        async with aclosing(self._shown(begin)) as shown:
+        async with aclosing(self._shown(backend, begin)) as shown:
             async for picture, line, last, files in shown:
                 if last is None:
                     yield [picture, line, same, same, same, same, *_busy()]
@@ -235,19 +248,20 @@ class ImagesTab(Tab):
                 yield [picture, line, str(last.pictures[0].seed), sizes, gallery, made, *_busy()]
 
     @streamed
-    async def _verify(self, file: Any, source: Any) -> AsyncGenerator[list[Any], None]:
-        generator = self._backend.get()
+    async def _verify(self, file: Any, source: Any, chosen: object = "") -> AsyncGenerator[list[Any], None]:
+        backend = self.picker.model(chosen)
+        generator = backend.get()
 
         def begin() -> "Generator[ImageStep | Waiting | Comparison, None, None]":
             return self._parameters.replay(generator, file, *self._source.read(source))
 
-        async with aclosing(self._shown(begin)) as shown:
+        async with aclosing(self._shown(backend, begin)) as shown:
             async for picture, line, _, _ in shown:
                 yield [picture, line, *_busy()]
 
     @streamed
-    async def _reuse(self, file: Any) -> AsyncGenerator[list[Any], None]:
-        parameters = await self._api.read(self._parameters.read, self._backend.get(), file)
+    async def _reuse(self, file: Any, chosen: object = "") -> AsyncGenerator[list[Any], None]:
+        parameters = await self._api.read(self._parameters.read, self.picker.model(chosen).get(), file)
         size = f"{parameters.width} x {parameters.height}"
         # a picture in the editor that does not belong to these parameters would be drawn into the next one
         source = gr.skip() if parameters.image else None
@@ -263,18 +277,21 @@ class ImagesTab(Tab):
         ]
 
     async def _shown(
-        self, begin: "Callable[[], Generator[ImageStep | Waiting | Comparison, None, None]]"
+        self,
+        backend: "Backend[ImageModel]",
+        begin: "Callable[[], Generator[ImageStep | Waiting | Comparison, None, None]]",
     ) -> "AsyncGenerator[tuple[Any, str, ImageStep | None, Sequence[str]], None]":
         """(picture, line below it, the last step or None, its pictures' files) for each step of a request.
 
         Args:
+            backend: the model that draws.
             begin: checks the request and returns its generator of steps.
         """
         from hfjax_app.images.steps import Waiting
         from hfjax_app.images.verification import Comparison
 
         steps = await self._api.read(begin)
-        async with aclosing(self._api.run(self._backend, self._with_files(steps))) as running:
+        async with aclosing(self._api.run(backend, self._with_files(steps))) as running:
             yield gr.skip(), note("Starting …"), None, ()
             async for step, sheet, files in running:
                 if isinstance(step, Waiting):

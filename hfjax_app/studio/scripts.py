@@ -34,7 +34,7 @@ _SCRIPTS = (
     "chat_foot",
     "chat_box",
 )
-_STYLES = ("tokens", "shell", "gradio", "start", "engine", "chat", "chat_panels")
+_STYLES = ("tokens", "shell", "gradio", "start", "engine", "chat", "chat_panels", "models")
 _ABOUT = "Chat, sentiment and pictures from Hugging Face's PyTorch models, computed by JAX."
 _NOT_OURS = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>|<link rel="manifest"[^>]*>')
 

@@ -20,6 +20,7 @@ from hfjax_app.backends import Backends
 from hfjax_app.settings import Settings
 
 ALL = {"chat", "classify", "explain", "zero_shot", "generate", "replay"}
+ALL |= {"load_model", "unload_model", "cancel_load"}
 
 
 def registered() -> tuple[Endpoints, set[str]]:

@@ -37,6 +37,7 @@ class Generator:
         self.revision, self.versions = None, {}
         self.offered_sizes, self.recommended = ((8, 8),), SimpleNamespace(steps=2, guidance_scale=1.0)
         self.max_steps, self.schedulers, self.takes_negative_prompt = 100, ("DDIM",), True
+        self.takes_weights = False
         self.threads: set[str] = set()
 
     def nearest_size(self, width: int, height: int) -> tuple[int, int]:
@@ -112,7 +113,8 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
     async def use() -> list[list[Any]]:
         with gr.Blocks():
             images = models(generator)
-            endpoints = SimpleNamespace(of=lambda kind: kind(images))
+            closed = SimpleNamespace(is_open=False)  # no operator
+            endpoints = SimpleNamespace(of=lambda kind: kind(images) if kind is ImagesApi else closed)
             backends = SimpleNamespace(images=images.first, image_models=images)
             tab = ImagesTab(Shared(backends=backends, endpoints=endpoints, files=MadeFiles()))
         generator.threads.clear()

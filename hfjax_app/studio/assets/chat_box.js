@@ -11,7 +11,7 @@
   function name() {
     const text = field();
     if (!text || text.dataset.named) return;
-    text.dataset.named = "";
+    text.dataset.named = "true";
     // Gradio's label also holds the buttons, whose words would become part of the box's name.
     text.setAttribute("aria-label", "Message");
     text.setAttribute("aria-describedby", "context");

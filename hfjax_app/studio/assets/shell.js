@@ -39,7 +39,9 @@
     if (selected && list.parentElement.parentElement.id === "tabs") {
       opened.add(selected.dataset.tabId);
       document.title = `${name(selected)} · ${TITLE}`;
-      document.documentElement.dataset.tab = selected.dataset.tabId;
+      // only when it changes: the chat takes the focus then
+      const page = document.documentElement;
+      if (page.dataset.tab !== selected.dataset.tabId) page.dataset.tab = selected.dataset.tabId;
     }
   };
   let found = false;

@@ -1,0 +1,141 @@
+"""The list from which a visitor picks the model of a tab.
+
+A native select, so that keyboards and screen readers know it. Models that warm up are in it and can't be chosen. The
+choice outlives a reload; model_picker.js is the browser's part. Does not load models.
+"""
+
+import html
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import gradio as gr
+from gradio.components import Component
+
+from hfjax_app.api.gradio_errors import errors_shown
+from hfjax_app.backends import Backend
+from hfjax_app.backends.models import Models
+from hfjax_app.studio.event_options import UNQUEUED, UNQUEUED_UNPROCESSED
+from hfjax_app.studio.loading_panel import LoadingPanel
+from hfjax_app.studio.scripts import ASSETS
+
+T = TypeVar("T")
+
+POLL_S = 2.0
+_SCRIPT = (ASSETS / "model_picker.js").read_text(encoding="utf-8")
+
+
+class ModelPicker(Generic[T]):
+    """Builds its components in the surrounding gr.Blocks.
+
+    Args:
+        models: to pick from.
+        elem_id: unique on the page; the browser keeps the choice under this name.
+
+    Attributes:
+        list: the component that shows it.
+        chosen: the name of the picked model, a value for events; empty while the page has none.
+    """
+
+    def __init__(self, models: Models[T], elem_id: str):
+        self._models, self._id = models, elem_id
+        self.chosen = gr.Textbox("", visible=False)
+        self.list = gr.HTML(
+            self._html(),
+            elem_id=elem_id,
+            elem_classes="model-picker",
+            js_on_load=_SCRIPT,
+            storage=elem_id,
+            apply_default_css=False,
+        )
+        self._timer = gr.Timer(POLL_S, active=False)
+        gr.on([self._timer.tick, self.list.focus], self._refresh, None, [self.list, self._timer], **UNQUEUED)
+        self._js = f"document.querySelector('#{elem_id} select').value"  # also before `chosen` has it
+        self.list.input(None, None, self.chosen, js=f"() => {self._js}", **UNQUEUED)
+
+    def model(self, chosen: object) -> Backend[T]:
+        """The picked model.
+
+        Args:
+            chosen: the value of `chosen`, as a client sent it.
+
+        Raises:
+            NotFound: it was unloaded meanwhile; the message lists the others.
+        """
+        return self._models.find(chosen) if isinstance(chosen, str) and chosen else self._models.usable
+
+    def fill(
+        self,
+        loading: LoadingPanel[T],
+        shown: Sequence[Component],
+        controls: Sequence[Component],
+        values: Callable[[Backend[T]], list[dict[str, Any]]],
+    ) -> None:
+        """Give components values that depend on the model: when the panel opens, and when another model is picked.
+
+        Args:
+            loading: the tab's panel.
+            shown: follow each model.
+            controls: follow where the visitor has not changed them.
+            values: takes the backend of a ready model, and returns what `gr.update` gives for each of `shown` and
+                `controls`.
+        """
+        filled = gr.Textbox("", visible=False)  # the values of `controls` as the last model has them, JSON
+        outputs = [self.list, self._timer, filled, *shown, *controls]
+
+        def of_model(backend: Backend[T]) -> list[Any]:
+            updates = values(backend)
+            return [*self._refresh(), _as_json(updates[len(shown) :]), *updates]
+
+        def picked(chosen: object, before: object, *current: object) -> list[Any]:
+            with errors_shown():
+                listed, timer, now, *updates = of_model(self.model(chosen))
+            for update, value, old in zip(updates[len(shown) :], current, _read(before), strict=False):
+                if value != old and value in update.get("choices", [value]):
+                    del update["value"]
+            return [listed, timer, now, *updates]
+
+        loading.fill(outputs, lambda _: of_model(loading.backend))
+        inputs, js = [self.chosen, filled, *controls], f"(_, ...others) => [{self._js}, ...others]"
+        self.list.select(picked, inputs, outputs, js=js, **UNQUEUED_UNPROCESSED)
+
+    def refreshed(self) -> dict[str, Any]:
+        """An update of `list`."""
+        return gr.update(value=self._html())
+
+    def _refresh(self) -> list[Any]:
+        return [self.refreshed(), gr.Timer(active=not all(backend.is_settled for backend in self._models))]
+
+    def _html(self) -> str:
+        options = "".join(map(_option, self._models))
+        label = f'<label class="sr" for="{self._id}-list">Model</label>'
+        if len(self._models) > 1:
+            return f'{label}<select id="{self._id}-list">{options}</select>'
+        name = html.escape(self._models.first.name)
+        return f'<span class="model">{name}</span><select id="{self._id}-list" hidden>{options}</select>'
+
+
+def _option(backend: Backend[Any]) -> str:
+    name = html.escape(backend.name)
+    match backend.state:
+        case "ready":
+            return f'<option value="{name}">{name}</option>'
+        case "failed":
+            doing = "can't be used"
+        case _:
+            doing = "warming up"
+    progress = html.escape(backend.progress)
+    return f'<option value="{name}" title="{progress}" disabled>{name} ({doing})</option>'
+
+
+def _as_json(updates: Sequence[dict[str, Any]]) -> str:
+    return json.dumps([update["value"] for update in updates])
+
+
+def _read(filled: object) -> list[object]:
+    """What `_as_json` has made, as the browser sends it back; [] for anything else."""
+    try:
+        values = json.loads(filled) if isinstance(filled, str) else []
+    except ValueError:
+        return []
+    return values if isinstance(values, list) else []
