@@ -67,23 +67,29 @@ async def answered(form: Form, choices: Sequence[Replies], request: Request) -> 
     """
 
     async def all_of(replies: Replies) -> "list[Reply]":
-        found = []
         async with aclosing(replies):
-            async for reply in replies:  # at least twice a second
-                if await request.is_disconnected():
-                    raise ClientLeft
-                found.append(reply)
-        return found
+            return [reply async for reply in replies]
 
     tasks = [asyncio.ensure_future(all_of(replies)) for replies in choices]
+    made, left = asyncio.gather(*tasks), asyncio.ensure_future(_left(request))
+    either: set[asyncio.Future[Any]] = {made, left}
     try:
-        found = await asyncio.gather(*tasks)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not made.done():
+            raise ClientLeft
+        found = made.result()
     finally:
-        for task in tasks:
+        for task in (*tasks, left):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *either, return_exceptions=True)
     body = form.frame([form.whole(index, replies) for index, replies in enumerate(found)], stream=False)
     return body | {"usage": usage_of([replies[-1] for replies in found])}
+
+
+async def _left(request: Request) -> None:
+    """Returns when the client has left. `is_disconnected`, asked with every token, took a fifth of a request's time."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 class EventStream(StreamingResponse):
