@@ -26,7 +26,7 @@ FEWEST_STEPS = 3  # of a run that is stopped: the first one is not like the othe
 FORWARDS = 20  # of a run of the devices part
 MOST_LEVELS = 2  # of 255, by which a colour may differ from the rung before, in float32
 MOST_MEAN_LEVELS = 4  # of 255, by which colours may differ on average in half precision
-_GRACE_S = 60.0  # for a call that can't be interrupted, such as a compilation
+_GRACE_S = 300.0  # for calls that can't be interrupted, such as compilations, and for the second run
 _MOST_NOTE = 300
 
 # Draws or writes; calls its argument after each step or token.
@@ -192,7 +192,7 @@ class Ladder:
     @contextmanager
     def _watched(self, part: Part, rung: Rung) -> Iterator[None]:
         """Tell the progress if the block does not end: a compilation can't be interrupted."""
-        timer = threading.Timer(2 * self._limit_s + _GRACE_S, self._progress.stuck, (part, rung))
+        timer = threading.Timer(self._limit_s + _GRACE_S, self._progress.stuck, (part, rung))
         timer.daemon = True
         timer.start()
         try:
