@@ -94,6 +94,11 @@ def images(page: Page) -> None:
     drawn(page)
 
 
+def engine(page: Page) -> None:
+    page.get_by_role("tab", name="Engine").click()
+    expect(page.locator("#engine-ladder .rung").first).to_be_visible(timeout=ANSWER_MS)
+
+
 class Recording:
     """Frames of a page, as Chromium paints them, with the time at which each was painted.
 
@@ -181,7 +186,7 @@ def main() -> None:
             for width, height in WIDTHS.items():
                 page = browser.new_page(viewport={"width": width, "height": height})
                 page.goto(studio.url)
-                for use in (chat, sentiment, images):
+                for use in (chat, sentiment, images, engine):
                     use(page)
                     page.mouse.move(0, 0)
                     page.wait_for_timeout(800)  # transitions of the page
