@@ -4,22 +4,22 @@ Ray makes a router for each deployment in each process that has a handle to it, 
 state that others read can't be here.
 """
 
-import hashlib
 import random
 from collections.abc import Sequence
 from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
+from hfjax_app.serving.rendezvous import weight
 from hfjax_app.serving.replica_reports import keep
 
 
 class ReplicaRouter(RequestRouter):
     """Sends requests of a session to the same replica, as long as that has a free place.
 
-    A session's replica is the first by rendezvous hashing (Thaler and Ravishankar, 1996): when a replica comes or goes,
-    only its own sessions move. If it is busy the request goes to the least busy one, as requests without a session do:
-    to compute a conversation's beginning again takes less time than to wait for an answer's end.
+    A session's replica is the first by rendezvous hashing. If it is busy the request goes to the least busy one, as
+    requests without a session do: to compute a conversation's beginning again takes less time than to wait for an
+    answer's end.
     """
 
     def initialize_state(self, *, places: int, by_session: bool = True) -> None:
@@ -58,8 +58,3 @@ class ReplicaRouter(RequestRouter):
         if not session or (busy is not None and busy >= self._places):
             return [anyone]
         return [[own], [replica for replica in anyone if replica is not own]]
-
-
-def weight(session: str, replica: str) -> bytes:
-    """How much a replica suits a session: the largest of all replicas' weights wins."""
-    return hashlib.sha256(f"{session}\0{replica}".encode()).digest()

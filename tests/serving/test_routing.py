@@ -3,6 +3,8 @@
 import httpx
 import pytest
 
+from hfjax_app.serving.rendezvous import weight
+
 from .conftest import SLOTS, Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -38,3 +40,16 @@ def test_follow_ups_find_their_conversation(cluster: Cluster) -> None:
     print(f"cached share of {CONVERSATIONS * (TURNS - 1)} follow-ups: {by_conversation:.2f}, {without:.2f} without")
     assert by_conversation >= 0.9
     assert without <= 0.8
+
+
+def test_only_the_sessions_of_a_replica_that_goes_move() -> None:
+    sessions, replicas = [f"session {number}" for number in range(500)], ["a", "b", "c", "d"]
+
+    def owners(present: list[str]) -> dict[str, str]:
+        return {session: max(present, key=lambda replica: weight(session, replica)) for session in sessions}
+
+    before, after = owners(replicas), owners(replicas[1:])
+    assert {session for session in sessions if before[session] != after[session]} == {
+        session for session in sessions if before[session] == "a"
+    }
+    assert all(90 < [*before.values()].count(replica) < 160 for replica in replicas)
