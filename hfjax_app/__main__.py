@@ -352,11 +352,12 @@ def ladder(arguments: argparse.Namespace) -> None:
 
 
 def _planned_models(arguments: argparse.Namespace) -> tuple[Settings, list[tuple[str, str]]]:
-    """The settings, and the kind and name of each model that an option or a variable names."""
+    """The settings, and the kind and name of each model that an option names, or without one a variable."""
     names = [f"{kind}_model" for kind in KINDS]
     options = {name: getattr(arguments, name, None) for name in (*names, *PLANNED, "cache_dir")}
     settings = load_settings(**options)
-    chosen = [kind for kind, name in zip(KINDS, names, strict=True) if name in settings.model_fields_set]
+    named = {name for name in names if options[name] is not None} or settings.model_fields_set
+    chosen = [kind for kind, name in zip(KINDS, names, strict=True) if name in named]
     return settings, [(kind, model) for kind in chosen for model in models_of(getattr(settings, f"{kind}_model"))]
 
 

@@ -240,7 +240,9 @@ def page_events(studio: Studio) -> dict[str, int]:
 def test_the_pages_own_events_reject_what_no_page_sends(studio: Studio, history: Any) -> None:
     """They are not in the API, but any client can send to the queue. No file is read, and the server goes on."""
     event = page_events(studio)["_ask"]
-    data = ["", history, "", 8, 0.0, 1.0, 0, "", 0.0, 1.0]
+    dependencies = http.get(f"{studio.url}/config").json()["dependencies"]
+    [inputs] = [dependency["inputs"] for dependency in dependencies if dependency["id"] == event]
+    data = ["", history, *[None] * (len(inputs) - 2)]
     session = "raw"
     joined = http.post(
         f"{studio.url}/gradio_api/queue/join", json={"data": data, "fn_index": event, "session_hash": session}

@@ -69,4 +69,4 @@ def test_a_page_whose_tab_is_closed_asks_nothing(slow_studio: Studio, revisit: V
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     page.wait_for_timeout(3_000)
-    assert asked == []
+    assert [url for url in asked if not url.endswith("/live")] == [], "but whether the server is there"
