@@ -64,7 +64,8 @@ class LoadingPanel(Generic[T]):
 
     def defer(self) -> None:
         """Load the controls when the panel opens: a page loads the code of what is visible in any of its tabs."""
-        self._deferred = [each for each in _leaves(self.panel) if each.visible is True]
+        leaves = [each for each in _leaves(self.panel) if not isinstance(each, gr.Timer)]  # which is never visible
+        self._deferred = [each for each in leaves if each.visible is True]
         for each in self._deferred:
             each.visible = False
 
