@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -61,6 +62,7 @@ class _Run:
     Args:
         compiler: counts compilations.
         made: is told how many steps are made.
+        wanted: steps of a whole run.
         limit_s: seconds after which it is stopped, at the end of a step but the first ones; None: none.
         most: steps after which it is stopped; None: none.
     """
@@ -69,11 +71,13 @@ class _Run:
         self,
         compiler: CompilerCount,
         made: Callable[[int], None],
+        wanted: int,
         *,
         limit_s: float | None = None,
         most: int | None = None,
     ):
-        self._compiler, self._made, self._limit_s, self._most = compiler, made, limit_s, most
+        self._compiler, self._made, self._wanted = compiler, made, wanted
+        self._limit_s, self._most = limit_s, most
         self._started, self._compiled_before = time.perf_counter(), compiler.compilations
         self.count = 0
         self.is_stopped = False
@@ -92,7 +96,8 @@ class _Run:
         self.count += 1
         self._made(self.count)
         late = self._limit_s is not None and time.perf_counter() - self._started > self._limit_s
-        if (late and self.count >= FEWEST_STEPS) or self.count == self._most:
+        # not at the last step: what follows it, such as decoding, belongs to the answer
+        if (late and FEWEST_STEPS <= self.count < self._wanted) or self.count == self._most:
             raise _Stopped
 
 
@@ -169,14 +174,15 @@ class Ladder:
         found: dict[str, Any] = {"id": rung.id, "wanted": wanted}
         answer = None
         try:
-            first = _Run(self._compiler, lambda count: self._progress.made(count, again=False), limit_s=self._limit_s)
+            told = partial(self._progress.made, again=False)
+            first = _Run(self._compiler, told, wanted, limit_s=self._limit_s)
             run = prepared(rung)
             answer = first.of(run)
             found |= {"first_s": first.seconds, "compiled_first": first.compiled, "made": first.count}
             if first.is_stopped:
                 found["note"] = f"stopped after {self._limit_s:g} s, {first.count} of {wanted} {part.unit}s"
             most = first.count if first.is_stopped else None
-            again = _Run(self._compiler, lambda count: self._progress.made(count, again=True), most=most)
+            again = _Run(self._compiler, partial(self._progress.made, again=True), wanted, most=most)
             again.of(run)
             whole = again.seconds * wanted / first.count
             found |= {

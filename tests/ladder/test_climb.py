@@ -142,6 +142,22 @@ def test_a_rung_is_stopped_at_its_limit_and_the_next_one_runs(
     assert heard.counts[:6] == [(i, again) for again in (False, True) for i in (1, 2, 3)], "as many steps again"
 
 
+def test_a_rung_that_is_late_at_its_last_step_is_not_stopped(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows a picture's last step was lost, and with it the comparison."""
+
+    def late(task: ChatTask) -> Callable[[], Iterator[int]]:
+        def run() -> Iterator[int]:
+            yield from range(task.tokens - 1)
+            time.sleep(0.2)
+            yield task.tokens
+
+        return run
+
+    monkeypatch.setattr("hfjax_app.ladder.chat.one_device.prepare", late)
+    one, _ = Ladder(limit_s=0.1, progress=Heard()).devices("tiny", str(chat_model)).rungs
+    assert (one.made, one.note) == (one.wanted, "")
+
+
 def test_a_rung_with_other_results_is_told(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rungs of the test's own: the second makes another token, the third can't run, the fourth equals the second."""
     answers = iter([[5, 6, 7], [5, 6, 8], None, [5, 6, 8], [5]])
