@@ -59,7 +59,6 @@ class ImagesTab(Tab):
         self.loading = LoadingPanel(shared.backends.image_models)
         with self.loading.panel:
             self.picker: ModelPicker[ImageModel] = ModelPicker(shared.backends.image_models, "image-model")
-            ModelLoader(self.picker, shared.endpoints.of(ModelsApi), "images")
         with self.loading.panel, gr.Row(equal_height=False):
             with gr.Column(scale=3):
                 self._build_controls()
@@ -91,6 +90,7 @@ class ImagesTab(Tab):
                 elem_id="gallery",
                 elem_classes="sharp",
             )
+            ModelLoader(self.picker, shared.endpoints.of(ModelsApi), "images")
         self._made = gr.State([], time_to_live=SESSION_S)
         self._listen()
         controls = [self._steps, self._guidance, self._scheduler, self._size]
