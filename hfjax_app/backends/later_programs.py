@@ -124,9 +124,10 @@ class LaterPrograms:
             with contextlib.suppress(OSError):  # it has ended
                 os.setpriority(os.PRIO_PROCESS, process.pid, _LOWEST)
             assert process.stdout is not None
-            for line in process.stdout:
-                found = json.loads(line)
-                yield found["kind"], found["model"], found["name"]
+            with process.stdout as lines:
+                for line in lines:
+                    found = json.loads(line)
+                    yield found["kind"], found["model"], found["name"]
             status = process.wait()
             is_wanted = self._processes.pop(process, None) is not None
             if status and is_wanted and not self._stopping.is_set():

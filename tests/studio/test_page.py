@@ -78,7 +78,7 @@ def test_a_page_gets_a_ready_backends_values_once(studio: Studio) -> None:
     Tabs that were never opened get nothing.
     """
     dependencies = http.get(f"{studio.url}/config").json()["dependencies"]
-    poll = next(each for each in dependencies if any(event == "tick" for _, event in each["targets"]))
+    poll = next(each for each in dependencies if {"load", "tick"} <= {event for _, event in each["targets"]})
 
     def answer(page: str, opened: str = "chat images") -> list[Any]:
         data = [None, opened]
