@@ -40,7 +40,7 @@ def test_only_uploaded_files_are_read(studio: Studio, path: str) -> None:
     before = {*folder.rglob("*")}
     for event, *data in (
         ("_run", "", file_at(path), True, "text"),
-        ("_reuse", file_at(path)),
+        ("_reuse", file_at(path), ""),
         ("zero_shot", "a text", file_at(path)),
     ):
         ended = run_event(studio, event, *data)
