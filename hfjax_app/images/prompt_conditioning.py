@@ -24,7 +24,8 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
-from hfjax_app.images.prompt_weights import WeightedPrompts, has_weights, plain
+from hfjax_app.images.prompt_weights import has_weights, plain
+from hfjax_app.images.weighted_prompts import WeightedPrompts
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import Program, Programs
