@@ -130,6 +130,7 @@ def test_the_text_says_which_figures_are_arithmetic(
     plan: Callable[..., tuple[int, Any, str]], folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An environment variable may name the model."""
+    monkeypatch.delenv("HFJAX_CHAT_MODEL")
     monkeypatch.setenv("HFJAX_SENTIMENT_MODEL", str(folders["sentiment"]))
     status, text, log = plan()
     assert status == 0
