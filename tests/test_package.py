@@ -123,7 +123,7 @@ def test_the_wheel_says_which_version_it_is_and_what_it_needs(wheel: Path, metad
     assert metadata["Version"] == hfjax_app.__version__
     assert wheel.name == f"hfjax_app-{hfjax_app.__version__}-py3-none-any.whl"
     assert metadata["Requires-Python"] == ">=3.11"
-    assert set(metadata.get_all("Provides-Extra", [])) == {"tpu", "cuda", "ray", "plan", "oauth", "dev"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"tpu", "cuda", "ray", "mcp", "plan", "oauth", "dev"}
     needs = [line for line in metadata.get_all("Requires-Dist", []) if ";" not in line]
     assert ranges(needs).keys() == ranges(PROJECT["dependencies"]).keys()
 

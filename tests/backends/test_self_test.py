@@ -15,6 +15,7 @@ from hfjax_app.embedded import resolve
 SMALL = ["--model", "chat-llama", "--slots", "2", "--context", "64", "--speculation", "never", "--tokens", "8"]
 
 
+@pytest.mark.slow
 def test_the_report_of_the_served_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["selftest", "--model", "chat-llama", "--slots", "1", "--context", "64", "--tokens", "4"]) == 0
     report = capsys.readouterr().out

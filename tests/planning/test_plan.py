@@ -139,8 +139,9 @@ def check(case: Case, found: dict[str, Any]) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("name", "topology", "slots"),
-    [("gemma-3-1b", "v5e:1x1", 1), pytest.param("llama-3.1-8b", "v5e:2x2", 2, marks=pytest.mark.slow)],
+    [("gemma-3-1b", "v5e:1x1", 1), ("llama-3.1-8b", "v5e:2x2", 2)],
 )
+@pytest.mark.slow
 def test_two_layers_compile_for_a_tpu(name: str, topology: str, slots: int, tmp_path: Path) -> None:
     """On one chip and on four. Whole models are also compiled with drafts."""
     case = Case(name=name, topology=topology, slots=slots, layers=2, context=256, speculation="never")
