@@ -1,4 +1,4 @@
-"""Ray runs the code of whoever reaches its ports: without being told otherwise they are on this machine's loopback."""
+"""Ray runs the code of every client of its ports: without being told otherwise they are on this machine's loopback."""
 
 import json
 import os
