@@ -46,6 +46,7 @@ def fill(page: Page, selector: str, value: str) -> None:
 def greedy(page: Page) -> None:
     """Make answers the same in every run."""
     page.get_by_role("tab", name="Chat").click()
+    expect(page.locator("#message textarea")).to_be_visible(timeout=ANSWER_MS)  # the page is drawn
     is_drawer = not page.locator("#chat-settings").is_visible()
     if is_drawer:
         page.get_by_role("button", name="Settings", exact=True).click()
