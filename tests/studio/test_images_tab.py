@@ -58,6 +58,8 @@ def set_number(page: Page, elem_id: str, value: str) -> None:
 
 
 def open_editor(page: Page) -> Locator:
+    expect(page.locator("#scheduler input")).not_to_have_value("")  # the tab has its controls, and draws no more
+    page.wait_for_timeout(500)
     page.locator("#start-from button").first.click()
     editor = page.locator("#source-picture")
     expect(editor.locator("canvas").first).to_be_visible()
