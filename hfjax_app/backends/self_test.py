@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import jax
 
 from hfjax_app import __version__
-from hfjax_app.backends.model_bundles import model_bundle
-from hfjax_app.chat.assistant import ChatAssistant
+from hfjax_app.backends.loaders import ChatLoader
+from hfjax_app.backends.planners import planner_for
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.chat.sampling.params import MAX_BIASES, SamplingParams
@@ -24,7 +24,6 @@ from hfjax_app.embedded import resolve
 from hfjax_app.errors import RequestRejected
 from hfjax_app.planning import cycles
 from hfjax_app.planning.floor import decode_floor
-from hfjax_app.planning.together import planner_of
 from hfjax_app.planning.topology import Topology, parse, topology_here
 from hfjax_app.runtime.programs import ProgramReport
 from hfjax_app.settings import Settings
@@ -100,6 +99,19 @@ def _shown(milliseconds: float | None) -> str:
     return "unknown" if milliseconds is None else f"{milliseconds:.2f}"
 
 
+class _Reports:
+    """The reports of all programs, as a `Watcher`."""
+
+    def __init__(self) -> None:
+        self.made: list[ProgramReport] = []
+
+    def expect(self, names: Sequence[str], count: int) -> None:
+        """Nothing is shown of what comes."""
+
+    def record(self, report: ProgramReport) -> None:
+        self.made.append(report)
+
+
 def self_test(settings: Settings, *, tokens: int, on_step: Callable[[str], None] = lambda step: None) -> SelfTest:
     """Load the chat model as the server would, and compare it with PyTorch.
 
@@ -116,23 +128,15 @@ def self_test(settings: Settings, *, tokens: int, on_step: Callable[[str], None]
         raise RequestRejected(f"tokens = {tokens}: 2 to {settings.context // 2}, half of the context")
     model = settings.chat_models[0]
     on_step(f"load {model} and its programs")
-    began = time.perf_counter()
-    reports: list[ProgramReport] = []
-    engine = ChatEngine.from_pretrained(
-        resolve(model),
-        slots=settings.slots,
-        context=settings.context,
-        dtype=settings.dtype,
-        quantize=settings.quantize,
-        speculation=settings.speculation,
-        bundle=model_bundle("chat", model, settings),
-    ).start(reports.append)
+    began, reports = time.perf_counter(), _Reports()
+    loader = ChatLoader(settings.model_copy(update={"warm_up": "whole"}))  # whose fastest programs are measured
+    assistant = loader.load(model, reports)
     start_s = time.perf_counter() - began
+    engine = assistant.engine
     try:
         # An end token would cut an answer short, so all but the first few may be chosen.
         ends = engine.end_tokens[:MAX_BIASES]
         params = SamplingParams(max_tokens=tokens, temperature=0.0, logit_bias=dict.fromkeys(ends, -100.0))
-        assistant = ChatAssistant(engine)
         prompts = [assistant.tokenize(text)[: settings.context - tokens] for text in PROMPTS]
         on_step(f"make {len(prompts)} answers of {tokens} tokens")
         answers = engine.generate(prompts, params)
@@ -142,14 +146,14 @@ def self_test(settings: Settings, *, tokens: int, on_step: Callable[[str], None]
         on_step("measure steps")
         steps = _steps(settings, engine, prompts[0], params)
     finally:
-        engine.stop()
+        loader.stop(assistant)
     return SelfTest(
         machine=_machine(),
         model=model,
         options={name: str(getattr(settings, name)) for name in ("slots", "context", "dtype", "quantize")},
         start_s=start_s,
-        programs=len(reports),
-        loaded=sum(report.cached for report in reports),
+        programs=len(reports.made),
+        loaded=sum(report.cached for report in reports.made),
         agreement=agreement,
         steps=tuple(steps),
     )
@@ -161,14 +165,7 @@ def _steps(settings: Settings, engine: ChatEngine, prompt: Sequence[int], params
     where = None if name is None else parse(name)
     planner = None
     if where is not None:
-        planner = planner_of(
-            "chat",
-            settings.chat_models[0],
-            slots=settings.slots,
-            context=settings.context,
-            dtype="bfloat16" if settings.dtype == "auto" else settings.dtype,
-            quantize=settings.quantize,
-        )
+        planner = planner_for("chat", settings.chat_models[0], settings, "tpu", where.devices)
     found = []
     for users in dict.fromkeys((1, settings.slots)):
         estimate, floor = None, None
@@ -190,10 +187,11 @@ def _milliseconds(engine: ChatEngine, prompt: Sequence[int], params: SamplingPar
         next(stream)
     began = time.perf_counter()
     made = sum(1 for _ in streams[-1])
+    steps = max(1, made - streams[-1].accepted_tokens)  # one that drafts makes several tokens
     seconds = time.perf_counter() - began
     for stream in streams:
         stream.close()
-    return seconds * 1e3 / made
+    return seconds * 1e3 / steps
 
 
 def _estimate(engine: ChatEngine, users: int, length: int, where: Topology) -> float | None:
