@@ -9,7 +9,7 @@ from hfjax_app.errors import without_folders
     ("message", "shown"),
     [
         ("model '/home/ada/models/tiny' has no weights", "model 'tiny' has no weights"),
-        ("downloads go to /root/.cache/huggingface/hub: make room there", "downloads go to hub: make room there"),
+        ("downloads go to /home/ada/.cache/huggingface/hub: make room there", "downloads go to hub: make room there"),
         ("[Errno 13] Permission denied: '/srv/tiny/config.json'", "[Errno 13] Permission denied: 'config.json'"),
         ("~/models/tiny is a file, path=/data/tiny (/data)", "tiny is a file, path=tiny (data)"),
         (

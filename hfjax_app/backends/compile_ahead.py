@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from hfjax_app.backends.model_bundles import model_bundle
+from hfjax_app.backends.models import KINDS
 from hfjax_app.backends.planners import planner_for
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.programs import ProgramReport, Programs
 from hfjax_app.settings import Settings
 
-_KINDS = {"chat": "chat", "sentiment": "sentiment", "image": "images"}  # a command's flags, the app's kinds
+_KINDS = {flag: kind for kind, flag in KINDS.items()}
 
 
 def compile_ahead(

@@ -26,7 +26,7 @@ class Operator:
         settings: `operator_key`, `operator_folders`, and the address.
 
     Attributes:
-        one_time_key: what the server prints at its start; None where the setting has a key, or nobody gets one.
+        one_time_key: what the server prints at its start; None where the setting has a key, or no key opens it.
     """
 
     def __init__(self, settings: Settings):

@@ -79,7 +79,7 @@ def test_what_may_be_named(operator: Operator, tmp_path: Path) -> None:
         ("owner/na me", "a hub id as owner/name"),
         ("\0", "NUL"),
         ("x" * 1_000, "at most 400"),
-        ("~nobody-here/models", "no such folder"),
+        ("~no-such-user/models", "no such folder"),
         ("", "is empty"),
         (5, "must be text"),
     ):

@@ -103,7 +103,7 @@ def test_a_background_can_be_chosen(generator: ImageGenerator) -> None:
 
 @pytest.mark.parametrize("form", ["RGBA", "LA", "P", "key", "grey key", "WebP", "large"])
 def test_what_is_transparent_is_white(form: str) -> None:
-    """It was black: the colour that such files have there, and that nobody sees."""
+    """It was black: the colour that such files have there, and that no viewer shows."""
     red, options, kind = [200, 30, 30], {}, "PNG"
     picture = cut_out("LA" if form == "LA" else "RGBA")
     if form == "P":
