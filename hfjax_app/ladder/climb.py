@@ -123,7 +123,11 @@ class Ladder:
         from hfjax_app.ladder.chat.task import ChatTask
 
         task = ChatTask.of(source, tokens)
-        return self._part(CHAT, name, str(task.dtype), tokens, lambda rung: _text_run(_prepare(rung)(task)))
+
+        def prepared(rung: Rung) -> Run:
+            return _text_run(_prepare(rung)(task))
+
+        return self._part(CHAT, name, str(task.dtype), tokens, prepared, task.agrees)
 
     def devices(self, name: str, source: str) -> KeptPart:
         """A forward of the prompt, on one device and on all of them. Raises as `chat`."""
@@ -136,7 +140,7 @@ class Ladder:
                 raise ModelUnavailable("skipped: this machine has one device")
             return _text_run(_prepare(rung)(task))
 
-        return self._part(DEVICES, name, str(task.dtype), FORWARDS, prepared)
+        return self._part(DEVICES, name, str(task.dtype), FORWARDS, prepared, lambda answer: task.agrees(answer[:1]))
 
     def images(self, name: str, source: str, steps: int) -> KeptPart:
         """The picture, by the pipeline of this source, which is called `name`.
@@ -149,7 +153,16 @@ class Ladder:
         task = ImageTask.of(source, steps)
         return self._part(IMAGES, name, str(task.dtype), steps, lambda rung: _prepare(rung)(task))
 
-    def _part(self, part: Part, name: str, dtype: str, amount: int, prepared: Callable[[Rung], Run]) -> KeptPart:
+    def _part(
+        self,
+        part: Part,
+        name: str,
+        dtype: str,
+        amount: int,
+        prepared: Callable[[Rung], Run],
+        agrees: Callable[[tuple[int, ...]], bool] | None = None,
+    ) -> KeptPart:
+        """All rungs of a part; `agrees` judges tokens in half precision, which rounding may change."""
         before: Any = None
         rungs = []
         for rung in part.rungs:
@@ -158,7 +171,7 @@ class Ladder:
                 kept, answer = self._climb(part, rung, amount, prepared)
             if answer is not None:
                 if before is not None:
-                    kept = kept.model_copy(update=_compared(before, answer, dtype))
+                    kept = kept.model_copy(update=_compared(before, answer, dtype, agrees))
                 before = answer
             rungs.append(kept)
             self._progress.end(part, rung, kept)
@@ -227,14 +240,19 @@ def _text_run(tokens: Callable[[], Iterator[int]]) -> Run:
     return run
 
 
-def _compared(before: Any, answer: Any, dtype: str) -> dict[str, Any]:
+def _compared(
+    before: Any, answer: Any, dtype: str, agrees: Callable[[tuple[int, ...]], bool] | None = None
+) -> dict[str, Any]:
     """The fields `same` and `note` of a rung whose answer follows another."""
     if isinstance(answer, tuple):
         pairs = zip(before, answer, strict=False)  # one of them may have been stopped
         at = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
         if at is None:
             return {"same": True}
-        return {"same": False, "note": f"other tokens than the rung before, from number {at + 1} on"}
+        note = f"other tokens than the rung before, from number {at + 1} on"
+        if agrees is not None and not dtype.endswith("float32") and agrees(answer):
+            return {"same": True, "note": f"{note}: rounding, each of them is within it of float32's choice"}
+        return {"same": False, "note": note}
     if answer.shape != before.shape:
         return {"same": False, "note": f"a picture of another shape, {answer.shape} after {before.shape}"}
     levels = 255 * np.abs(answer - before)

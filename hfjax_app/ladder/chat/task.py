@@ -1,7 +1,7 @@
 """What every rung of the chat part is given: a model, a prompt, and how many tokens to make."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.tokenizer import load_tokenizer
+from hfjax_app.chat.torch_reference import compare, reference
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.runtime.checkpoints.hub import fetch
 from hfjax_app.runtime.dtype_policy import default_dtype
@@ -51,6 +52,11 @@ class ChatTask:
     def length(self) -> int:
         """Positions of a cache that holds all of it."""
         return len(self.prompt) + self.tokens
+
+    def agrees(self, answer: Sequence[int]) -> bool:
+        """Whether PyTorch in float32 on the CPU would have chosen these tokens, or others by no more than rounding."""
+        model = reference(self.source, "none")
+        return compare(model, [self.prompt], [answer], dtype=self.dtype).holds
 
     def load(self) -> PreTrainedModel:
         """transformers' own model with its weights, on the CPU.

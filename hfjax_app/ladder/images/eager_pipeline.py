@@ -33,7 +33,8 @@ def drawing(pipeline: Any, task: ImageTask) -> Run:
     def run(stepped: Callable[[], None]) -> np.ndarray:
         def after_step(_pipeline: Any, _step: int, _timestep: Any, values: dict[str, Any]) -> dict[str, Any]:
             stepped()
-            return values
+            # A scheduler multiplies by float32 scalars. PyTorch keeps bfloat16 then; torchax goes on in float32.
+            return {name: value.to(task.dtype) for name, value in values.items()}
 
         with torchax.default_env(), torch.no_grad():
             pictures = pipeline(
