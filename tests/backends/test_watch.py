@@ -22,7 +22,7 @@ class Fault(Exception):
 @pytest.fixture(scope="module")
 def backends(quick_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     missing = str(tmp_path_factory.mktemp("missing") / "none")
-    backends = Backends(Settings(sentiment_model=missing, image_model=missing, slots=2))
+    backends = Backends(Settings(chat_model="chat-llama", sentiment_model=missing, image_model=missing, slots=2))
     for backend in backends.all:
         backend.warm_up()
     assert backends.chat.state == "ready", backends.chat.error
@@ -77,8 +77,8 @@ def test_an_engine_that_died_serves_again(
         wait_until(lambda: backends.chat.restarts == 1 and backends.chat.state == "ready")
         assert answer(backends.chat.get().engine) == before
     assert compiled == []
-    assert "chat model chat-gemma died: the chat engine is not running: it failed 3 times in a row" in caplog.text
-    assert "chat model chat-gemma was started again" in caplog.text
+    assert "chat model chat-llama died: the chat engine is not running: it failed 3 times in a row" in caplog.text
+    assert "chat model chat-llama was started again" in caplog.text
     assert given_up == []
 
     die(backends, monkeypatch)  # at once again: not started again within a minute

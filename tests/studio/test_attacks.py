@@ -280,13 +280,14 @@ def killed_and_started(tmp_path: Path, kills: int) -> None:
     rng, missing = random.Random(kills), str(tmp_path / "none")
     environment = {
         "HFJAX_CACHE_DIR": str(tmp_path / "cache"),
+        "HFJAX_CHAT_MODEL": "chat-llama",
         "HFJAX_SENTIMENT_MODEL": missing,
         "HFJAX_IMAGE_MODEL": missing,
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
     for number in range(kills):
         studio = start(tmp_path / f"log{number}", **environment)
-        time.sleep(rng.random() * 20)
+        time.sleep(rng.random() * 12)
         studio.process.kill()
         studio.process.wait(10)
     studio = start(tmp_path / "log", **environment)
