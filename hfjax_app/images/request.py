@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.colours import as_seen, scalable
+from hfjax_app.images.colours import WHITE, as_seen, scalable
 from hfjax_app.images.prompt_weights import check_weights
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
 from hfjax_app.validation import checked_text, quoted
@@ -123,7 +123,7 @@ def check_before_loading(
 
 
 def checked_picture(
-    image: object, mask: object, size: tuple[int, int], scale: int, background: str
+    image: object, mask: object, size: tuple[int, int], scale: int, background: str = WHITE
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """The picture to start from and the mask in the form of `ImageRequest`.
 
