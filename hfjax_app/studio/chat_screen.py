@@ -1,17 +1,16 @@
 """What the chat tab shows around the conversation: the list beside it, its head, the first screen, the box's foot."""
 
 import html
-import re
-from pathlib import Path
 from typing import Any
 
-from markdown_it import MarkdownIt
-
 from hfjax_app.backends import Backend
-from hfjax_app.embedded import MODELS, resolve
+from hfjax_app.embedded import MODELS
+from hfjax_app.studio.icons import CROSS, SLIDERS
+from hfjax_app.studio.icons import icon as _icon
+from hfjax_app.studio.icons import icon_button as _button
 from hfjax_app.studio.mark import mark
+from hfjax_app.studio.model_card import model_card
 
-_HEADING = re.compile(r"(</?h)([1-4])>")
 _EMBEDDED = (
     "It has 4&nbsp;million parameters and was made for this app: a demo that chats about JAX and its neighbours, adds "
     "small numbers and tells short stories."
@@ -24,24 +23,14 @@ _REAL_MODEL = """<h3>Run a real model</h3>
 goes the same way: its own code is traced once, and XLA compiles it.</p>"""
 
 
-def _icon(path: str) -> str:
-    return f'<svg class="i" viewBox="0 0 24 24" aria-hidden="true">{path}</svg>'
-
-
-def _button(name: str, path: str, attributes: str) -> str:
-    return f'<button class="icon" type="button" {attributes} aria-label="{name}" title="{name}">{_icon(path)}</button>'
-
-
 _PLUS, _LENS = '<path d="M12 5v14M5 12h14"/>', '<circle cx="11" cy="11" r="6.5"/><path d="m16 16 4 4"/>'
-_CROSS = '<path d="M6 6l12 12M18 6 6 18"/>'
 _LIST = '<path d="M4 7h16M4 12h16M4 17h10"/>'
-_SLIDERS = '<path d="M4 7h9M19 7h1M4 17h1M11 17h9"/><circle cx="16" cy="7" r="2.5"/><circle cx="8" cy="17" r="2.5"/>'
 _CLIP = '<path d="M19 12.5 12.6 19a4.2 4.2 0 0 1-6-6l7-7a2.8 2.8 0 0 1 4 4l-6.9 6.9a1.4 1.4 0 0 1-2-2L15 8.6"/>'
 _DOTS = '<path d="M5 12h.01M12 12h.01M19 12h.01" stroke-width="2.6"/>'
 
 # assets/chat_list.js fills the list.
 LEFT = f"""<div class="panel-head only-drawer"><h2>Conversations</h2>
-{_button("Close conversations", _CROSS, 'data-flip="left"')}</div>
+{_button("Close conversations", CROSS, 'data-flip="chat-left"')}</div>
 <div class="left-top"><button class="btn" type="button" data-do="new">{_icon(_PLUS)}New chat</button>
 <div class="search">{_icon(_LENS)}<input type="search" id="search-chats" placeholder="Search conversations"
  aria-label="Search conversations"></div></div>
@@ -57,9 +46,9 @@ LEFT = f"""<div class="panel-head only-drawer"><h2>Conversations</h2>
 
 # Before and behind the list of models.
 HEAD_START = f"""<div class="talk-bar">
-{_button("Conversations", _LIST, 'data-flip="left" aria-controls="chat-left"')}</div>"""
+{_button("Conversations", _LIST, 'data-flip="chat-left" aria-controls="chat-left"')}</div>"""
 HEAD = f"""<div class="talk-bar"><span class="chat-title" id="chat-title"></span>
-{_button("Settings", _SLIDERS, 'data-flip="settings" aria-controls="chat-settings"')}</div>"""
+{_button("Settings", SLIDERS, 'data-flip="chat-settings" aria-controls="chat-settings"')}</div>"""
 
 UNDER_BOX = f"""<div class="under"><button class="icon" type="button" data-do="file" aria-label="Paste a text file"
  title="Paste a text file">{_icon(_CLIP)}</button>
@@ -96,29 +85,10 @@ def hello(backend: "Backend[Any]") -> str:
         "</button></li>"
         for text, why in (_IDEAS if is_embedded else _OTHER_IDEAS)
     )
-    link, sheet = _card(backend, is_embedded=is_embedded)
+    link, sheet = model_card(backend, "chat-model-card")
+    before = f"{link} · " if link else ""
     return f"""<div class="hello">{mark()}<h2>Ask {name}</h2>
 <p>A Hugging Face PyTorch model, computed by JAX on this machine. {about}</p><ul class="ideas">{ideas}</ul>
-<p class="links">{link}<button type="button" class="link" popovertarget="real-model">Run a real model, one line</button>
- · <a class="link" href="#engine">See how it runs</a></p>
+<p class="links">{before}<button type="button" class="link" popovertarget="real-model">Run a real model, one
+ line</button> · <a class="link" href="#engine">See how it runs</a></p>
 {sheet}<div class="sheet" id="real-model" popover>{_REAL_MODEL}</div></div>"""
-
-
-def _card(backend: "Backend[Any]", *, is_embedded: bool) -> tuple[str, str]:
-    """A link to the model's card: its page on the hub, or for an embedded model a sheet of this page, which follows."""
-    if not is_embedded:
-        is_hub = re.fullmatch(r"[\w.-]+/[\w.-]+", backend.model) and not Path(backend.model).exists()
-        address = f"https://huggingface.co/{html.escape(backend.model)}"
-        link = f'<a class="link" href="{address}" target="_blank" rel="noreferrer">Its model card</a> · '
-        return (link if is_hub else ""), ""
-    text = (Path(resolve(backend.model)) / "README.md").read_text(encoding="utf-8")
-    card = _HEADING.sub(_lower, MarkdownIt("commonmark").enable("table").render(text.split("---", 2)[2]))
-    return (
-        '<button type="button" class="link" popovertarget="model-card">Its model card</button> · ',
-        f'<div class="sheet" id="model-card" popover>{card}</div>',
-    )
-
-
-def _lower(heading: re.Match[str]) -> str:
-    """A heading of the card as one below the page's own."""
-    return f"{heading[1]}{int(heading[2]) + 1}>"

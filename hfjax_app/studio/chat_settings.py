@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The presets and the buttons are drawn by assets/chat_settings.js.
 _TOP = """<div class="panel-head"><h2 id="settings-title">Settings</h2>
-<button class="icon" type="button" data-flip="settings" aria-label="Close settings" title="Close settings">
+<button class="icon" type="button" data-flip="chat-settings" aria-label="Close settings" title="Close settings">
 <svg class="i" viewBox="0 0 24 24" aria-hidden="true"><path d="M6 6l12 12M18 6 6 18"/></svg></button></div>
 <div id="presets"></div>"""
 _BOTTOM = (
@@ -37,7 +37,7 @@ class ChatSettings:
     def __init__(self, *, most: int, max_tokens: int):
         defaults = SamplingParams()
         gr.HTML(_TOP, apply_default_css=False)
-        with gr.Column(elem_id="settings-fields"):
+        with gr.Column(elem_classes="fields"):
             system_prompt = gr.Textbox(
                 "",
                 label="System prompt",

@@ -2,6 +2,7 @@
 
 - theme.js sets light or dark before anything is drawn, shell.js is the frame of the page.
 - frames.js slows down Gradio's status trackers, which would keep a visitor's processor busy.
+- panels.js opens and closes the panels beside a tab's content.
 - chat.js and the others of its name are what the chat does in the browser.
 - clipboard.js copies messages as they were typed.
 - pictures.js scales down pictures before they are sent.
@@ -28,13 +29,14 @@ _SCRIPTS = (
     "clipboard",
     "pictures",
     "session_storage",
+    "panels",
     "chat",
     "chat_list",
     "chat_settings",
     "chat_foot",
     "chat_box",
 )
-_STYLES = ("tokens", "shell", "gradio", "start", "engine", "chat", "chat_panels", "models")
+_STYLES = ("tokens", "shell", "gradio", "start", "engine", "chat", "chat_panels", "settings_panel", "models")
 _ABOUT = "Chat, sentiment and pictures from Hugging Face's PyTorch models, computed by JAX."
 _NOT_OURS = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>|<link rel="manifest"[^>]*>')
 

@@ -339,7 +339,7 @@
         close();
         open(each);
       }
-      chat.closeDrawers();
+      studio.closeDrawers();
       document.querySelector("#message textarea")?.focus();
       return;
     }
@@ -351,7 +351,7 @@
     else if (action === "new") {
       close();
       open(fresh(current.settings));
-      chat.closeDrawers();
+      studio.closeDrawers();
       document.querySelector("#message textarea")?.focus();
     } else if (action === "rename") {
       hide();

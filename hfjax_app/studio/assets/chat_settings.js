@@ -1,5 +1,4 @@
-// The settings of a conversation: kept with it, and presets, of which visitors save their own. Also the panels beside the
-// conversation, which are drawers in narrow windows.
+// The settings of a conversation: kept with it, and presets, of which visitors save their own.
 (() => {
   const { chat } = studio;
   // The components in chat_settings.py, in their order, and their elements.
@@ -130,66 +129,5 @@
       document.querySelector("#preset-buttons button")?.focus();
     }
   });
-
-  // Panels ------------------------------------------------------------------------------------------------------------
-  const PANELS = { left: matchMedia("(max-width: 860px)"), settings: matchMedia("(max-width: 1180px)") };
-  const page = document.documentElement;
-  const element = (panel) => document.getElementById(`chat-${panel}`);
-  const isOpen = (panel) => page.dataset[panel] !== "closed";
-  function show(panel, open, { focus = false } = {}) {
-    page.dataset[panel] = open ? "open" : "closed";
-    for (const each of document.querySelectorAll(`[data-flip="${panel}"][aria-controls]`)) {
-      each.setAttribute("aria-expanded", String(open));
-    }
-    if (!PANELS[panel].matches) {
-      try {
-        localStorage.setItem(`hfjax.${panel}`, page.dataset[panel]);
-      } catch {}
-    }
-    if (!focus) return;
-    if (open) element(panel)?.querySelector("button, input, textarea, a")?.focus();
-    else document.querySelector(`[data-flip="${panel}"][aria-controls]`)?.focus();
-  }
-  function fit(panel) {
-    let kept = "open";
-    try {
-      kept = localStorage.getItem(`hfjax.${panel}`) ?? "open";
-    } catch {}
-    show(panel, !PANELS[panel].matches && kept === "open");
-  }
-  for (const panel of Object.keys(PANELS)) {
-    PANELS[panel].addEventListener("change", () => fit(panel));
-    fit(panel);
-  }
-  chat.on("started", () => {
-    for (const panel of Object.keys(PANELS)) show(panel, isOpen(panel));
-    draw();
-  });
-  chat.closeDrawers = () => {
-    for (const panel of Object.keys(PANELS)) if (PANELS[panel].matches && isOpen(panel)) show(panel, false);
-  };
-  document.addEventListener("click", (event) => {
-    const flip = event.target.closest?.("[data-flip]");
-    if (flip) {
-      const panel = flip.dataset.flip;
-      const opens = !isOpen(panel);
-      if (opens) chat.closeDrawers();
-      show(panel, opens, { focus: !opens || PANELS[panel].matches });
-      return;
-    }
-    for (const panel of Object.keys(PANELS)) {
-      const isBeside = event.target.isConnected && !event.target.closest?.(`#chat-${panel}, [popover]`);
-      if (PANELS[panel].matches && isOpen(panel) && isBeside) show(panel, false);
-    }
-  });
-  document.addEventListener("keydown", (event) => {
-    if (event.key !== "Escape" || document.querySelector(":popover-open")) return;
-    for (const panel of Object.keys(PANELS)) {
-      if (PANELS[panel].matches && isOpen(panel)) {
-        event.preventDefault();
-        event.stopImmediatePropagation();
-        show(panel, false, { focus: true });
-      }
-    }
-  });
+  chat.on("started", draw);
 })();
