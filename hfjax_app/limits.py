@@ -87,6 +87,7 @@ IMAGE_MAX_LOW_WEIGHTS = 16  # of words in a prompt, below 1
 IMAGE_MAX_SIDE = 2_048  # pixels; a model's own limit is lower, see `images/pipeline.py`
 IMAGE_WARM_SIZES = 8  # sizes from requests that stay compiled
 GALLERY_PICTURES = 24  # of a session that its page shows
+GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 pixels have about 40 MB
 
 # Pictures that are sent, and the settings inside them
 PICTURE_MAX_BYTES = 10 << 20

@@ -16,15 +16,20 @@ if TYPE_CHECKING:  # these modules import jax, and the page is served before tha
     from hfjax_app.images.steps import ImageStep, Waiting
     from hfjax_app.images.verification import Comparison
 
+_HOW = """<p>Of a picture from here, a Stable Diffusion web UI, ComfyUI, Fooocus, InvokeAI, SwarmUI or NovelAI. A replay
+draws it again and compares every pixel.</p>"""
+
 
 class ParametersPanel:
-    """A file and two buttons, added to the surrounding blocks. The file's value arrives unprocessed."""
+    """A file and two buttons, added to the surrounding blocks. The values of files arrive unprocessed."""
 
     def __init__(self) -> None:
+        gr.HTML(_HOW, elem_id="recipe-how", apply_default_css=False)
         self.file = gr.File(
-            label="A picture from here, a Stable Diffusion web UI or ComfyUI",
+            label="Picture with settings",
+            show_label=False,
             file_types=[".png", ".jpg", ".jpeg", ".webp"],
-            height=110,
+            height=120,
             elem_id="recipe-file",
         )
         with gr.Row():

@@ -2,8 +2,9 @@
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from gradio.components.base import server
@@ -12,7 +13,19 @@ from PIL import Image
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import PICTURE_ID_CHARACTERS, PICTURES_SENT, PICTURES_SENT_BYTES
 
+if TYPE_CHECKING:  # these modules import jax, and the page is served before that
+    from hfjax_app.images.generation_parameters import GenerationParameters
+
+WHITE = "#ffffff"
 _KINDS = ("background", "layer", "composite")
+_HOW = "<p>The picture is scaled and cut to the size. Paint over a part, and only that part is drawn anew.</p>"
+# The browser's own field for a colour: it works by keyboard, and its value is always "#rrggbb".
+_BACKGROUND = """<label><span>Background</span><span class="hint">Of what is transparent in it: white unless you pick
+another colour.</span><input type="color" value="{{value}}"></label>"""
+_BACKGROUND_JS = """
+element.addEventListener('input', (event) => { props.value = event.target.value; });
+watch('value', () => { element.querySelector('input').value = props.value; });
+"""
 
 
 class SentPictures:
@@ -82,22 +95,66 @@ class PictureInput:
 
     Attributes:
         editor: the component. Its value arrives unprocessed, for `read`.
+        components: the editor, the strength and the background, in the order that `arguments` takes their values.
     """
 
     def __init__(self) -> None:
-        self.editor = gr.ImageEditor(
-            label="Picture; paint over what should be drawn anew",
-            format="png",
-            sources=("upload", "clipboard"),
-            brush=gr.Brush(colors=["#ffffff"], default_color="#ffffff", color_mode="fixed"),
-            layers=False,
-            transforms=(),
-            height=340,
-            elem_id="source-picture",
-        )
-        gr.HTML('<div class="note" id="source-note"></div>')  # pictures.js writes there
+        with gr.Row(elem_id="source"):
+            with gr.Column(elem_id="source-left"):
+                self.editor = gr.ImageEditor(
+                    label="Picture; paint over what should be drawn anew",
+                    show_label=False,
+                    format="png",
+                    sources=("upload", "clipboard"),
+                    brush=gr.Brush(colors=["#ffffff"], default_color="#ffffff", color_mode="fixed"),
+                    layers=False,
+                    transforms=(),
+                    height=320,
+                    elem_id="source-picture",
+                )
+                gr.HTML('<div class="note" id="source-note"></div>')  # pictures.js writes there
+            with gr.Column(elem_id="source-right"):
+                gr.HTML(_HOW, elem_id="source-how", apply_default_css=False)
+                self.strength = gr.Slider(
+                    0,
+                    1,
+                    0.8,
+                    step=0.05,
+                    label="Strength",
+                    info="How much of it is replaced.",
+                    elem_id="strength",
+                    buttons=[],
+                )
+                self.background = gr.HTML(
+                    WHITE,
+                    html_template=_BACKGROUND,
+                    js_on_load=_BACKGROUND_JS,
+                    elem_id="background",
+                    apply_default_css=False,
+                )
+        self.components = (self.editor, self.strength, self.background)
         self._sent = SentPictures()
         self.editor.accept_blobs = self._sent.accept
+
+    def arguments(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The arguments of `ImageGenerator.generate` in the values of `components`, as the client sent them.
+
+        Raises:
+            RequestRejected: as `read`.
+        """
+        editor, strength, background = values
+        image, mask = self.read(editor)
+        return {"image": image, "mask": mask, "strength": strength, "background": background}
+
+    @staticmethod
+    def reused(parameters: "GenerationParameters") -> list[Any]:
+        """Updates of `components` to a picture's parameters."""
+        # a picture in the editor that does not belong to these parameters would be drawn into the next one
+        return [
+            gr.skip() if parameters.image else None,
+            gr.skip() if parameters.strength is None else parameters.strength,
+            WHITE if parameters.background is None else parameters.background,
+        ]
 
     def read(self, value: Any) -> tuple[Image.Image | None, Image.Image | None]:
         """(picture, mask) of the editor's value; each is None if it is missing.
@@ -138,15 +195,6 @@ def uploaded(value: Any) -> bytes:
     if content is None:
         raise RequestRejected("no file: upload a PNG picture first")
     return content
-
-
-def size_of(text: Any) -> tuple[Any, Any]:
-    """(width, height) of a text such as "64 x 64". Any other value is returned for the backend to reject."""
-    parts = [part.strip() for part in str(text).lower().replace("×", "x").split("x")]
-    if len(parts) != 2:
-        return text, text
-    width, height = (int(part) if part.isdecimal() and len(part) < 8 else part for part in parts)
-    return width, height
 
 
 def _content(file: Any, what: str) -> bytes | None:

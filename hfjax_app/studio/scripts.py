@@ -5,6 +5,7 @@
 - panels.js opens and closes the panels beside a tab's content.
 - chat.js and the others of its name are what the chat does in the browser.
 - clipboard.js copies messages as they were typed.
+- images.js is what the images tab does in the browser.
 - pictures.js scales down pictures before they are sent.
 - session_storage.js stores the gallery, so that it outlives a reload.
 
@@ -35,8 +36,9 @@ _SCRIPTS = (
     "chat_settings",
     "chat_foot",
     "chat_box",
+    "images",
 )
-_STYLES = ("tokens", "shell", "gradio", "start", "engine", "chat", "chat_panels", "settings_panel", "models")
+_STYLES = ("tokens", "shell", "gradio", "start", "engine", "chat", "chat_panels", "settings_panel", "images", "models")
 _ABOUT = "Chat, sentiment and pictures from Hugging Face's PyTorch models, computed by JAX."
 _NOT_OURS = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>|<link rel="manifest"[^>]*>')
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
+from hfjax_app.images.generation_parameters import digest
 from hfjax_app.limits import HTTP_MAX_BODY
 
 from .conftest import Studio, http, running
+from .test_accessibility import THEMES, in_theme, violations
 
 PICTURE_MS = 60_000
 SEED = "#seed input"
@@ -140,7 +143,7 @@ def test_a_downloaded_picture_brings_its_settings_back(
     page.locator("#recipe-file input[type=file]").set_input_files(file)
     expect(page.locator("#recipe-file")).to_contain_text("third")
     page.locator("#reuse").click()
-    expect(page.locator("#image-progress")).to_contain_text("The settings of the picture are in place.")
+    expect(page.locator("#image-message")).to_contain_text("The settings of the picture are in place.")
     expect(page.locator("#prompt textarea")).to_have_value("a yellow star")
     expect(page.locator(SEED)).to_have_value(str(seed + 2))
     expect(page.locator("#random-seed input")).not_to_be_checked()
@@ -221,9 +224,85 @@ def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable
     page.locator("#recipe-file input[type=file]").set_input_files(plain)
     expect(page.locator("#recipe-file")).to_contain_text("plain")
     page.locator("#reuse").click()
-    expect(page.locator("#image-progress")).to_contain_text("The settings of the picture are in place.")
+    expect(page.locator("#image-message")).to_contain_text("The settings of the picture are in place.")
     generate(page, "a red circle")
     assert shown(page) == plain.read_bytes()
+
+
+def test_a_picture_of_the_gallery_is_used_again(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+    """Large, its settings, as a picture to start from, and with the others in a zip file."""
+    page = visit(studio, tab="Images")
+    set_number(page, "steps", "3")
+    generate(page, "a small blue square")
+    first = shown(page)
+    set_number(page, "steps", "2")
+    generate(page, "a yellow star")
+    page.locator("#gallery .thumbnail-item").nth(1).click()
+    expect(page.locator("#image-progress")).to_contain_text("a small blue square")
+    assert shown(page) == first
+    large, thumbnail = (page.locator(f"{name} img").first.bounding_box() for name in ("#picture", "#gallery"))
+    assert large["height"] > 2 * thumbnail["height"]
+    page.locator("#again").click()
+    expect(page.locator("#prompt textarea")).to_have_value("a small blue square")
+    expect(page.locator("#steps input[type=number]")).to_have_value("3")
+    with page.expect_download() as downloaded:
+        page.locator("#all-as-zip").click()
+    downloaded.value.save_as(tmp_path / "pictures.zip")
+    with zipfile.ZipFile(tmp_path / "pictures.zip") as archive:
+        assert archive.read(archive.namelist()[1]) == first
+    page.locator("#paint-over").click()
+    brush = page.locator("#source-picture").get_by_role("button", name="Brush", exact=True)
+    expect(brush).to_have_class(re.compile("highlight"))
+    again = generate(page, "a red circle")
+    assert json.loads(again.info["hfjax"])["image"] == digest(Image.open(io.BytesIO(first)))
+    expect(page.locator("#image-progress")).to_contain_text("from a picture, strength 0.8")
+
+
+def test_what_is_transparent_gets_the_chosen_colour(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+    file = tmp_path / "clear.png"
+    Image.new("RGBA", (64, 64), (0, 0, 0, 0)).save(file)
+    page = visit(studio, tab="Images")
+    set_number(page, "steps", "2")
+    editor = open_editor(page)
+    expect(page.locator("#background")).to_contain_text("white unless you pick another")
+    page.locator("#background input").fill("#00ff00")
+    editor.locator("input[type=file]").first.set_input_files(file)
+    expect(page.get_by_text("Upload an image")).to_be_hidden()
+    page.wait_for_timeout(1000)
+    picture = generate(page, "a red circle")
+    assert json.loads(picture.info["hfjax"])["background"] == "#00ff00"
+    expect(page.locator("#image-progress")).to_contain_text(
+        "what is transparent in the picture to start from was #00ff00"
+    )
+
+
+def test_an_emptied_number_gets_its_value_back(page: Page) -> None:
+    """It became the smallest one."""
+    set_number(page, "guidance", "3.5")
+    set_number(page, "guidance", "")
+    expect(page.locator("#guidance input[type=number]")).to_have_value("3.5")
+    expect(page.locator("#guidance input[type=range]")).to_have_value("3.5")
+
+
+@pytest.mark.parametrize("height", [800, 844])
+def test_generate_is_within_reach(page: Page, height: int) -> None:
+    """Also on a phone, whose settings are a drawer."""
+    page.set_viewport_size({"width": 1280 if height == 800 else 390, "height": height})
+    try:
+        page.evaluate("scrollTo(0, 0)")
+        box = page.locator("#generate").bounding_box()
+        assert box["y"] + box["height"] < height / 2
+        expect(page.locator("#image-settings")).to_be_visible(visible=height == 800)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 900})
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_pictures_and_their_controls_have_no_violations(page: Page, theme: str) -> None:
+    in_theme(page, theme)
+    expect(page.locator("#picture img")).to_be_visible()
+    assert violations(page) == []
 
 
 def test_the_page_shows_previews(page: Page) -> None:
@@ -322,6 +401,17 @@ def test_another_size_is_offered_from_then_on(page: Page) -> None:
     expect(page.locator("#image-progress")).to_contain_text("the end of the prompt was not read: 'a red circle")
     page.locator("#size input").click()
     expect(page.get_by_role("option", name=size, exact=True)).to_be_visible()
+
+
+def test_shapes_are_those_of_warm_sizes(page: Page) -> None:
+    """They appear where there is more than one; the size that a test above has compiled is another."""
+    generate(page, "a red circle")  # the page hears of it
+    page.locator("#shape").get_by_text("9:8").click()
+    expect(page.locator("#size input")).to_have_value(f"{COLD_SIZE[0]} x {COLD_SIZE[1]}")
+    set_number(page, "steps", "2")
+    assert generate(page, "a red circle").size == COLD_SIZE
+    page.locator("#shape").get_by_text("1:1").click()
+    expect(page.locator("#size input")).to_have_value("64 x 64")
 
 
 def test_a_typed_seed_is_the_one_that_is_used(page: Page) -> None:

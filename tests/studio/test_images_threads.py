@@ -119,10 +119,10 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
             tab = ImagesTab(Shared(backends=backends, endpoints=endpoints, files=MadeFiles()))
         generator.threads.clear()
         source = {"background": sent, "layers": [sent]}
-        options = ("", 2, 1.0, "DDIM", "8 x 8")
+        values = (source, 0.8, "#ffffff", "", 2, 1.0, "DDIM", "8 x 8")
         return [
-            await everything(tab._generate("a", *options, 1, 0, True, source, 0.8, [])),
-            await everything(tab._generate("a", *options, 2, 0, True, source, 0.8, [])),
+            await everything(tab._generate("a", "", [], *values, 1, 0, True)),
+            await everything(tab._generate("a", "", [], *values, 2, 0, True)),
             await everything(tab._verify(sent, source)),
             await everything(tab._reuse(sent)),
         ]
@@ -133,10 +133,10 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
     pictures = [Image.open(io.BytesIO(Path(moments[-1][0]).read_bytes())) for moments in (one, two)]
     assert [picture.size for picture in pictures] == [(8, 8), (16, 8)]
     assert "hfjax" in pictures[0].info, "one picture is its own file"
-    assert len(two[-1][5]) == 2
+    assert len(two[-1][8]) == 2
     assert "Identical" in comparison[-1][1]
-    assert settings[0] == "a"
-    assert settings[7] == str(PARAMETERS.seed), "as text: a browser would round the number"
+    assert settings[1] == "a"
+    assert settings[11] == str(PARAMETERS.seed), "as text: a browser would round the number"
 
 
 def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> None:

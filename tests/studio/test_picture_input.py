@@ -1,10 +1,12 @@
 """The picture editor's value and the endpoint behind it, without a page."""
 
+import asyncio
 import io
 import os
 from pathlib import Path
 from typing import Any
 
+import gradio as gr
 import pytest
 from gradio.data_classes import DataWithFiles
 from PIL import Image
@@ -28,7 +30,11 @@ def part(number: str, kind: str, content: bytes, index: object = None) -> DataWi
 
 @pytest.fixture
 def source() -> PictureInput:
-    return PictureInput()
+    async def build() -> PictureInput:  # without a running loop, Gradio makes its own and never closes it
+        with gr.Blocks():
+            return PictureInput()
+
+    return asyncio.run(build())
 
 
 def test_a_picture_and_its_layer_are_read_once(source: PictureInput) -> None:

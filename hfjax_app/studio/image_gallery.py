@@ -1,0 +1,95 @@
+"""The pictures of a visit: thumbnails that open in the large frame, and all of them as a zip file."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import gradio as gr
+
+from hfjax_app.api.gradio_errors import errors_shown
+from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import GALLERY_PICTURES, IMAGES_AT_ONCE
+from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
+from hfjax_app.studio.images_screen import GALLERY_HEAD, note
+from hfjax_app.studio.picture_files import PictureFiles
+from hfjax_app.studio.session_storage import store
+
+SESSION_S = 4 * 3600
+
+Made = list[tuple[str, str]]  # (file, caption), the newest first
+
+
+class ImageGallery:
+    """Builds its components in the surrounding gr.Blocks.
+
+    Args:
+        files: of all pictures; only these are shown.
+        picture: the large frame.
+        line: under it.
+
+    Attributes:
+        made: the session's pictures as the server knows them, `Made`.
+        outputs: the components that `with_new` updates.
+    """
+
+    def __init__(self, files: PictureFiles, picture: gr.Image, line: gr.HTML):
+        self._files = files
+        self.made = gr.State([], time_to_live=SESSION_S)
+        with gr.Row(elem_id="gallery-head", visible=False) as self._head:
+            gr.HTML(GALLERY_HEAD, apply_default_css=False)
+            archive = gr.Button("All as zip", size="sm", elem_id="all-as-zip")
+        self._gallery = gr.Gallery(
+            label="Your pictures",
+            show_label=False,
+            format="png",
+            columns=6,
+            height="auto",
+            fit_columns=False,
+            object_fit="contain",
+            allow_preview=False,
+            interactive=False,
+            buttons=[],
+            visible=False,
+            elem_id="gallery",
+            elem_classes="sharp",
+        )
+        file = gr.File(visible=False)
+        self.outputs = [self._gallery, self._head, self.made]
+        self._gallery.select(self._picked, self.made, [picture, line], concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED)
+        archive.click(self._archived, self.made, file, concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED).success(
+            None, file, None, js="file => { studio.images.download(file); }", **UNQUEUED
+        )
+
+    def store(self, page: gr.Blocks) -> None:
+        """The gallery outlives a reload of the page."""
+        paths = "pictures => pictures.map(({ image, caption }) => [image.path, caption])"
+        store(page, self._gallery, self._restored, self.outputs, stored_part=paths)
+
+    def with_new(self, pictures: Iterable[tuple[str, str]], made: Made) -> list[Any]:
+        """Values of `outputs`, with new pictures before the session's."""
+        return self._shown([*pictures, *made][:GALLERY_PICTURES])
+
+    @staticmethod
+    def _shown(made: Made) -> list[Any]:
+        return [gr.Gallery(made, visible=True, selected_index=None), gr.Row(visible=True), made]
+
+    def _restored(self, stored: object) -> list[Any]:
+        """The gallery from before a reload, with the pictures that were made here and still exist."""
+        made: Made = []
+        for entry in stored[:GALLERY_PICTURES] if isinstance(stored, list) else []:
+            match entry:
+                case [str(file), str(caption)] if self._files.has(file):
+                    made.append((file, caption))
+        return self._shown(made) if made else [gr.skip()] * len(self.outputs)
+
+    def _picked(self, event: gr.EventData, made: Made) -> list[Any]:
+        """The picture whose thumbnail was clicked, in the large frame."""
+        with errors_shown():
+            match event._data:
+                case {"index": int(index)} if 0 <= index < len(made) and self._files.has(made[index][0]):
+                    file, caption = made[index]
+                    return [file, note(caption, pictures=1)]
+            raise RequestRejected("this picture is not there any more: it was deleted, or the page has stood for long")
+
+    def _archived(self, made: Made) -> str:
+        with errors_shown():
+            return self._files.archive([file for file, _ in made])
