@@ -69,10 +69,13 @@ class ImagesApi:
         strength: float = 0.8,
         model: str | None = None,
         background: str = "#ffffff",
+        variation_of: int | None = None,
+        variation: float = 0.3,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
         picture to start from, on `background` where it is transparent) and `mask` (white where to draw) are data URLs.
+        `variation_of` is a seed that the pictures stay near, `variation` (0 to 1) how far from it they are.
         `steps` and `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null: the first."""
         backend = self._models.find(model)
         start = partial(
@@ -80,7 +83,8 @@ class ImagesApi:
         )
 
         def begin() -> Generator[Progress, None, None]:
-            return start(_picture(image, "image"), _picture(mask, "mask"), strength, background)
+            source = (_picture(image, "image"), _picture(mask, "mask"))
+            return start(*source, strength, background, variation_of, variation)
 
         async with aclosing(self._messages(backend, begin, _drawn)) as messages:
             async for message in messages:
@@ -92,11 +96,11 @@ class ImagesApi:
         Args:
             values: the arguments of `generate`, in its order.
         """
-        *options, image, mask, strength, model, background = values
+        *options, image, mask, strength, model, background, variation_of, variation = values
         for each, name in ((image, "image"), (mask, "mask")):
             if each is not None and not isinstance(each, str):
                 raise RequestRejected(f"{name}: must be a data URL, not {type(each).__name__}")
-        options += [None, None, strength, background]
+        options += [None, None, strength, background, variation_of, variation]
         self._begin(self._models.find(model), *options).close()
 
     @staticmethod
@@ -115,6 +119,8 @@ class ImagesApi:
         mask: "Image.Image | None",
         strength: Any,
         background: Any,
+        variation_of: Any,
+        variation: Any,
     ) -> Generator[Progress, None, None]:
         """The checked request; nothing is computed before the first step."""
         generator = backend.get()
@@ -132,6 +138,8 @@ class ImagesApi:
             mask=mask,
             strength=strength,
             background=background,
+            variation_of=variation_of,
+            variation=variation,
             previews=False,
             client=sender().id,
         )

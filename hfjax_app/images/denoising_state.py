@@ -41,14 +41,18 @@ class DenoisingState:
         """The state before the first step.
 
         Args:
-            request: has the picture to start from, the mask, strength and guidance.
+            request: has the picture to start from, the mask, strength, guidance, and the seed to stay near.
             schedule: of the request's steps.
             programs: for the request's size.
             seed: of the noise.
             given: the first noise, float32 of the latents' shape; None: the seed's.
             scale: pixels a side for each latent.
         """
-        first, spread = noise.first_noise(seed, programs.latent_shape)
+        near = seed if request.variation_of is None else request.variation_of
+        first, spread = noise.first_noise(near, programs.latent_shape)
+        if request.variation_of is not None:
+            other, _ = noise.first_noise(seed, programs.latent_shape)
+            first = noise.between(first, other, request.variation)
         first = first if given is None else given
         if request.image is None:
             image = np.zeros_like(first)
@@ -62,7 +66,7 @@ class DenoisingState:
             "noise": first,
             "image": image,
             "mask": request.latent_mask(scale),
-            "key": noise.key_of(seed),
+            "key": noise.key_of(near),
             "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, 1 and less are no guidance
         }
         return cls(seed=seed, arrays=programs.start(latents), fixed=programs.put(fixed))

@@ -44,6 +44,8 @@ class GenerationParameters:
         image: SHA-256 of the pixels of the picture to start from; None without one.
         mask: its mask in latents, see `mask.py`; in older files the mask's SHA-256. None without one.
         background: the colour of the picture to start from where it is transparent; None where it is not.
+        variation_of: the seed that the picture stays near; None: it is of its own seed alone.
+        variation: how far from that seed's; None without one.
         model: the checkpoint's name.
         revision: the checkpoint's.
         versions: the app's and its libraries', the device's kind, and the networks' dtype; None if unknown.
@@ -62,6 +64,8 @@ class GenerationParameters:
     image: str | None = None
     mask: str | None = None
     background: str | None = None
+    variation_of: int | None = None
+    variation: float | None = None
     model: str | None = None
     revision: str | None = None
     versions: dict[str, str] | None = None
@@ -70,7 +74,7 @@ class GenerationParameters:
     def arguments(self) -> dict[str, Any]:
         """The arguments of `ImageGenerator.generate`, without the picture and the mask."""
         names = ("prompt", "negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
-        values = {name: getattr(self, name) for name in (*names, "strength", "background")}
+        values = {name: getattr(self, name) for name in (*names, "strength", "background", "variation_of", "variation")}
         return {name: value for name, value in values.items() if value is not None}
 
     def latent_mask(self) -> np.ndarray | None:
@@ -87,7 +91,9 @@ class GenerationParameters:
             "Steps": self.steps,
             "Sampler": _WEB_UI.get(self.scheduler or "", self.scheduler),
             "CFG scale": None if self.guidance_scale is None else f"{self.guidance_scale:g}",
-            "Seed": self.seed,
+            "Seed": self.seed if self.variation_of is None else self.variation_of,
+            "Variation seed": None if self.variation_of is None else self.seed,
+            "Variation seed strength": self.variation,
             "Size": f"{self.width}x{self.height}",
             "Model hash": self.revision,
             "Model": self.model,
@@ -159,7 +165,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("prompt", "negative_prompt", "scheduler"), (str,)),
     **dict.fromkeys(("steps", "seed", "width", "height"), (int,)),
     "guidance_scale": (int, float),
-    "strength": (int, float, type(None)),
+    **dict.fromkeys(("strength", "variation"), (int, float, type(None))),
+    "variation_of": (int, type(None)),
     **dict.fromkeys(("image", "mask", "background", "model", "revision"), (str, type(None))),
     "versions": (dict, type(None)),
 }
@@ -186,7 +193,8 @@ def _from_json(text: str) -> GenerationParameters:
         raise RequestRejected("the picture's settings are damaged: they are no JSON") from None
     if not isinstance(values, dict):
         raise RequestRejected("the picture's settings are damaged: they are no JSON object")
-    values.setdefault("background", None)  # files of version 0.1 have none
+    for name in ("background", "variation_of", "variation"):  # files of version 0.1 have none of these
+        values.setdefault(name, None)
     names = {field.name for field in fields(GenerationParameters)} - {"left_out"}
     if wrong := sorted(names.symmetric_difference(values)):
         raise RequestRejected(f"the picture's settings are forged or damaged: {wrong[0][:40]!r} is missing or unknown")

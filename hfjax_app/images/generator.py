@@ -39,7 +39,9 @@ from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.images.prompt_weights import has_weights
 from hfjax_app.images.request import (
     MAX_GUIDANCE,
+    MAX_SEED,
     MAX_STEPS,
+    VARIATION,
     ImageRequest,
     checked_picture,
     checked_prompts,
@@ -250,6 +252,8 @@ class ImageGenerator:
         mask: Image.Image | None = None,
         strength: float = 0.8,
         background: str = WHITE,
+        variation_of: int | None = None,
+        variation: float = VARIATION,
         latents: np.ndarray | None = None,
         previews: bool = True,
         client: str = "",
@@ -275,6 +279,8 @@ class ImageGenerator:
             mask: with `image`: white where to draw; the rest of the picture stays.
             strength: with `image`: how much of it to replace, 0 to 1; this share of `steps` is made.
             background: with `image`: the colour of what is transparent in it, "#rrggbb"; the steps' `notice` says so.
+            variation_of: a seed: each picture begins with noise between that of this seed and that of its own.
+            variation: with `variation_of`: how far from that seed's noise, 0 (its picture) to 1 (the own seed's).
             latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
             previews: whether the caller may look at the steps' previews; without, they are empty.
             client: who asks; clients take turns.
@@ -305,6 +311,8 @@ class ImageGenerator:
             background=colour if image is not None and is_transparent(image) else None,
             mask=drawn,
             strength=real_number("strength", strength, 0, 1),
+            variation_of=None if variation_of is None else whole_number("variation of", variation_of, 0, MAX_SEED),
+            variation=real_number("variation", variation, 0, 1),
         )
         if request.start == request.steps:
             raise RequestRejected(f"strength = {strength!r}: of {steps} steps it leaves none; raise it or the steps")
@@ -323,6 +331,8 @@ class ImageGenerator:
             image=digest(image),
             mask=None if drawn is None else to_text(drawn),
             background=request.background,
+            variation_of=request.variation_of,
+            variation=None if request.variation_of is None else request.variation,
             model=self.name,
             revision=self.revision,
             versions=self.versions,

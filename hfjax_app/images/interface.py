@@ -70,6 +70,8 @@ class ImageModel(Protocol):
         mask: "Image.Image | None" = None,
         strength: float = 0.8,
         background: str = "#ffffff",
+        variation_of: int | None = None,
+        variation: float = 0.3,
         previews: bool = True,
         client: str = "",
     ) -> "Generator[ImageStep | Waiting, None, None]": ...

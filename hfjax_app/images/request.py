@@ -17,6 +17,7 @@ MAX_GUIDANCE = 20.0
 SEEDS = 2**64
 MAX_SEED = SEEDS - 1
 MAX_IMAGES = 4
+VARIATION = 0.3  # of variations of a seed, unless another is asked for: the picture changes, its layout stays
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -28,6 +29,7 @@ class ImageRequest:
         size: (width, height) in pixels.
         image: the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
         background: the colour of the picture where it was transparent, "#rrggbb"; None: it was not.
+        variation_of: the seed that the pictures stay near; None: each is of its own seed alone.
         mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
     """
 
@@ -42,6 +44,8 @@ class ImageRequest:
     background: str | None
     mask: np.ndarray | None
     strength: float
+    variation_of: int | None
+    variation: float
 
     @property
     def start(self) -> int:

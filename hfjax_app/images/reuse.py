@@ -30,13 +30,16 @@ def fitted(parameters: GenerationParameters, generator: ImageModel) -> Generatio
         value = getattr(parameters, name)
         if value is not None:
             values[name] = _within(name.replace("_", " "), value, limit, notes)
-    if parameters.strength is not None:
-        values["strength"] = _within("strength", parameters.strength, (0.0, 1.0), notes)
+    for name in ("strength", "variation"):
+        if (value := getattr(parameters, name)) is not None:
+            values[name] = _within(name, value, (0.0, 1.0), notes)
     if parameters.background is not None:
         values["background"] = checked_colour("background", parameters.background)
-    if parameters.seed is not None and not 0 <= parameters.seed <= MAX_SEED:
-        notes.append(f"seed {parameters.seed}")
-        values["seed"] = None
+    for name in ("seed", "variation_of"):
+        value = getattr(parameters, name)
+        if value is not None and not 0 <= value <= MAX_SEED:
+            notes.append(f"{name.replace('_', ' ')} {value}")
+            values[name] = None
     for name in ("prompt", "negative_prompt"):
         values[name] = _text(name.replace("_", " "), getattr(parameters, name), notes)
     texts = (values["prompt"], values["negative_prompt"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from hfjax_app.images.request import MAX_IMAGES, VARIATION
 from hfjax_app.studio.seed import typed_seed
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
@@ -25,6 +26,7 @@ class ImageSettings:
         seed: the text field; the seed that was drawn is written there.
         is_random: whether another seed is drawn for each picture.
         size: "width x height".
+        variations: holds those of variations of a seed.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,7 @@ class ImageSettings:
         )
         self.steps = gr.Slider(1, 100, 20, step=1, label="Steps", elem_id="steps", buttons=[])
         self.guidance = gr.Slider(0, 20, 7.5, step=0.1, label="Guidance", elem_id="guidance", buttons=[])
-        self.count = gr.Slider(1, 4, 1, step=1, label="Pictures", elem_id="count", buttons=[])
+        self.count = gr.Slider(1, MAX_IMAGES, 1, step=1, label="Pictures", elem_id="count", buttons=[])
         self.scheduler = gr.Dropdown([], label="Scheduler", elem_id="scheduler")
         self.size = gr.Dropdown(
             [],
@@ -44,16 +46,34 @@ class ImageSettings:
         )
         self.seed = gr.Textbox("0", label="Seed", placeholder="random", max_lines=1, elem_id="seed")
         self.is_random = gr.Checkbox(True, label="Another seed each time", elem_id="random-seed")
+        with gr.Accordion("Variations of a seed", open=False, elem_id="variations") as self.variations:
+            self.variation_of = gr.Textbox(
+                "",
+                label="Near the picture of seed",
+                placeholder="none: pictures of their own",
+                max_lines=1,
+                elem_id="variation-of",
+            )
+            self.variation = gr.Slider(
+                0,
+                1,
+                VARIATION,
+                step=0.05,
+                label="Variation",
+                info="0 is that picture, 1 another one.",
+                elem_id="variation",
+                buttons=[],
+            )
         self.components = (
             *(self.negative, self.steps, self.guidance, self.scheduler, self.size, self.count),
-            *(self.seed, self.is_random),
+            *(self.seed, self.is_random, self.variation_of, self.variation),
         )
         self.of_model = (self.steps, self.guidance, self.scheduler, self.size)
 
     @staticmethod
     def arguments(values: Sequence[Any]) -> dict[str, Any]:
         """The arguments of `ImageGenerator.generate` in the values of `components`, as the client sent them."""
-        negative, steps, guidance, scheduler, size, count, seed, is_random = values
+        negative, steps, guidance, scheduler, size, count, seed, is_random, variation_of, variation = values
         width, height = size_of(size)
         chosen = None if is_random else typed_seed(seed)
         return {
@@ -65,6 +85,8 @@ class ImageSettings:
             "height": height,
             "images": count,
             "seed": secrets.randbelow(RANDOM_SEEDS) if chosen is None else chosen,
+            "variation_of": typed_seed(variation_of),
+            "variation": variation,
         }
 
     @staticmethod
@@ -84,11 +106,24 @@ class ImageSettings:
         size = f"{parameters.width} x {parameters.height}"
         seed, is_random = (gr.skip(), gr.skip()) if parameters.seed is None else (str(parameters.seed), False)
         known = [parameters.steps, parameters.guidance_scale, parameters.scheduler]
+        near = "" if parameters.variation_of is None else str(parameters.variation_of)
         return [
             parameters.negative_prompt,
-            *(gr.skip() if value is None else value for value in known),
-            *(size, 1, seed, is_random),
+            *map(_or_same, known),
+            *(size, 1, seed, is_random, near, _or_same(parameters.variation)),
         ]
+
+    @classmethod
+    def varied(cls, parameters: "GenerationParameters") -> list[Any]:
+        """Updates of `components` to variations of a picture. Those of a variation stay near the same seed as it."""
+        near = parameters.seed if parameters.variation_of is None else parameters.variation_of
+        *same, _, _, _, _, variation = cls.reused(parameters)
+        return [*same, MAX_IMAGES, gr.skip(), True, str(near), variation]
+
+
+def _or_same(value: Any) -> Any:
+    """A control's new value; the file may say none."""
+    return gr.skip() if value is None else value
 
 
 def size_of(text: Any) -> tuple[Any, Any]:

@@ -94,6 +94,11 @@ def result(step: "ImageStep") -> str:
     named = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     seconds = f"{step.seconds / step.steps:.2f} s each"
     parameters = step.pictures[0].parameters
+    near = (
+        f"near seed {parameters.variation_of}, {parameters.variation:g} from it"
+        if parameters.variation_of is not None
+        else None
+    )
     source = parameters.image and f"from a picture, strength {parameters.strength:g}"
-    facts = [f"{step.steps} steps in {step.seconds:.1f} s, {seconds}", named, source, step.notice]
+    facts = [f"{step.steps} steps in {step.seconds:.1f} s, {seconds}", named, near, source, step.notice]
     return note(" · ".join(filter(None, facts)), pictures=len(step.pictures))

@@ -16,6 +16,7 @@ from hfjax_app.api.images import EVENT, ImagesApi
 from hfjax_app.api.models import ModelsApi
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
+from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import IMAGES_AT_ONCE
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.image_gallery import ImageGallery
@@ -31,6 +32,7 @@ from hfjax_app.studio.tab import Shared, Tab
 from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
+    from hfjax_app.images.generation_parameters import GenerationParameters
     from hfjax_app.images.interface import ImageModel
     from hfjax_app.images.steps import ImageStep, Waiting
     from hfjax_app.images.verification import Comparison
@@ -104,19 +106,17 @@ class ImagesTab(Tab):
             self._again = gr.Button("Use its settings", size="sm", elem_id="again")
             self._start = gr.Button("Start from it", size="sm", elem_id="start-from-it")
             self._paint = gr.Button("Paint over it", size="sm", elem_id="paint-over")
+            self._vary = gr.Button("Vary it", size="sm", elem_id="vary")
 
     def _listen(self) -> None:
         buttons = [self._button, self._parameters.verify, self._cancel]
         shown = [self._picture, self._line]
         settings = self._settings
         made = [settings.seed, settings.size, self._shape, *self.gallery.outputs]
+        inputs = [self._prompt, self.picker.chosen, self.gallery.made, *self._source.components, *settings.components]
+        outputs = [*shown, self._message, *made, *buttons]
         drawing = gr.on(
-            [self._button.click, self._prompt.submit],
-            self._generate,
-            [self._prompt, self.picker.chosen, self.gallery.made, *self._source.components, *settings.components],
-            [*shown, self._message, *made, *buttons],
-            **UNPROCESSED,
-            **EVENT,
+            [self._button.click, self._prompt.submit], self._generate, inputs, outputs, **UNPROCESSED, **EVENT
         )
         verifying = self._parameters.verify.click(
             self._verify,
@@ -130,6 +130,10 @@ class ImagesTab(Tab):
             button.click(
                 self._reuse, [file, self.picker.chosen], reused, concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED
             )
+        of_picture = [self._picture, self._source.editor, self.picker.chosen]
+        varying = self._vary.click(
+            self._varied, of_picture, [*reused, settings.variations], concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED
+        ).success(self._generate, inputs, outputs, **UNPROCESSED, **EVENT)
         for button, then in ((self._start, ""), (self._paint, "studio.images.paint();")):
             js = f"picture => {{ {then} return studio.images.toEditor(picture); }}"
             button.click(None, self._picture, [self._source.editor, self._start_from], js=js, **UNQUEUED)
@@ -139,10 +143,10 @@ class ImagesTab(Tab):
         # seeds that the server has drawn, so the focus decides.
         is_random = "is_random => is_random && !document.activeElement.closest('#seed')"
         settings.seed.change(None, settings.is_random, settings.is_random, js=is_random, **UNQUEUED)
-        for event in (drawing, verifying):
+        for event in (drawing, varying, verifying):
             self._idle_after(event, buttons)
         # the note follows the cancellation, or a late step would overwrite it
-        self._cancel.click(None, cancels=[drawing, verifying], queue=False, api_visibility="private").then(
+        self._cancel.click(None, cancels=[drawing, varying, verifying], queue=False, api_visibility="private").then(
             lambda: [note("Cancelled."), *_idle()], None, [self._line, *buttons], **UNQUEUED
         )
 
@@ -194,7 +198,7 @@ class ImagesTab(Tab):
 
     @streamed
     async def _reuse(self, file: Any, chosen: object = "") -> AsyncGenerator[list[Any], None]:
-        parameters = await self._api.read(self._parameters.read, self.picker.model(chosen).get(), file)
+        parameters = await self._read(file, chosen)
         hint = " It was started from a picture, which has to be uploaded again." if parameters.image else ""
         if parameters.left_out:
             hint += f" Not as in the file: {'; '.join(parameters.left_out)}."
@@ -204,6 +208,22 @@ class ImagesTab(Tab):
             *self._source.reused(parameters),
             *self._settings.reused(parameters),
         ]
+
+    @streamed
+    async def _varied(self, file: Any, source: Any, chosen: object) -> AsyncGenerator[list[Any], None]:
+        """The settings of a picture for variations of it, which are drawn next."""
+        from hfjax_app.images.generation_parameters import digest
+
+        parameters = await self._read(file, chosen)
+        if parameters.image:
+            image, mask = await self._api.read(self._source.read, source)
+            if digest(image) != parameters.image or (mask is None) != (parameters.mask is None):
+                raise RequestRejected("this picture was started from another one: put that one into the editor first")
+        changed = [*self._source.reused(parameters), *self._settings.varied(parameters)]
+        yield [note("Variations of the picture."), parameters.prompt, *changed, gr.Accordion(open=True)]
+
+    async def _read(self, file: Any, chosen: object) -> "GenerationParameters":
+        return await self._api.read(self._parameters.read, self.picker.model(chosen).get(), file)
 
     async def _shown(
         self,

@@ -190,6 +190,17 @@ def test_a_replay_is_identical(generator: ImageGenerator, made: bytes, compilati
     assert found.image.tobytes() == Image.open(io.BytesIO(made)).convert("RGB").tobytes()
 
 
+def test_a_variation_is_drawn_again(generator: ImageGenerator) -> None:
+    """Other programs read the seed that it is near, and A1111's names of the other two values."""
+    *_, step = generator.generate("red dot", steps=2, seed=7, images=2, variation_of=3, variation=0.5)
+    file = step.pictures[1].png
+    found = comparison(generator, file)
+    assert found.is_identical
+    assert (found.parameters.seed, found.parameters.variation_of, found.parameters.variation) == (8, 3, 0.5)
+    text = Image.open(io.BytesIO(file)).info["parameters"]
+    assert "Seed: 3, Variation seed: 8, Variation seed strength: 0.5" in text
+
+
 def test_a_changed_pixel_is_found(generator: ImageGenerator, made: bytes) -> None:
     image, parameters = read_png(made)
     red, green, blue = image.getpixel((5, 6))

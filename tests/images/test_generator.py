@@ -289,6 +289,28 @@ def test_pictures_of_a_batch_are_what_their_seeds_give_alone(generator: ImageGen
         assert np.abs(one.pixels - other.pixels).max() > 0.01
 
 
+def test_variations_lie_between_two_seeds(generator: ImageGenerator, compilations: Callable) -> None:
+    """At the ends they are the two pictures, to the last bit; the noise between has the same variance."""
+    options = {"steps": 3, "scheduler": "Euler ancestral"}
+    near = last(generator.generate("red dot", seed=5, **options)).pixels
+    with compilations() as seen:
+        *_, step = generator.generate("red dot", seed=8, images=2, variation_of=5, variation=0.25, **options)
+    assert seen == []
+    assert [picture.seed for picture in step.pictures] == [8, 9]
+    alone = last(generator.generate("red dot", seed=9, variation_of=5, variation=0.25, **options))
+    np.testing.assert_array_equal(step.pictures[1].pixels, alone.pixels)
+    assert np.abs(alone.pixels - near).max() > 0.01
+    same = last(generator.generate("red dot", seed=9, variation_of=5, variation=0, **options)).pixels
+    np.testing.assert_array_equal(same, near)
+    first, other = (noise.first_noise(seed, (1, 4, 64, 64))[0] for seed in (5, 9))
+    np.testing.assert_array_equal(noise.between(first, other, 1), other)
+    np.testing.assert_array_equal(noise.between(first, first, 0.5), first)
+    shares = [noise.between(first, other, share) for share in (0.2, 0.5, 0.8)]
+    assert [share.std() for share in shares] == pytest.approx([1, 1, 1], abs=0.02)
+    apart = [float(np.linalg.norm(share - first)) for share in shares]
+    assert apart == sorted(apart)
+
+
 def test_every_bit_of_a_seed_decides_the_noise_of_the_steps(generator: ImageGenerator) -> None:
     """Two seeds whose lower halves are the same, from the same first noise."""
     options = {"steps": 3, "scheduler": "Euler ancestral", "latents": NOISE}
@@ -362,6 +384,9 @@ def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
         ({"image": Image.new("RGB", (8, 8)), "mask": b"x"}, "mask: must be a picture, not bytes"),
         ({"strength": 1.5}, "strength = 1.5: must be a number from 0 to 1"),
         ({"strength": float("nan")}, "strength = nan"),
+        ({"variation_of": -1}, "variation of = -1: must be a whole number from 0 to 18446744073709551615"),
+        ({"variation_of": 1, "variation": 1.5}, "variation = 1.5: must be a number from 0 to 1"),
+        ({"variation": "0.5"}, "variation = '0.5'"),
         ({"image": Image.new("RGB", (8, 8)), "strength": 0.01}, "strength = 0.01: of 20 steps it leaves none"),
         ({"latents": np.zeros((1, 4, 8, 8))}, "latents"),
         ({"latents": np.full((1, 4, 16, 16), np.nan)}, "finite"),

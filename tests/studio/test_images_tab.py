@@ -258,6 +258,25 @@ def test_a_picture_of_the_gallery_is_used_again(studio: Studio, visit: Callable[
     expect(page.locator("#image-progress")).to_contain_text("from a picture, strength 0.8")
 
 
+def test_variations_of_a_picture(page: Page) -> None:
+    """Four pictures near it, whose settings say so; the next picture is near it too until that is switched off."""
+    set_number(page, "steps", "2")
+    generate(page, "a yellow star")
+    seed = page.locator(SEED).input_value()
+    with running(page, "#cancel:enabled", PICTURE_MS):
+        page.locator("#vary").click()
+    expect(page.locator("#image-progress")).to_contain_text(f"near seed {seed}, 0.3 from it")
+    expect(page.locator("#picture-actions")).to_be_hidden()  # until one of the four is picked
+    page.locator("#gallery .thumbnail-item").nth(3).click()
+    expect(page.locator("#picture-actions")).to_be_visible()
+    parameters = json.loads(Image.open(io.BytesIO(shown(page))).info["hfjax"])
+    assert (parameters["variation_of"], parameters["variation"]) == (int(seed), 0.3)
+    expect(page.locator("#variation-of input")).to_have_value(seed)
+    page.locator("#variation-of input").fill("")
+    set_number(page, "count", "1")
+    assert json.loads(generate(page, "a yellow star").info["hfjax"])["variation_of"] is None
+
+
 def test_what_is_transparent_gets_the_chosen_colour(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
     file = tmp_path / "clear.png"
     Image.new("RGBA", (64, 64), (0, 0, 0, 0)).save(file)
