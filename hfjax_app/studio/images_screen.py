@@ -17,9 +17,10 @@ _MOST_CELLS = 40  # of the progress; more would be thinner than the gaps between
 _PICTURE = re.compile("<img [^>]*>")  # those of model cards are files that the page does not serve
 _REAL_MODEL = """<h3>Run a real model</h3>
 <p>A model from the hub, or a folder in diffusers' format, takes this one's place:</p>
-<pre tabindex="0" role="region" aria-label="Command"><code>HFJAX_IMAGE_MODEL=stabilityai/stable-diffusion-2-base make run
-</code></pre><p>Only safetensors are loaded, and no code from a checkpoint is ever run. Stable Diffusion 1, 2, XL and 3 and
-PixArt go the same way: diffusers' own code is traced once, and XLA compiles it.</p>"""
+<pre tabindex="0" role="region" aria-label="Command"><code>\
+HFJAX_IMAGE_MODEL=stabilityai/stable-diffusion-2-base make run
+</code></pre><p>Only safetensors are loaded, and no code from a checkpoint is ever run. Stable Diffusion 1, 2, XL and 3
+and PixArt go the same way: diffusers' own code is traced once, and XLA compiles it.</p>"""
 _EMBEDDED = (
     "It has 4&nbsp;million parameters and was made for this app: a demo that draws flat shapes and little landscapes, "
     "64&nbsp;pixels wide, and nothing else."
@@ -64,14 +65,16 @@ line</button> · <a class="link" href="#engine">See how it runs</a></p>
 {_PICTURE.sub("", sheet)}<div class="sheet" id="images-real-model" popover>{_REAL_MODEL}</div></div>"""
 
 
-def note(text: str, *, pictures: int = 0) -> str:
+def note(text: str, *, pictures: int = 0, shows: str = "") -> str:
     """The line under the picture.
 
     Args:
         text: what it says.
         pictures: how many finished ones are shown above; with a single one, the page offers to go on from it.
+        shows: what they show, for who can't see them; the line's text where it is empty.
     """
-    return f'<div class="note" data-pictures="{pictures}">{html.escape(text)}</div>'
+    finished = f' data-pictures="{pictures}" data-shows="{html.escape(shows or text)}"' if pictures else ""
+    return f'<div class="note"{finished}>{html.escape(text)}</div>'
 
 
 def progress(step: "ImageStep") -> str:
@@ -101,4 +104,4 @@ def result(step: "ImageStep") -> str:
     )
     source = parameters.image and f"from a picture, strength {parameters.strength:g}"
     facts = [f"{step.steps} steps in {step.seconds:.1f} s, {seconds}", named, near, source, step.notice]
-    return note(" · ".join(filter(None, facts)), pictures=len(step.pictures))
+    return note(" · ".join(filter(None, facts)), pictures=len(seeds), shows=parameters.prompt)

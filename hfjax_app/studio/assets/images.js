@@ -91,8 +91,8 @@
   function look() {
     if (!tab()) return;
     says(document.querySelector("#prompt textarea"), "aria-label", "Prompt");
-    says(document.querySelector("#picture img"), "alt", document.querySelector("#image-progress")?.textContent.trim() ?? "");
-    says(document.querySelector("#gallery .grid-wrap"), "tabindex", "-1");
+    const line = document.querySelector("#image-progress .note");
+    says(document.querySelector("#picture img"), "alt", line?.dataset.shows ?? "a picture that forms");
     for (const label of document.querySelectorAll("#shape label")) {
       const [width, height] = label.querySelector("input").value.split(" x ").map(Number);
       const scale = 14 / Math.max(width, height);
@@ -107,7 +107,6 @@
       const active = document.activeElement;
       if (active === document.body || active?.matches(from)) document.querySelector(to)?.focus({ preventScroll: true });
     }
-    const line = document.querySelector("#image-progress .note");
     const text = line && !line.querySelector(".bar") ? line.textContent : "";
     if (text && text !== said && isShown()) studio.say(text);
     said = text;
