@@ -47,10 +47,17 @@ def greedy(page: Page) -> None:
     """Make answers the same in every run."""
     page.get_by_role("tab", name="Chat").click()
     expect(page.locator("#message textarea")).to_be_visible(timeout=ANSWER_MS)  # the page is drawn
-    is_drawer = not page.locator("#chat-settings").is_visible()
+    with settings_open(page, "chat-settings"):
+        fill(page, "#temperature input[type=number]", "0")
+
+
+@contextmanager
+def settings_open(page: Page, panel: str) -> Iterator[None]:
+    """In narrow windows the settings are a drawer."""
+    is_drawer = not page.locator(f"#{panel}").is_visible()
     if is_drawer:
-        page.get_by_role("button", name="Settings", exact=True).click()
-    fill(page, "#temperature input[type=number]", "0")
+        page.locator(f"[data-flip={panel}][aria-controls]").click()
+    yield
     if is_drawer:
         page.keyboard.press("Escape")
 
@@ -65,8 +72,10 @@ def answered(page: Page, number: int) -> None:
 
 def chosen_seed(page: Page) -> None:
     page.get_by_role("tab", name="Images").click()
-    page.locator("#random-seed input").uncheck()
-    fill(page, "#seed input", SEED)
+    expect(page.locator("#prompt textarea")).to_be_visible(timeout=ANSWER_MS)
+    with settings_open(page, "image-settings"):
+        page.locator("#random-seed input").uncheck()
+        fill(page, "#seed input", SEED)
 
 
 def drawn(page: Page) -> None:
