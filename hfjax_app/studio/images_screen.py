@@ -65,16 +65,18 @@ line</button> · <a class="link" href="#engine">See how it runs</a></p>
 {_PICTURE.sub("", sheet)}<div class="sheet" id="images-real-model" popover>{_REAL_MODEL}</div></div>"""
 
 
-def note(text: str, *, pictures: int = 0, shows: str = "") -> str:
+def note(text: str, *, pictures: int = 0, shows: str = "", runs: bool = False) -> str:
     """The line under the picture.
 
     Args:
         text: what it says.
         pictures: how many finished ones are shown above; with a single one, the page offers to go on from it.
         shows: what they show, for who can't see them; the line's text where it is empty.
+        runs: whether the request goes on.
     """
+    running = " data-runs" if runs else ""
     finished = f' data-pictures="{pictures}" data-shows="{html.escape(shows or text)}"' if pictures else ""
-    return f'<div class="note"{finished}>{html.escape(text)}</div>'
+    return f'<div class="note"{running}{finished}>{html.escape(text)}</div>'
 
 
 def progress(step: "ImageStep") -> str:
@@ -85,7 +87,7 @@ def progress(step: "ImageStep") -> str:
     left = f"{step.seconds_left:.0f} s left" if step.seconds_left >= 1 else "less than 1 s left"
     drawn = "".join(f'<i class="{"f" if at < full else "now" if at == full else ""}"></i>' for at in range(cells))
     return (
-        f'<div class="note"><div class="bar" role="progressbar" aria-label="picture" aria-valuemin="0" '
+        f'<div class="note" data-runs><div class="bar" role="progressbar" aria-label="picture" aria-valuemin="0" '
         f'aria-valuemax="{step.steps}" aria-valuenow="{step.step}">{drawn}</div>'
         f'<span class="num">step {step.step} of {step.steps} · {each:.2f} s a step · {left}</span></div>'
     )

@@ -152,7 +152,7 @@ class ImagesTab(Tab):
 
     def _idle_after(self, event: Dependency, buttons: Sequence[gr.Button]) -> None:
         update_after(event, buttons, _idle())
-        unfinished = "line => line.includes('data-pictures') ? line : studio.images.unfinished"
+        unfinished = "line => line?.includes('data-runs') ? studio.images.unfinished : line"  # not after Cancel
         event.failure(None, self._line, self._line, js=unfinished, **UNQUEUED)
 
     def _of_model(self, backend: "Backend[ImageModel]") -> list[dict[str, Any]]:
@@ -241,10 +241,10 @@ class ImagesTab(Tab):
 
         steps = await self._api.read(begin)
         async with aclosing(self._api.run(backend, self._files.of(steps))) as running:
-            yield gr.skip(), note("Starting …"), None, ()
+            yield gr.skip(), note("Starting …", runs=True), None, ()
             async for step, sheet, files in running:
                 if isinstance(step, Waiting):
-                    yield gr.skip(), note(f"Waiting: {step.reason}."), None, ()
+                    yield gr.skip(), note(f"Waiting: {step.reason}.", runs=True), None, ()
                 elif isinstance(step, Comparison):  # the last step has shown its picture
                     yield gr.skip(), note(step.summary, pictures=1), None, ()
                 elif step.is_last:
