@@ -277,24 +277,6 @@ def test_variations_of_a_picture(page: Page) -> None:
     assert json.loads(generate(page, "a yellow star").info["hfjax"])["variation_of"] is None
 
 
-def test_what_is_transparent_gets_the_chosen_colour(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
-    file = tmp_path / "clear.png"
-    Image.new("RGBA", (64, 64), (0, 0, 0, 0)).save(file)
-    page = visit(studio, tab="Images")
-    set_number(page, "steps", "2")
-    editor = open_editor(page)
-    expect(page.locator("#background")).to_contain_text("white unless you pick another")
-    page.locator("#background input").fill("#00ff00")
-    editor.locator("input[type=file]").first.set_input_files(file)
-    expect(page.get_by_text("Upload an image")).to_be_hidden()
-    page.wait_for_timeout(1000)
-    picture = generate(page, "a red circle")
-    assert json.loads(picture.info["hfjax"])["background"] == "#00ff00"
-    expect(page.locator("#image-progress")).to_contain_text(
-        "what is transparent in the picture to start from was #00ff00"
-    )
-
-
 def test_an_emptied_number_gets_its_value_back(page: Page) -> None:
     """It became the smallest one."""
     set_number(page, "guidance", "3.5")
@@ -379,16 +361,26 @@ def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callab
     assert json.loads(generate(page, "a red circle").info["hfjax"])["image"]
 
 
-def test_a_file_that_is_no_picture_is_an_error_below_the_editor(
-    studio: Studio, visit: Callable[..., Page], tmp_path: Path
-) -> None:
-    file = tmp_path / "words.png"
-    file.write_text("no picture")
+def test_files_for_the_editor(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+    """One that is no picture is an error below it. What is transparent in a picture gets the chosen colour."""
+    words, clear = tmp_path / "words.png", tmp_path / "clear.png"
+    words.write_text("no picture")
+    Image.new("RGBA", (64, 64), (0, 0, 0, 0)).save(clear)
     page = visit(studio, tab="Images")
+    set_number(page, "steps", "2")
     page.evaluate("window.addEventListener('unhandledrejection', event => event.preventDefault())")
     editor = open_editor(page)
-    editor.locator("input[type=file]").first.set_input_files(file)
+    editor.locator("input[type=file]").first.set_input_files(words)
     expect(page.locator("#source-note")).to_have_text("This file can't be read as a picture.")
+    expect(page.locator("#background")).to_contain_text("white unless you pick another")
+    page.locator("#background input").fill("#00ff00")
+    editor.locator("input[type=file]").first.set_input_files(clear)
+    expect(page.get_by_text("Upload an image")).to_be_hidden()
+    page.wait_for_timeout(1000)
+    picture = generate(page, "a red circle")
+    assert json.loads(picture.info["hfjax"])["background"] == "#00ff00"
+    said = "what is transparent in the picture to start from was #00ff00"
+    expect(page.locator("#image-progress")).to_contain_text(said)
 
 
 def test_a_client_gets_a_message_that_a_size_compiles_first(studio: Studio) -> None:
