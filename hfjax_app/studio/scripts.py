@@ -38,7 +38,19 @@ _SCRIPTS = (
     "chat_box",
     "images",
 )
-_STYLES = ("tokens", "shell", "gradio", "start", "engine", "chat", "chat_panels", "settings_panel", "images", "models")
+_STYLES = (
+    "tokens",
+    "shell",
+    "gradio",
+    "start",
+    "engine",
+    "chat",
+    "chat_panels",
+    "settings_panel",
+    "images",
+    "images_panels",
+    "models",
+)
 _ABOUT = "Chat, sentiment and pictures from Hugging Face's PyTorch models, computed by JAX."
 _NOT_OURS = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>|<link rel="manifest"[^>]*>')
 
