@@ -78,6 +78,8 @@ TABLE_MAX_ROWS = 100_000  # results stay in memory while a page shows them
 TABLE_MAX_COLUMNS = 256
 TABLE_MAX_KEY_CHARACTERS = 1_000  # of a field's name in JSON; fields with longer names are ignored
 TABLE_MAX_NAME_CHARACTERS = 80  # of a column's name as it is shown; longer ones are cut
+WORDS_MAX_TEXTS = 200  # of a list that are explained for the words that matter most
+WORDS_MAX_S = 20  # for these; a page then shows what is known
 
 # Images
 IMAGES_AT_ONCE = 32  # events: running requests and waiting ones

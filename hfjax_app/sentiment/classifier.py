@@ -187,12 +187,13 @@ class SentimentClassifier:
         if label is not None and label not in self.labels:
             raise RequestRejected(f"label {quoted(label)}: must be one of {', '.join(self.labels)}")
 
-    def explain(self, text: str, label: str | None = None) -> Explanation:
+    def explain(self, text: str, label: str | None = None, *, urgent: bool = True) -> Explanation:
         """How much each word moved the model towards a label, or away from it.
 
         Args:
             text: as for `classify`.
             label: one of `labels`; None: the likeliest one.
+            urgent: whether to go before calls that are not urgent.
 
         Raises:
             RequestRejected: as `classify`, or there is no such label.
@@ -206,7 +207,7 @@ class SentimentClassifier:
         if label is None:
             scores = self.classify([text])[0]
             label = max(scores, key=scores.__getitem__)
-        return self._explainer.explain(text, self.labels.index(label), label)
+        return self._explainer.explain(text, self.labels.index(label), label, urgent=urgent)
 
     def stop(self) -> None:
         """End the thread that gathers single texts; texts in the queue are still classified."""

@@ -112,13 +112,14 @@ class Explainer:
         row, path = np.zeros(length, np.int32), np.zeros(self._points[length], np.float32)
         return row, row, np.ones_like(row), path, path, np.zeros(self._labels, np.float32)
 
-    def explain(self, text: str, target: int, label: str) -> Explanation:
+    def explain(self, text: str, target: int, label: str, *, urgent: bool) -> Explanation:
         """What each word contributed to one label's logit.
 
         Args:
             text: already checked.
             target: the label's index.
             label: its name.
+            urgent: whether to go before calls that are not urgent.
 
         Raises:
             ModelUnavailable: the programs are still compiled.
@@ -137,7 +138,7 @@ class Explainer:
 
         def stretch(ends: tuple[float, float]) -> _Stretch:
             points, quadrature = _quadrature(self._points[length], *ends)
-            with self._semaphore.hold(urgent=True):
+            with self._semaphore.hold(urgent=urgent):
                 shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
                 made = [np.asarray(array, np.float64) for array in (points, shares, logits)]
             return _Stretch(*ends, *made)

@@ -49,7 +49,7 @@ class RemoteSentiment:
         found = self.calls.ask_from_thread("predict", texts, urgent)
         return [each.error() if isinstance(each, Refusal) else each for each in found]
 
-    def explain(self, text: str, label: str | None = None) -> Explanation:
+    def explain(self, text: str, label: str | None = None, *, urgent: bool = True) -> Explanation:
         self.check(text, label)
-        explanation: Explanation = self.calls.ask_from_thread("explain", text, label)
+        explanation: Explanation = self.calls.ask_from_thread("explain", text, label, urgent)
         return explanation

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hfjax_app.errors import ModelUnavailable
@@ -42,9 +43,10 @@ class SentimentReplica(Replica[SentimentModel]):
     def classify(self, texts: list[str]) -> list[dict[str, float]]:
         return self.model.classify(texts)
 
-    async def explain(self, text: str, label: str | None) -> "Explanation | Refusal":
+    async def explain(self, text: str, label: str | None, urgent: bool) -> "Explanation | Refusal":
+        explain = partial(self.model.explain, text, label, urgent=urgent)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._explainers, self.model.explain, text, label)
+            return await asyncio.get_running_loop().run_in_executor(self._explainers if urgent else None, explain)
         except Exception as error:
             return Refusal.of(error)
 
