@@ -1,53 +1,46 @@
-"""Many texts: takes lines or a file; shows a table of labels and two charts, and offers a CSV file."""
+"""Many texts: takes lines or a file; shows how labels fall, a confusion matrix, and the rows; offers a CSV file."""
 
 import asyncio
-import html
 import secrets
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
-import pandas as pd
 
 from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_AT_ONCE, LISTS_WAITING
-from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNCLASSIFIED, Results, Row, classify_rows
+from hfjax_app.sentiment.agreement import compare
+from hfjax_app.sentiment.bulk import Results, classify_rows
+from hfjax_app.sentiment.label_names import LabelNames
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
+from hfjax_app.studio.bulk_job import BulkJob, stored
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.files import MadeFiles
-from hfjax_app.studio.updates import update_after
+from hfjax_app.studio.list_drawing import agreement, shares, table
+from hfjax_app.studio.list_words import ListWords
+from hfjax_app.studio.scripts import ASSETS
+from hfjax_app.studio.spoken import SAYS
+from hfjax_app.studio.updates import update_after, update_after_failure
+from hfjax_app.studio.waiting_line import WaitingLine
+from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
     from hfjax_app.sentiment.interface import SentimentModel
 
 HEARTBEAT_S = 0.5  # between two messages to a waiting page; a message is when the server notices that it was closed
 ROWS_SHOWN = 500
-SHOWN_CHARACTERS = 300
 SESSION_S = 3600
 ALL = "all rows"
-_HEADERS = ["row", "label", "text", "probability", "note"]
-
-
-@dataclass(kw_only=True, eq=False)
-class BulkJob:
-    """The classification of one visitor's list.
-
-    Attributes:
-        results: the rows that are done.
-        total: how many rows the list has.
-        cancelled: whether the visitor has cancelled it.
-        files: CSV files of the results, by label (None: all) and by the number of rows that were done.
-    """
-
-    results: Results
-    total: int
-    cancelled: bool = False
-    files: dict[tuple[str | None, int], Path] = field(default_factory=dict)
+NO_COLUMN = ""
+_EXAMPLE = (ASSETS / "reviews.csv").read_text(encoding="utf-8")
+# assets/lists.js puts the file into the field.
+_TRY = f"""<p class="try"><button type="button" class="link" data-example="{escape(_EXAMPLE)}" data-name="reviews.csv">
+Try a file of {_EXAMPLE.count(chr(10)) - 1} short reviews</button>, which has a column with labels.</p>"""
 
 
 class ManyTexts:
@@ -55,137 +48,139 @@ class ManyTexts:
 
     def __init__(self, backend: "Backend[SentimentModel]", files: MadeFiles):
         self._backend, self._files = backend, files
-        self._jobs: list[BulkJob] = []  # of all visitors, in order of arrival; only touched on the event loop
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=3):
+        self._line = WaitingLine(LISTS_AT_ONCE)
+        job = gr.State(None, time_to_live=SESSION_S)
+        with gr.Row(equal_height=True, elem_classes="pair"):
+            with gr.Column(scale=3, elem_classes="card"):
                 lines = gr.Textbox(
                     "",
                     label="One text per line",
                     placeholder="I loved it\nThe soup was cold\n…",
-                    lines=8,
-                    max_lines=8,
+                    lines=6,
+                    max_lines=6,
                     elem_id="many-lines",
                 )
-            with gr.Column(scale=2):
+                with gr.Row(elem_classes="actions"):
+                    button = gr.Button("Classify all", variant="primary", elem_id="classify-all")
+                    cancel = gr.Button("Cancel", interactive=False, elem_id="many-cancel")
+                progress = gr.HTML(elem_id="many-progress", js_on_load=SAYS, apply_default_css=False)
+            with gr.Column(scale=2, elem_classes="card"):
                 file = gr.File(
-                    label="or a CSV, TSV, JSON or text file",
-                    file_types=[*SUFFIXES],
-                    height=150,
-                    elem_id="many-file",
+                    label="or a CSV, TSV, JSON or text file", file_types=[*SUFFIXES], height=130, elem_id="many-file"
                 )
                 has_header = gr.Checkbox(
                     True, label="The first row holds the columns' names", visible=False, elem_id="many-header"
                 )
-                column = gr.Dropdown([], label="Column with the texts", visible=False, elem_id="many-column")
-        with gr.Row():
-            button = gr.Button("Classify all", variant="primary", elem_id="classify-all")
-            cancel = gr.Button("Cancel", interactive=False, elem_id="many-cancel")
-        progress = gr.HTML(elem_id="many-progress")
+                with gr.Row(elem_classes="actions"):
+                    column = gr.Dropdown(
+                        [], label="Column with the texts", visible=False, min_width=140, elem_id="many-column"
+                    )
+                    truth = gr.Dropdown(
+                        [], label="Column with labels", visible=False, min_width=140, elem_id="many-truth"
+                    )
+                gr.HTML(_TRY, elem_id="many-example", apply_default_css=False)
         with gr.Column(visible=False, elem_id="many-results") as panel:
-            with gr.Row():
-                bars = gr.BarPlot(
-                    x="label",
-                    y="texts",
-                    title="Labels",
-                    sort="-y",
-                    y_lim=[0, None],
-                    height=240,
-                    min_width=280,
-                    elem_id="many-labels",
-                )
-                histogram = gr.BarPlot(
-                    x="probability",
-                    y="texts",
-                    title="Probability of the label",
-                    y_lim=[0, None],
-                    height=240,
-                    min_width=280,
-                    x_label_angle=-45,
-                    elem_id="many-confidence",
-                )
-            with gr.Row(equal_height=False):
-                shown = gr.Dropdown([ALL], value=ALL, label="Show", elem_id="many-filter")
-                download = gr.DownloadButton("Download as CSV", elem_id="many-download")
-            table = gr.Dataframe(
-                headers=_HEADERS,
-                datatype=["number", "str", "str", "number", "str"],
-                column_widths=["60px", "120px", "480px", "110px", "250px"],
-                wrap=True,
-                max_height=420,
-                interactive=False,
-                show_label=False,
-                buttons=[],
-                elem_id="many-table",
-            )
-            count = gr.HTML(elem_id="many-count")
-        self._cache = Path(download.GRADIO_CACHE)
-        job = gr.State(None, time_to_live=SESSION_S)
+            with gr.Row(equal_height=True, elem_classes="pair even"):
+                with gr.Column(elem_classes="card"):
+                    fall = gr.HTML(elem_id="many-labels", apply_default_css=False)
+                with gr.Column(elem_classes="card"):
+                    words = ListWords(backend, self._line, job)
+            beside = gr.HTML(visible=False, elem_id="many-agreement", apply_default_css=False)
+            with gr.Column(elem_classes="card"):
+                with gr.Row(elem_classes="card-head"):
+                    gr.HTML("<h3>Row by row</h3>", apply_default_css=False)
+                    shown = gr.Dropdown(
+                        [ALL], value=ALL, label="Show", show_label=False, min_width=160, elem_id="many-filter"
+                    )
+                    download = gr.DownloadButton("Download as CSV", elem_id="many-download")
+                rows = gr.HTML(elem_id="many-table", apply_default_css=False)
+                count = gr.HTML(elem_id="many-count", apply_default_css=False)
+        self._words, self._cache = words, Path(download.GRADIO_CACHE)
         gr.on(
             [file.upload, file.clear, has_header.input],
             self._inspect,
             [file, has_header],
-            [has_header, column, progress],
+            [has_header, column, truth, progress],
             trigger_mode="always_last",
             **UNPROCESSED,
         )
-        outputs = [job, progress, panel, bars, histogram, shown, table, count, download, button, cancel]
+        outputs = [job, progress, panel, fall, beside, *words.reset, shown, rows, count, download, button, cancel]
+        self._same = [gr.skip()] * (len(outputs) - 5)
         work = button.click(
             self._run,
-            [lines, file, has_header, column],
+            [job, lines, file, has_header, column, truth],
             outputs,
             concurrency_id="sentiment-many",
             concurrency_limit=LISTS_WAITING,
             **UNPROCESSED,
         )
+        update_after_failure(work, [progress], [gr.update(value="")])
         update_after(work, [button, cancel], _idle())
         cancel.click(self._cancel, [job], [cancel], **UNQUEUED_UNPROCESSED)
-        shown.input(self._filter, [job, shown], [table, count, download], **UNPROCESSED)
+        shown.input(self._filter, [job, shown], [rows, count, download], **UNPROCESSED)
 
     async def _inspect(self, file: object, has_header: object) -> list[Any]:
         """The columns of a file that was just uploaded, so that a mistake shows before anything is classified."""
         if file is None:
-            return [gr.Checkbox(visible=False), gr.Dropdown(visible=False), ""]
+            return [gr.Checkbox(visible=False), gr.Dropdown(visible=False), gr.Dropdown(visible=False), ""]
         with errors_shown():
+            names = LabelNames(self._backend.get().labels)
             source = await asyncio.to_thread(self._opened, file, has_header)
+            labels = await asyncio.to_thread(names.likely_column, source, source.likely) or NO_COLUMN
         has_columns = source.kind != ".txt"
-        picker = gr.Dropdown(list(source.columns), value=source.likely, visible=has_columns)
+        texts = gr.Dropdown(list(source.columns), value=source.likely, visible=has_columns)
+        choices = [("none", NO_COLUMN), *((name, name) for name in source.headers)]
+        truth = gr.Dropdown(choices, value=labels, visible=len(source.headers) > 1)
         note = _note(f"{source.name}: {source.rows:,} rows")
-        return [gr.Checkbox(visible=source.kind in (".csv", ".tsv")), picker, note]
+        return [gr.Checkbox(visible=source.kind in (".csv", ".tsv")), texts, truth, note]
 
     @streamed
     async def _run(
-        self, lines: object, file: object, has_header: object, column: Any
+        self, before: BulkJob | None, lines: object, file: object, has_header: object, column: Any, truth: Any
     ) -> AsyncGenerator[list[Any], None]:
         classifier = self._backend.get()
         source = pasted(lines) if file is None else await asyncio.to_thread(self._opened, file, has_header)
         cells = source.cells(source.likely if file is None or source.kind == ".txt" else column)
+        if file is None or source.kind == ".txt":
+            truth = NO_COLUMN
+        elif truth not in (NO_COLUMN, *source.headers):
+            raise RequestRejected(f"column {quoted(truth)}: must be one of {', '.join(source.headers)}")
         job = BulkJob(results=Results(labels=tuple(classifier.labels), columns=source.headers), total=source.rows)
-        same = [gr.skip()] * 9
-        self._jobs.append(job)
-        try:
+        if before is not None:
+            before.drop_words()
+        same = self._same
+        with self._line.joined() as place:
             buttons = gr.Button(interactive=False), gr.Button(interactive=True)
-            # Not `visible`: Gradio's charts log errors when they are removed and added within a moment.
-            yield [job, _note("Starting …"), gr.Column(elem_classes="outdated"), *same[:6], *buttons]
-            while (place := self._jobs.index(job) + 1 - LISTS_AT_ONCE) > 0 and not job.cancelled:
-                yield [gr.skip(), _note(f"Place {place} in line"), *same]
+            # Hidden by a class and not by `visible`, so that charts are not removed and added within a moment.
+            yield [job, _note("Starting …"), gr.Column(elem_classes="outdated"), *same, *buttons]
+            while (waiting := place()) and not job.cancelled:
+                yield [gr.skip(), _note(f"Place {waiting} in line"), gr.skip(), *same, gr.skip(), gr.skip()]
                 await asyncio.sleep(HEARTBEAT_S)
             started = time.perf_counter()
             pieces = classify_rows(classifier, cells)
             while not job.cancelled and (rows := await asyncio.to_thread(next, pieces, None)):
                 job.results.add(rows)
                 self._backend.get()  # raises ModelUnavailable when the server is stopping
-                yield [gr.skip(), _progress(job, time.perf_counter() - started), *same]
-        finally:
-            self._jobs.remove(job)
+                going = _progress(job, time.perf_counter() - started)
+                yield [gr.skip(), going, gr.skip(), *same, gr.skip(), gr.skip()]
         done, seconds = len(job.results.rows), time.perf_counter() - started
         ended = f"Cancelled: {done:,} of {job.total:,} rows done" if job.cancelled else f"{done:,} rows"
-        note = _note(f"{ended} in {seconds:.1f} s")
+        note = _note(f"{ended} in {seconds:.1f} s", is_said=True)
         labels = [(f"{label} · {number:,}", label) for label, number in job.results.counts.most_common()]
         options = gr.Dropdown([(ALL, ALL), *labels], value=ALL)
-        table = await asyncio.to_thread(self._table, job, None)
-        charts = [label_counts(job.results), confidence(job.results)]
-        panel = gr.Column(visible=done > 0, elem_classes="")
-        yield [gr.skip(), note, panel, *charts, options, *table, gr.skip(), gr.skip()]
+        compared = agreement(await asyncio.to_thread(compare, job.results, truth)) if truth and done else ""
+        yield [
+            gr.skip(),
+            note,
+            gr.Column(visible=done > 0, elem_classes=""),
+            shares(job.results),
+            gr.HTML(compared, visible=bool(compared)),
+            *self._words.emptied(job.results),
+            options,
+            *await asyncio.to_thread(self._table, job, None),
+            gr.skip(),
+            gr.skip(),
+        ]
 
     def _cancel(self, job: BulkJob | None) -> gr.Button:
         """End the job after its current piece; the page then shows the results so far."""
@@ -195,11 +190,9 @@ class ManyTexts:
 
     async def _filter(self, job: BulkJob | None, label: Any) -> list[Any]:
         with errors_shown():
-            if job is None:
-                raise RequestRejected("these results were deleted: classify the texts again")
-            wanted = None if label == ALL else label
+            job, wanted = stored(job), None if label == ALL else label
             if wanted is not None and wanted not in job.results.counts:
-                raise RequestRejected(f"label {label!r}: no row has it; choose one from the list")
+                raise RequestRejected(f"label {quoted(label)}: no row has it; choose one from the list")
             return await asyncio.to_thread(self._table, job, wanted)
 
     def _table(self, job: BulkJob, label: str | None) -> list[Any]:
@@ -213,7 +206,7 @@ class ManyTexts:
             self._files.add(str(job.files[key]))
         count = f"{len(rows):,} rows" if len(rows) <= ROWS_SHOWN else f"the first {ROWS_SHOWN} of {len(rows):,} rows"
         return [
-            [_line(row) for row in rows[:ROWS_SHOWN]],
+            table(rows[:ROWS_SHOWN], job.results.labels),
             _note(f"{count}; the download has all"),
             str(job.files[key]),
         ]
@@ -229,30 +222,11 @@ class ManyTexts:
         return opened(resolved, has_header=has_header is not False)
 
 
-def label_counts(results: Results) -> pd.DataFrame:
-    """The number of rows of each label: columns label and texts."""
-    names = [*results.labels, *(name for name in (NO_LABEL, UNCLASSIFIED) if results.counts[name])]
-    return pd.DataFrame({"label": names, "texts": [results.counts[name] for name in names]})
-
-
-def confidence(results: Results) -> pd.DataFrame:
-    """The number of rows by their label's probability: columns probability (a range of per cent) and texts."""
-    width = 100 // BINS
-    names = [f"{low}–{low + width} %" for low in range(0, 100, width)]
-    return pd.DataFrame({"probability": names, "texts": results.confidence})
-
-
-def _line(row: Row) -> list[Any]:
-    text = row.text if len(row.text) <= SHOWN_CHARACTERS else f"{row.text[:SHOWN_CHARACTERS]} …"
-    probability = None if row.prediction is None else round(row.prediction.probability, 4)
-    return [row.number, "; ".join(row.labels), text, probability, row.note]
-
-
 def _progress(job: BulkJob, seconds: float) -> str:
     done = len(job.results.rows)
     left = seconds / done * (job.total - done)
     return (
-        f'<div class="note"><progress value="{done}" max="{job.total}"></progress>'
+        f'<div class="note"><progress value="{done}" max="{job.total}" aria-label="Rows done"></progress>'
         f"{done:,} of {job.total:,} rows · about {left:.0f} s left</div>"
     )
 
@@ -262,5 +236,6 @@ def _idle() -> list[dict[str, Any]]:
     return [gr.update(interactive=True), gr.update(interactive=False)]
 
 
-def _note(text: str) -> str:
-    return f'<div class="note">{html.escape(text)}</div>'
+def _note(text: str, *, is_said: bool = False) -> str:
+    said = f' data-say="{escape(text)}"' if is_said else ""
+    return f'<div class="note"{said}>{escape(text)}</div>'

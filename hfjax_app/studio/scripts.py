@@ -7,6 +7,7 @@
 - clipboard.js copies messages as they were typed.
 - images.js is what the images tab does in the browser.
 - pictures.js scales down pictures before they are sent.
+- lists.js puts the example of a list into its field.
 - session_storage.js stores the gallery, so that it outlives a reload.
 
 Scripts in Gradio's `head` option would be too late: Gradio's modules have taken references to the browser's functions
@@ -37,6 +38,7 @@ _SCRIPTS = (
     "chat_foot",
     "chat_box",
     "images",
+    "lists",
 )
 _STYLES = (
     "tokens",
@@ -50,6 +52,7 @@ _STYLES = (
     "images",
     "images_panels",
     "models",
+    "sentiment",
 )
 _ABOUT = "Chat, sentiment and pictures from Hugging Face's PyTorch models, computed by JAX."
 _NOT_OURS = re.compile(r'<meta\s+(?:property="og:|name="twitter:)[^>]*>|<link rel="manifest"[^>]*>')

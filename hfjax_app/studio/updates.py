@@ -20,6 +20,14 @@ def update_after(event: Dependency, outputs: Sequence[Component], updates: Seque
         outputs: the components to update.
         updates: what `gr.update` returns, one for each output; their values are JSON.
     """
-    script = f"() => {json.dumps(updates)}"
-    for ended in (event.then, event.failure):
-        ended(None, None, outputs, js=script, **UNQUEUED)
+    event.then(None, None, outputs, js=_script(updates), **UNQUEUED)
+    update_after_failure(event, outputs, updates)
+
+
+def update_after_failure(event: Dependency, outputs: Sequence[Component], updates: Sequence[dict[str, Any]]) -> None:
+    """The same where the event has failed only."""
+    event.failure(None, None, outputs, js=_script(updates), **UNQUEUED)
+
+
+def _script(updates: Sequence[dict[str, Any]]) -> str:
+    return f"() => {json.dumps(updates)}"

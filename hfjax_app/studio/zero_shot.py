@@ -1,6 +1,7 @@
 """Zero-shot classification: the chat model says which of the visitor's own labels fits a text."""
 
 import html
+import json
 import time
 from typing import Any
 
@@ -11,7 +12,10 @@ from hfjax_app.api.sentiment import ZERO_SHOT_EVENT, SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio.event_options import UNPROCESSED
+from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
+from hfjax_app.studio.label_drawing import FAILED, scores
+from hfjax_app.studio.spoken import SAYS
+from hfjax_app.studio.updates import update_after_failure
 
 EXAMPLES = [
     ["I want my money back, it broke after a day.", "refund request, praise, bug report"],
@@ -29,10 +33,10 @@ class ZeroShotPanel:
 
     def __init__(self, backend: Backend[Any], api: SentimentApi):
         self._api = api
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=3):
+        with gr.Row(equal_height=True, elem_classes="pair"):
+            with gr.Column(scale=3, elem_classes="card"):
                 text = gr.Textbox(
-                    "", label="Text", placeholder="What is this about?", lines=3, max_lines=12, elem_id="own-text"
+                    "", label="Text", placeholder="What is this about?", lines=1, max_lines=12, elem_id="own-text"
                 )
                 labels = gr.Textbox(
                     "",
@@ -40,21 +44,24 @@ class ZeroShotPanel:
                     placeholder="refund request, praise, bug report",
                     elem_id="own-labels",
                 )
-                button = gr.Button("Classify with my labels", variant="primary", elem_id="own-classify")
-            with gr.Column(scale=2):
-                label = gr.Label(label="Label", elem_id="own-label")
-                took = gr.HTML(elem_id="own-time")
-        name = html.escape(backend.name)
-        untrained = " This tiny one was never trained for that, and is mostly wrong." if backend.model in MODELS else ""
-        gr.HTML(
-            f'<div class="note">The chat model <b>{name}</b> is asked which label fits. How likely each one is as its '
-            f"answer is compared with how likely it is for an empty text.{untrained} A sentiment model for "
-            "natural-language inference (NLI) is asked instead, if there is one.</div>"
-        )
-        examples = gr.Examples(EXAMPLES, [text, labels], label="Try one", api_visibility="private")
-        classify, inputs, outputs = self._classify, [text, labels], [label, took]
-        gr.on([button.click, labels.submit], classify, inputs, outputs, **UNPROCESSED, **ZERO_SHOT_EVENT)
-        examples.load_input_event.then(classify, inputs, outputs, **UNPROCESSED, **ZERO_SHOT_EVENT)
+                with gr.Row(elem_classes="actions"):
+                    button = gr.Button("Classify with my labels", variant="primary", elem_id="own-classify")
+                gr.HTML('<p class="try">Try one</p>', apply_default_css=False)
+                with gr.Row(elem_classes="gallery"):
+                    examples = [gr.Button(example[0], elem_classes="gallery-item") for example in EXAMPLES]
+            with gr.Column(scale=2, elem_classes="card"):
+                result = gr.HTML(_nothing_yet(backend), elem_id="own-result", js_on_load=SAYS, apply_default_css=False)
+        classify, inputs, outputs = self._classify, [text, labels], [result]
+        asked = [
+            gr.on(
+                [button.click, text.submit, labels.submit], classify, inputs, outputs, **UNPROCESSED, **ZERO_SHOT_EVENT
+            ),
+        ]
+        for example, values in zip(examples, EXAMPLES, strict=True):
+            filled = example.click(None, None, inputs, js=f"() => {json.dumps(values)}", **UNQUEUED)
+            asked.append(filled.then(classify, inputs, outputs, **UNPROCESSED, **ZERO_SHOT_EVENT))
+        for event in asked:
+            update_after_failure(event, outputs, [gr.update(value=FAILED)])
 
     async def _classify(self, text: object, labels: object) -> list[Any]:
         started = time.perf_counter()
@@ -62,5 +69,14 @@ class ZeroShotPanel:
             if not isinstance(labels, str):
                 raise RequestRejected(f"labels: must be text, not {type(labels).__name__}")
             names = [name.strip() for name in labels.split(",") if name.strip()]
-            scores = await self._api.label_scores(text, names)
-        return [scores, f'<div class="note">{(time.perf_counter() - started) * 1e3:.0f} ms</div>']
+            scored = await self._api.label_scores(text, names)
+        return [scores(scored, note=f"{(time.perf_counter() - started) * 1e3:.0f} ms")]
+
+
+def _nothing_yet(backend: Backend[Any]) -> str:
+    untrained = " This tiny one was never trained for that, and is mostly wrong." if backend.model in MODELS else ""
+    return (
+        f'<div class="result none"><p class="note">The chat model <b>{html.escape(backend.name)}</b> is asked which '
+        f"label fits: how likely each one is as its answer, compared with an empty text.{untrained} A sentiment model "
+        "for natural-language inference (NLI) is asked instead, if there is one.</p></div>"
+    )

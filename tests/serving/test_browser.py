@@ -42,7 +42,7 @@ def test_the_studio_chats_judges_and_draws(page: Page) -> None:
     page.locator("#sentiment-text textarea").fill("I loved every minute of it.")
     page.locator("#why").click()
     expect(page.locator("#sentiment-words")).to_contain_text("loved", timeout=ANSWER_MS)
-    expect(page.locator("#sentiment-label")).to_contain_text("positive")
+    expect(page.locator("#sentiment-result h3")).to_contain_text("positive")
 
     page.get_by_role("tab", name="Images").click()
     page.locator("#prompt textarea").fill("a red circle on a white background")

@@ -58,6 +58,29 @@ def test_a_tab_has_no_violations(page: Page, theme: str, tab: str, control: str)
     assert violations(page) == []
 
 
+def test_results_of_the_sentiment_tab_have_no_violations(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "four.csv"
+    path.write_text("text,label\nI loved it,pos\nAwful,neg\nThe train leaves at nine,neu\n,pos\n")
+    page.get_by_role("tab", name="Sentiment").click()
+    page.get_by_role("tab", name="Many texts").click()
+    page.locator("#many-file input[type=file]").set_input_files(path)
+    expect(page.locator("#many-truth input")).to_have_value("label")
+    page.locator("#classify-all").click()
+    expect(page.locator("#many-agreement table")).to_be_visible()
+    page.locator("#find-words").click()
+    expect(page.locator("#list-words .bars")).to_be_visible()
+    page.get_by_role("tab", name="One text").click()
+    page.locator("#sentiment-text textarea").fill("A great cast, but the ending was terrible.")
+    page.locator("#why").click()
+    expect(page.locator("#sentiment-words .words")).to_be_visible()
+    for theme in THEMES:
+        in_theme(page, theme)
+        assert violations(page) == []
+        page.get_by_role("tab", name="Many texts").click()
+        assert violations(page) == []
+        page.get_by_role("tab", name="One text").click()
+
+
 @pytest.mark.parametrize("drawer", ["Conversations", "Settings"])
 def test_a_drawer_has_no_violations(studio: Studio, revisit: Callable[..., Page], drawer: str) -> None:
     page = revisit(studio, width=390)

@@ -24,18 +24,29 @@ def page(studio: Studio, revisit: Callable[..., Page]) -> Page:
 def test_i_loved_it_is_positive(page: Page) -> None:
     page.locator("#sentiment-text textarea").fill("I loved it")
     page.locator("#classify").click()
-    expect(page.locator("#sentiment-label h2")).to_have_text("positive")
-    rows = page.locator("#sentiment-label .confidence-set")
+    expect(page.locator("#sentiment-result h3")).to_have_text("positive")
+    rows = page.locator("#sentiment-result .prob")
     expect(rows).to_have_count(3)
     texts = rows.all_inner_texts()
     assert {re.search(r"[a-z]+", text)[0] for text in texts} == {"negative", "neutral", "positive"}
     assert 98 <= sum(int(re.search(r"(\d+)\s*%", text)[1]) for text in texts) <= 102
-    expect(page.locator("#sentiment-time")).to_have_text(re.compile(r"[\d.]+ ms"))
+    expect(page.locator("#sentiment-result .note")).to_have_text(re.compile(r"[\d.]+ ms"))
+    expect(page.get_by_role("status").filter(has_text=re.compile(r"positive \d+ %"))).to_be_attached()
+
+
+def test_the_tab_says_which_model_judges(page: Page) -> None:
+    head = page.locator("#sentiment-head")
+    expect(head).to_contain_text("a demo model of 1.9\N{NO-BREAK SPACE}million parameters")
+    expect(head).to_contain_text("negative, neutral and positive")
+    head.get_by_role("button", name="Its model card").press("Enter")
+    expect(head.get_by_text("What the labels mean")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(head.get_by_text("What the labels mean")).to_be_hidden()
 
 
 def test_an_example_is_classified_at_once(page: Page) -> None:
     page.get_by_role("button", name="The soup was cold").click()
-    expect(page.locator("#sentiment-label h2")).to_have_text("negative")
+    expect(page.locator("#sentiment-result h3")).to_have_text("negative")
 
 
 def test_empty_text_is_rejected(page: Page) -> None:
@@ -43,30 +54,56 @@ def test_empty_text_is_rejected(page: Page) -> None:
     page.locator("#classify").click()
     expect(page.get_by_text("is empty: type something first")).to_be_visible()
     expect(page.locator("#sentiment-text textarea")).to_have_value("  ")
+    expect(page.locator("#sentiment-result")).to_contain_text("This text was not classified.")
 
 
 def test_why(page: Page) -> None:
-    """Words in order, the strongest at full colour; a click on another label explains that one."""
+    """Red meant support for "positive". Words in order, the strongest at full colour, for by a solid line and
+    against by a dashed one; another label is a press away."""
     page.locator("#sentiment-text textarea").fill("We loved the old museum.")
-    page.locator("#why").click()
-    words = page.locator("#sentiment-words")
-    expect(words).to_contain_text(re.compile(r"We\s+loved\s+the\s+old\s+museum\s*\."))
-    expect(page.locator("#sentiment-reason")).to_contain_text("towards positive")
-    expect(page.locator("#sentiment-label h2")).to_have_text("positive")
-    expect(words.locator(".score-token.highlighted").first).to_be_visible()
-    colours = words.locator(".score-token.highlighted").evaluate_all(
-        "spans => spans.map(span => [span.innerText.trim(), getComputedStyle(span).backgroundColor])"
+    page.locator("#sentiment-text textarea").press("Enter")
+    expect(page.locator("#sentiment-result .prob")).to_have_count(3)
+    page.locator("#sentiment-result").get_by_role("button", name="positive").press("Enter")
+    words = page.locator("#sentiment-words .words")
+    expect(page.locator("#sentiment-words h3")).to_have_text("What speaks for positive")
+    expect(words).to_contain_text(re.compile(r"We\s+.*loved.*the\s+.*old.*museum"))
+    shown = words.locator("> span").evaluate_all(
+        """spans => spans.map(span => [span.childNodes[0].data, Number(span.style.getPropertyValue("--a")),
+        getComputedStyle(span).borderBottomStyle, span.querySelector(".sr")?.textContent ?? ""])"""
     )
-    strength = {word: float([*re.findall(r"[\d.]+", colour), "1"][3]) for word, colour in colours}
-    assert max(strength, key=strength.get) == "loved", colours
-    page.locator("#sentiment-label").get_by_text("negative").click()
-    expect(page.locator("#sentiment-reason")).to_contain_text("towards negative")
+    strength = {word: share for word, share, _, _ in shown}
+    assert max(strength, key=strength.get) == "loved", shown
+    lines = {word: (line, said) for word, _, line, said in shown}
+    assert lines["loved"] == ("solid", " (for)")
+    bars = page.locator("#sentiment-words table")
+    expect(bars.get_by_role("row").filter(has_text="loved")).to_contain_text("+")
+    positive = page.locator("#sentiment-result").get_by_role("button", name="positive")
+    expect(positive).to_have_attribute("aria-pressed", "true")
+    page.locator("#sentiment-result").get_by_role("button", name="negative").click()
+    expect(page.locator("#sentiment-words h3")).to_have_text("What speaks for negative")
+    against = words.locator("> span").filter(has_text="loved")
+    expect(against).to_have_class(re.compile(r"\bn\b"))
+    expect(against).to_have_css("border-bottom-style", "dashed")
+    for word in ("logit", "padding"):
+        expect(page.locator("#sentiment-tab")).not_to_contain_text(word)
+
+
+def test_nothing_of_a_text_disappears(page: Page) -> None:
+    text = "I loved <div> and i<b, {{x}} ${y} &amp; <script>alert(1)</script>"
+    page.locator("#sentiment-text textarea").fill(text)
+    page.locator("#why").click()
+    expect(page.locator("#sentiment-words .words")).to_contain_text("script")
+    shown = page.locator("#sentiment-words .words").evaluate(
+        "words => { const copy = words.cloneNode(true); copy.querySelectorAll('.sr').forEach(e => e.remove());"
+        "return copy.textContent; }"
+    )
+    assert shown == text
 
 
 def test_a_long_text_is_cut_visibly(page: Page) -> None:
     page.locator("#sentiment-text textarea").fill("A word " * 600)
     page.locator("#classify").click()
-    expect(page.locator("#sentiment-time")).to_contain_text("first 512 tokens used")
+    expect(page.locator("#sentiment-result .note")).to_contain_text("first 512 tokens used")
 
 
 def open_many(page: Page) -> None:
@@ -92,15 +129,18 @@ def downloaded(page: Page, folder: Path) -> list[dict[str, str]]:
 
 
 def test_pasted_lines(page: Page, tmp_path: Path) -> None:
-    """Table, charts, filter and download; a line that a spreadsheet would run is escaped in the download."""
+    """Table, chart, filter and download; a line that a spreadsheet would run is escaped in the download."""
     open_many(page)
     page.locator("#many-lines textarea").fill("I loved it\n\nThe food was awful.\n=1+1\nWe loved every minute.")
     page.locator("#classify-all").click()
     expect(page.locator("#many-progress")).to_contain_text("5 rows in")
     expect(page.locator("#many-table")).to_contain_text("We loved every minute.")
     expect(page.locator("#many-table")).to_contain_text("empty")
-    expect(page.locator("#many-labels canvas, #many-labels svg").first).to_be_visible()
-    expect(page.locator("#many-confidence canvas, #many-confidence svg").first).to_be_visible()
+    parts = page.locator("#many-labels .share i")
+    colours = parts.evaluate_all("parts => parts.map(part => getComputedStyle(part).backgroundColor)")
+    assert len(colours) == len(set(colours)) >= 2, "a colour for each label"
+    expect(page.locator("#many-labels .key")).to_contain_text(re.compile(r"positive\s+[23]"))
+    expect(page.get_by_role("img", name=re.compile("Texts by the probability of their label"))).to_be_visible()
     lines = downloaded(page, tmp_path)
     assert [line["row"] for line in lines] == ["1", "2", "3", "4", "5"]
     assert [line["label"] for line in lines[:3]] == ["positive", "", "negative"]
@@ -130,6 +170,31 @@ def test_a_csv_file_with_a_column_picker(page: Page, tmp_path: Path) -> None:
     page.locator("#classify-all").click()
     expect(page.locator("#many-table")).to_contain_text("Awful")
     assert downloaded(page, tmp_path)[0]["label"] == "negative"
+
+
+def test_the_example_beside_its_labels_and_its_words(page: Page) -> None:
+    """A press brings a file whose labels are found; the words say over how many texts they were computed."""
+    open_many(page)
+    field = page.locator("#many-file")
+    if field.get_by_role("button", name="Clear").count():
+        field.get_by_role("button", name="Clear").click()
+    page.get_by_role("button", name="Try a file of 40 short reviews").press("Enter")
+    expect(page.locator("#many-progress")).to_contain_text("reviews.csv: 40 rows")
+    expect(page.locator("#many-column input")).to_have_value("review")
+    expect(page.locator("#many-truth input")).to_have_value("label")
+    page.locator("#classify-all").click()
+    expect(page.locator("#many-progress")).to_contain_text("40 rows in")
+    matrix = page.get_by_role("table", name="Your labels in rows")
+    cells = matrix.locator("tbody td b").all_inner_texts()
+    assert (len(cells), sum(map(int, cells))) == (9, 40)
+    expect(page.locator("#many-agreement header")).to_have_text(re.compile(r"[\d.]+ % agree: \d+ of 40 texts"))
+    page.locator("#find-words").click()
+    words = page.locator("#list-words")
+    expect(words).to_contain_text("over 40 texts", timeout=LIST_MS)
+    expect(words.locator(".bars tbody tr")).to_have_count(12)
+    expect(words.locator(".bars tbody tr").first).to_contain_text("+")
+    expect(words.locator(".bars tbody tr").last).to_contain_text("−")
+    expect(page.locator("#stop-words")).to_be_disabled()
 
 
 @pytest.mark.parametrize(
@@ -202,9 +267,9 @@ def test_zero_shot(page: Page) -> None:
     page.wait_for_timeout(500)  # opened for the first time, Gradio mounts the fields and sets their values
     page.locator("#own-text textarea").fill("I want my money back, it broke after a day.")
     page.locator("#own-labels").locator("textarea, input").fill("refund request, praise, bug report")
-    page.locator("#own-classify").click()
     expect(page.get_by_text("was never trained for that")).to_be_visible()
-    shown = page.locator("#own-label .confidence-set")
+    page.locator("#own-classify").click()
+    shown = page.locator("#own-result .prob")
     expect(shown).to_have_count(3, timeout=LIST_MS)
     texts = shown.all_inner_texts()
     assert {re.search(r"[a-z ]*[a-z]", text)[0] for text in texts} == {"refund request", "praise", "bug report"}
