@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from hfjax_app.sentiment.bulk import Results
+from hfjax_app.sentiment.bulk import Results, Row
 from hfjax_app.sentiment.label_names import LabelNames, is_number
 
 
@@ -18,12 +18,19 @@ class Agreement:
         matrix: texts by the file's label (rows) and the classifier's (columns); labels that neither has are left out.
         others: values of the column that name none of the classifier's labels, with their number of rows.
         numbers: what each number in the column was read as, where the numbers are ids.
+        given: the file's label of each row that has one, by the row's number.
     """
 
     column: str
     matrix: "pd.DataFrame"
     others: Counter[str]
     numbers: dict[str, str]
+    given: dict[int, str]
+
+    def differs(self, row: Row) -> bool:
+        """Whether the file has another label for a row than the classifier."""
+        given = self.given.get(row.number)
+        return given is not None and row.prediction is not None and row.prediction.top != given
 
     @property
     def texts(self) -> int:
@@ -63,7 +70,8 @@ def compare(results: Results, column: str) -> Agreement:
     """
     names, at = LabelNames(results.labels), results.columns.index(column)
     known: dict[str, str | None] = {}
-    given, said, others = [], [], Counter[str]()
+    given: dict[int, str] = {}
+    pairs, others = [], Counter[str]()
     for row in results.rows:
         text = row.cells[at].strip()
         if text not in known:
@@ -71,18 +79,20 @@ def compare(results: Results, column: str) -> Agreement:
         label = known[text]
         if label is None:
             others[text] += 1
-        elif row.prediction is not None:
-            given.append(label)
-            said.append(row.prediction.top)
-    either = {*given, *said}
-    used = [label for label in results.labels if label in either]
-    matrix = pd.crosstab(pd.Series(given, dtype=object), pd.Series(said, dtype=object))
+        else:
+            given[row.number] = label
+            if row.prediction is not None:
+                pairs.append((label, row.prediction.top))
+    used = [label for label in results.labels if any(label in pair for pair in set(pairs))]
+    table = pd.DataFrame(pairs, columns=["given", "said"], dtype=object)
+    matrix = pd.crosstab(table["given"], table["said"])
     read = {text: label for text, label in known.items() if label is not None and is_number(text)}
     return Agreement(
         column=column,
         matrix=matrix.reindex(index=used, columns=used, fill_value=0),
         others=others,
         numbers=dict(sorted(read.items())) if names.numbers_are_ids else {},
+        given=given,
     )
 
 

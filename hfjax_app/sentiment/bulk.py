@@ -87,15 +87,15 @@ class Results:
         """The rows with this label (or UNCLASSIFIED, NO_LABEL); None: all rows."""
         return (row for row in self.rows if label is None or label in row.labels)
 
-    def write_csv(self, file: IO[str], label: str | None = None) -> None:
-        """Write the rows of a label, or all, below a header: the columns of the table (or the text), then the results.
+    def write_csv(self, file: IO[str], rows: Iterable[Row] | None = None) -> None:
+        """Write these rows, or all, below a header: the columns of the table (or the text), then the results.
 
         Texts and names are escaped against formulas.
         """
         writer = csv.writer(file)
         columns = self.columns or ("text",)
         writer.writerow(["row", *map(harmless, columns), "label", "probability", "note", *map(harmless, self.labels)])
-        for row in self.of(label):
+        for row in self.rows if rows is None else rows:
             prediction = row.prediction
             if prediction is None:
                 facts, scores = ["", ""], [""] * len(self.labels)
@@ -105,10 +105,10 @@ class Results:
             cells = map(harmless, row.cells if self.columns else (row.text,))
             writer.writerow([row.number, *cells, *facts, harmless(row.note), *scores])
 
-    def save_csv(self, path: Path, label: str | None = None) -> Path:
+    def save_csv(self, path: Path, rows: Iterable[Row] | None = None) -> Path:
         """`write_csv` to a file in UTF-8 with a byte order mark, which Excel needs."""
         with path.open("w", encoding="utf-8-sig", newline="") as file:
-            self.write_csv(file, label)
+            self.write_csv(file, rows)
         return path
 
 

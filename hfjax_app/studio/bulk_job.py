@@ -4,7 +4,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.sentiment.bulk import Results
+from hfjax_app.sentiment.agreement import Agreement
+from hfjax_app.sentiment.bulk import Results, Row
+from hfjax_app.validation import quoted
+
+ALL = "all rows"
+DIFFER = "where your label differs"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -14,15 +19,31 @@ class BulkJob:
         results: the rows that are done.
         total: how many rows the list has.
         cancelled: whether the visitor has cancelled it.
+        agreement: with the file's own labels; None: it has none, or the list is not done.
         words: the latest search for the words that matter most.
-        files: CSV files of the results, by label (None: all) and by the number of rows that were done.
+        files: CSV files of the results, by what they show and by the number of rows that were done.
     """
 
     results: Results
     total: int
     cancelled: bool = False
+    agreement: Agreement | None = None
     words: "WordSearch | None" = None
-    files: dict[tuple[str | None, int], Path] = field(default_factory=dict)
+    files: dict[tuple[str, int], Path] = field(default_factory=dict)
+
+    def rows(self, shown: str) -> list[Row]:
+        """The rows that a page shows: ALL, those that DIFFER from the file's labels, or those of a label.
+
+        Raises:
+            RequestRejected: no row has that label.
+        """
+        if shown == ALL:
+            return self.results.rows[:]
+        if shown == DIFFER and self.agreement is not None:
+            return [row for row in self.results.rows if self.agreement.differs(row)]
+        if shown not in self.results.counts:
+            raise RequestRejected(f"label {quoted(shown)}: no row has it; choose one from the list")
+        return list(self.results.of(shown))
 
     def search_words(self, label: str) -> "WordSearch":
         """Begin another search, in place of one that may still run."""

@@ -10,7 +10,7 @@ from hfjax_app.studio.label_colours import colours
 SHOWN_CHARACTERS = 300
 MOST_LABEL_COLUMNS = 4  # of the table of rows: more would leave no space for the texts
 _EXAMPLES = 3  # of values that are no labels
-_DEEPEST = 0.55  # opacity of a cell that has all texts of its row: its figure keeps a contrast of 4.5:1
+_DEEPEST = 0.5  # opacity of a cell that has all texts of its row: its figure keeps a contrast of 4.5:1
 
 
 def shares(results: Results) -> str:
@@ -107,23 +107,30 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
-def table(rows: Sequence[Row], labels: Sequence[str]) -> str:
-    """Rows with their labels; with few labels, the probability of each one as a shade of its colour."""
+def table(rows: Sequence[Row], labels: Sequence[str], compared: Agreement | None = None) -> str:
+    """Rows with their labels; with few labels, the probability of each one as a shade of its colour.
+
+    Args:
+        rows: of a list.
+        labels: the classifier's.
+        compared: the same list beside its own labels, which have a column then.
+    """
     colour = colours([*labels, NO_LABEL, UNCLASSIFIED])
     shaded = labels if len(labels) <= MOST_LABEL_COLUMNS else ()
     head = "".join(f'<th scope="col" class="h">{escape(label)}</th>' for label in shaded)
-    body = "".join(_table_row(row, colour, shaded) for row in rows)
+    body = "".join(_table_row(row, colour, shaded, compared) for row in rows)
+    yours = "" if compared is None else '<th scope="col">Yours</th>'
     return (
-        f'<div class="sideways" tabindex="0" role="region" aria-label="Rows"><table class="rows num"><thead><tr>'
-        f'<th scope="col" class="n">Row</th><th scope="col">Text</th><th scope="col">Label</th>{head}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        '<div class="sideways" tabindex="0" role="region" aria-label="Rows"><table class="rows num"><thead><tr>'
+        '<th scope="col" class="n">Row</th><th scope="col">Text</th><th scope="col">Label</th>'
+        f"{yours}{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _table_row(row: Row, colour: dict[str, str], shaded: Sequence[str]) -> str:
+def _table_row(row: Row, colour: dict[str, str], shaded: Sequence[str], compared: Agreement | None) -> str:
     text = row.text if len(row.text) <= SHOWN_CHARACTERS else f"{row.text[:SHOWN_CHARACTERS]} …"
     note = f'<span class="note">{escape(row.note)}</span>' if row.note else ""
-    label = "".join(f'<span class="of"><i class="{colour[name]}"></i>{escape(name)}</span>' for name in row.labels)
+    label = "".join(_named(name, colour) for name in row.labels)
     if row.prediction is None:
         cells = '<td class="h"></td>' * len(shaded)
     else:
@@ -134,6 +141,14 @@ def _table_row(row: Row, colour: dict[str, str], shaded: Sequence[str]) -> str:
             f"{_percent(scores[name])}</span></td>"
             for name in shaded
         )
-    return (
-        f'<tr><td class="n">{row.number:,}</td><td class="text">{escape(text)}{note}</td><td>{label}</td>{cells}</tr>'
-    )
+    yours = ""
+    if compared is not None:
+        given = compared.given.get(row.number)
+        other = ' class="other"' if compared.differs(row) else ""
+        yours = f"<td{other}>{'' if given is None else _named(given, colour)}</td>"
+    text = f'<td class="text">{escape(text)}{note}</td>'
+    return f'<tr><td class="n">{row.number:,}</td>{text}<td>{label}</td>{yours}{cells}</tr>'
+
+
+def _named(label: str, colour: dict[str, str]) -> str:
+    return f'<span class="of"><i class="{colour[label]}"></i>{escape(label)}</span>'

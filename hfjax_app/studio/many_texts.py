@@ -18,7 +18,7 @@ from hfjax_app.sentiment.agreement import compare
 from hfjax_app.sentiment.bulk import Results, classify_rows
 from hfjax_app.sentiment.label_names import LabelNames
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
-from hfjax_app.studio.bulk_job import BulkJob, stored
+from hfjax_app.studio.bulk_job import ALL, DIFFER, BulkJob, stored
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.list_drawing import agreement, shares, table
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 0.5  # between two messages to a waiting page; a message is when the server notices that it was closed
 ROWS_SHOWN = 500
 SESSION_S = 3600
-ALL = "all rows"
 NO_COLUMN = ""
 _EXAMPLE = (ASSETS / "reviews.csv").read_text(encoding="utf-8")
 # assets/lists.js puts the file into the field.
@@ -166,9 +165,13 @@ class ManyTexts:
         done, seconds = len(job.results.rows), time.perf_counter() - started
         ended = f"Cancelled: {done:,} of {job.total:,} rows done" if job.cancelled else f"{done:,} rows"
         note = _note(f"{ended} in {seconds:.1f} s", is_said=True)
-        labels = [(f"{label} · {number:,}", label) for label, number in job.results.counts.most_common()]
-        options = gr.Dropdown([(ALL, ALL), *labels], value=ALL)
-        compared = agreement(await asyncio.to_thread(compare, job.results, truth)) if truth and done else ""
+        choices = [(ALL, ALL), *((f"{label} · {count:,}", label) for label, count in job.results.counts.most_common())]
+        compared = ""
+        if truth and done:
+            job.agreement = await asyncio.to_thread(compare, job.results, truth)
+            compared = agreement(job.agreement)
+            if differing := job.agreement.texts - job.agreement.right:
+                choices.insert(1, (f"{DIFFER} · {differing:,}", DIFFER))
         yield [
             gr.skip(),
             note,
@@ -176,8 +179,8 @@ class ManyTexts:
             shares(job.results),
             gr.HTML(compared, visible=bool(compared)),
             *self._words.emptied(job.results),
-            options,
-            *await asyncio.to_thread(self._table, job, None),
+            gr.Dropdown(choices, value=ALL),
+            *await asyncio.to_thread(self._table, job, ALL),
             gr.skip(),
             gr.skip(),
         ]
@@ -188,25 +191,24 @@ class ManyTexts:
             job.cancelled = True
         return gr.Button(interactive=False)
 
-    async def _filter(self, job: BulkJob | None, label: Any) -> list[Any]:
+    async def _filter(self, job: BulkJob | None, shown: object) -> list[Any]:
         with errors_shown():
-            job, wanted = stored(job), None if label == ALL else label
-            if wanted is not None and wanted not in job.results.counts:
-                raise RequestRejected(f"label {quoted(label)}: no row has it; choose one from the list")
-            return await asyncio.to_thread(self._table, job, wanted)
+            if not isinstance(shown, str):
+                raise RequestRejected(f"rows to show: must be text, not {type(shown).__name__}")
+            return await asyncio.to_thread(self._table, stored(job), shown)
 
-    def _table(self, job: BulkJob, label: str | None) -> list[Any]:
-        """The table, its note, and the file to download, for all rows or those of one label."""
-        key = label, len(job.results.rows)  # while the job runs, a file has only some of the rows
-        rows = list(job.results.of(label))
+    def _table(self, job: BulkJob, shown: str) -> list[Any]:
+        """The table, its note, and the file to download, see `BulkJob.rows`."""
+        key = shown, len(job.results.rows)  # while the job runs, a file has only some of the rows
+        rows = job.rows(shown)
         if key not in job.files:
             folder = self._cache / secrets.token_hex(16)
             folder.mkdir(parents=True)
-            job.files[key] = job.results.save_csv(folder / "sentiment.csv", label)
+            job.files[key] = job.results.save_csv(folder / "sentiment.csv", rows)
             self._files.add(str(job.files[key]))
         count = f"{len(rows):,} rows" if len(rows) <= ROWS_SHOWN else f"the first {ROWS_SHOWN} of {len(rows):,} rows"
         return [
-            table(rows[:ROWS_SHOWN], job.results.labels),
+            table(rows[:ROWS_SHOWN], job.results.labels, job.agreement),
             _note(f"{count}; the download has all"),
             str(job.files[key]),
         ]

@@ -40,6 +40,13 @@ def test_a_matrix() -> None:
     assert [compared.precision(label) for label in LABELS] == [0.5, 0.0, 1.0]
     assert compared.others == {"mixed": 1, "": 1}
     assert compared.numbers == {}
+    assert compared.given == {1: "positive", 2: "positive", 3: "positive", 4: "negative", 5: "negative", 8: "positive"}
+
+
+def test_rows_that_differ() -> None:
+    made = results(("pos", "positive"), ("pos", "negative"), ("mixed", "positive"), ("pos", None))
+    compared = compare(made, "label")
+    assert [compared.differs(row) for row in made.rows] == [False, True, False, False]
 
 
 def test_numbers_are_told() -> None:

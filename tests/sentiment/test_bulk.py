@@ -175,7 +175,7 @@ def test_the_download(classifier: SentimentClassifier, tmp_path: Path) -> None:
     assert sum(float(score) for score in rows[0][5:]) == pytest.approx(1, abs=1e-4)
     label = rows[0][2]
     assert float(rows[0][3]) == max(float(score) for score in rows[0][5:])
-    with results.save_csv(tmp_path / "some.csv", label).open(encoding="utf-8-sig", newline="") as file:
+    with results.save_csv(tmp_path / "some.csv", results.of(label)).open(encoding="utf-8-sig", newline="") as file:
         assert {row[2] for row in list(csv.reader(file))[1:]} == {label}
 
 
