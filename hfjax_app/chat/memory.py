@@ -60,9 +60,10 @@ def estimate_memory(runner: ModelRunner) -> MemoryEstimate:
         runner.weights,
         runner.slots,
         runner.context,
-        chunk=runner.chunk_sizes[-1],
+        chunk=runner.most_written,
         accelerated=runner.accelerated,
         wanted=runner.wanted,
+        vision={} if runner.vision is None else runner.vision.weights,
     )
 
 
@@ -76,6 +77,7 @@ def memory_of(
     chunk: int,
     accelerated: bool,
     wanted: Sequence[int] | None = None,
+    vision: Mapping[str, jax.Array | jax.ShapeDtypeStruct] | None = None,
 ) -> MemoryEstimate:
     """The memory of a model on each device.
 
@@ -87,11 +89,12 @@ def memory_of(
         chunk: the largest number of tokens written at once.
         accelerated: as in ModelRunner.
         wanted: as in `SlotMemory.copied`.
+        vision: weights of the vision tower, which decoding does not read.
     """
     held = sum(map(held_bytes, weights.values()))
     slot = slot_memory(specs, cache, slots, chunk, weights=held if accelerated else None)
     return MemoryEstimate(
-        weights=held,
+        weights=held + sum(map(held_bytes, (vision or {}).values())),
         cache=slot.cache(slots, context),
         copied=slot.copied(slots, context, wanted),
         slot=slot,

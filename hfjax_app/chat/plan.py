@@ -19,6 +19,7 @@ from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.model.rotary import positions_of
 from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
+from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.chat.weight_use import WeightUse, weight_use
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
@@ -51,6 +52,7 @@ class ChatPlanner:
         dtype: "float32", "bfloat16" or "float16".
         quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
         speculation: whether the app may draft, which adds programs.
+        pictures: as for ChatEngine.
         on_one_cpu: whether the only device is a CPU, which gets other programs.
         kept: whether, on one CPU, weights that are bfloat16 in the files stay bfloat16 beside float32 activations.
 
@@ -71,6 +73,7 @@ class ChatPlanner:
         dtype: str,
         quantize: str,
         speculation: bool = True,
+        pictures: bool = False,
         on_one_cpu: bool = False,
         kept: bool = False,
     ):
@@ -87,6 +90,7 @@ class ChatPlanner:
             tokenizer = None
         template = None if tokenizer is None else tokenizer.chat_template is not None
         self._ends = end_tokens(self.model, tokenizer)
+        self._vision = VisionTower.of(base, self.model, tokenizer, None) if pictures else None
         # Raises for what can't run, before anything is compiled; its decoder is that of any number of devices.
         self._whole = self._runner(self._mesh(1))
         stays = self._kept and dtype == "float32" and self._saved == torch.bfloat16
@@ -138,6 +142,7 @@ class ChatPlanner:
             context=self.context,
             end_tokens=self._ends,
             speculation=self.speculation,
+            vision=None if self._vision is None else self._vision.on(mesh),
         )
 
     @staticmethod
@@ -174,8 +179,9 @@ class ChatPlanner:
             self._held(devices, quantize or self.quantize),
             self.slots,
             self.context,
-            chunk=whole.chunk_sizes[-1],
+            chunk=whole.most_written,
             accelerated=whole.accelerated,
+            vision=None if whole.vision is None else whole.vision.weights,
         )
 
     def heads_copied(self, devices: int) -> int | None:

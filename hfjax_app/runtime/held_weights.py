@@ -34,7 +34,8 @@ def shapes(
     found: Shapes = {}
 
     def add(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        found[name] = jax.ShapeDtypeStruct(shape, mappings.t2j_dtype(dtype), sharding=placement(name, shape))
+        held = jax.dtypes.canonicalize_dtype(mappings.t2j_dtype(dtype))  # int64, torch's default, becomes int32
+        found[name] = jax.ShapeDtypeStruct(shape, held, sharding=placement(name, shape))
 
     for name, parameter in model.named_parameters():
         dtype = saved_dtype if saved_dtype is not None and parameter.is_floating_point() else parameter.dtype

@@ -290,11 +290,23 @@ class EngineLoop:
             self.runner.copy(step.source, step.slot, step.start, step.written)
         if step.start == request.reused:
             self._counters.reused_tokens += request.reused
+        if step.picture is None:
+            output = self._prefill_text(step)
+        else:
+            output = self.runner.write_picture(step.slot, step.picture, step.start)
+        self._counters.prefill_calls += 1
+        self._dispatched(output, {request: 0})
+        with self._changed:
+            self._counters.prefilled(step.stop - step.start, time.perf_counter())
+            self.scheduler.prefilled(step)
+
+    def _prefill_text(self, step: PrefillStep) -> DecodeOutput:
+        request = step.request
         chunk = np.zeros(step.size, np.int32)
         chunk[: step.stop - step.start] = request.prompt[step.start : step.stop]
         max_tokens = request.max_tokens if step.is_last else 0
         constraint = request.handle.constraint if step.is_last else None
-        output = self.runner.prefill(
+        return self.runner.prefill(
             step.slot,
             chunk,
             step.start,
@@ -303,11 +315,6 @@ class EngineLoop:
             request.handle.sampler,
             None if constraint is None else constraint.allowed,
         )
-        self._counters.prefill_calls += 1
-        self._dispatched(output, {request: 0})
-        with self._changed:
-            self._counters.prefilled(step.stop - step.start, time.perf_counter())
-            self.scheduler.prefilled(step)
 
     def _decode(self, step: DecodeStep) -> None:
         if step.draft:

@@ -28,6 +28,8 @@ from hfjax_app.chat.sampling.recommended import recommended
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.text.end_tokens import end_tokens as named_end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
+from hfjax_app.chat.vision.picture import Picture, placed
+from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
@@ -66,6 +68,7 @@ class ChatEngine:
         speculation: whether tokens are drafted from the conversation and verified together, for a request that is
             alone; no token changes. "auto": where it was measured to be faster; "always"; "never".
         bundle: from which programs are taken and in which they are kept; None: none are kept.
+        vision: the model's vision tower; its weights must be loaded before `start`. None: it reads text only.
         lanes: row width of the cache that narrow heads share; None: 128 on TPU, where that saves copies of the cache,
             else 1.
         accelerated: whether programs have the sizes of an accelerator's; None: chosen by the devices.
@@ -98,6 +101,7 @@ class ChatEngine:
         speculation: str = "auto",
         lanes: int | None = None,
         accelerated: bool | None = None,
+        vision: VisionTower | None = None,
         bundle: Bundle | None = None,
         tiers: Sequence[int] | None = None,
     ):
@@ -110,7 +114,8 @@ class ChatEngine:
         self.context = context
         self.end_tokens = named_end_tokens(model) if end_tokens is None else end_tokens
         self.recommended = recommended(model.generation_config)
-        self.reads_text_only = hasattr(model.config, "text_part_of")
+        self.vision = vision
+        self.reads_text_only = hasattr(model.config, "text_part_of") and vision is None
         self.runner = ModelRunner(
             model,
             mesh=mesh,
@@ -126,6 +131,7 @@ class ChatEngine:
             speculation=speculation != "never",
             lanes=lanes,
             accelerated=accelerated,
+            vision=vision,
             traced=TracedFacts.of(bundle),
         )
         self._bundle = bundle
@@ -141,6 +147,7 @@ class ChatEngine:
         context: int = 512,
         dtype: str = "auto",
         quantize: str = "none",
+        pictures: bool = False,
         bundle: Bundle | None = None,
         **options: Any,
     ) -> "ChatEngine":
@@ -152,6 +159,7 @@ class ChatEngine:
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
                 CPU device keeps weights in bfloat16 that are bfloat16 in the files.
             quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
+            pictures: whether the vision tower is loaded of a model that can be shown pictures.
             bundle: as for the constructor.
 
         Raises:
@@ -166,16 +174,19 @@ class ChatEngine:
             tokenizer = load_tokenizer(source, context, base=base)
         except NoTokenizer as error:  # told later: that the architecture can't run matters more
             missing = error
+        mesh = serving_mesh()
+        vision = VisionTower.of(base, model, tokenizer, mesh) if pictures else None
         # On shapes first: a model that can't run here is refused before its weights are downloaded.
         engine = cls(
             model,
             tokenizer,
-            mesh=serving_mesh(),
+            mesh=mesh,
             quantize=quantize,
             keep_bf16=dtype == "auto",
             saved_dtype=saved_dtype(base),
             slots=slots,
             context=context,
+            vision=vision,
             bundle=bundle,
             **({"end_tokens": named_end_tokens(model, tokenizer)} | options),
         )
@@ -185,6 +196,8 @@ class ChatEngine:
         check_memory(os.fspath(source), estimate_memory(runner), memory=device_memory(), slots=slots, context=context)
         weights = read(model, base, transforms=runner.transforms, placement=runner.placement, adapter=adapter)
         runner.load(weights)
+        if vision is not None:
+            vision.load(base)
         return engine
 
     def start(
@@ -253,9 +266,9 @@ class ChatEngine:
         """What the slots do now, and the rates of the last minutes."""
         return self._loop.activity()
 
-    def check(self, prompt: Sequence[int], params: SamplingParams) -> None:
+    def check(self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[Picture] = ()) -> None:
         """Raise RequestRejected as `submit` would; works before the engine is started."""
-        self._checked(prompt, params, lambda progress: None)
+        self._checked(prompt, params, lambda progress: None, pictures)
 
     def submit(
         self,
@@ -265,16 +278,18 @@ class ChatEngine:
         *,
         client: str = "",
         public: int = 0,
+        pictures: Sequence[Picture] = (),
         constraint: Constraint | None = None,
     ) -> Ticket:
         """Put a request into the queue.
 
         Args:
-            prompt: token ids, 1 ... context - 1 of them.
+            prompt: token ids, 1 ... context - 1 of them; each picture's id once for each of its tokens.
             params: sampling parameters; max_tokens at most the context. An answer also ends when the slot is full.
             deliver: called in the engine's thread with each Progress, the last one `finished`; must return quickly.
             client: who asks. Clients take turns, and one does not reuse what was computed for another.
             public: the number of the prompt's first tokens that all clients may reuse.
+            pictures: in the prompt, in order.
             constraint: on the answer's tokens, of this request alone. Such an answer gets one token a call, beside the
                 others' many, and nothing is drafted for it.
 
@@ -283,7 +298,7 @@ class ChatEngine:
             Overloaded: the queue is full.
             EngineStopped: the engine is not running.
         """
-        request = self._checked(prompt, params, deliver)
+        request = self._checked(prompt, params, deliver, pictures)
         request.client, request.public = client, public
         request.constrained, request.handle.constraint = constraint is not None, constraint
         loop = self._loop
@@ -296,10 +311,12 @@ class ChatEngine:
         params: SamplingParams,
         *,
         client: str = "",
+        pictures: Sequence[Picture] = (),
         constraint: Constraint | None = None,
     ) -> TokenStream:
         """The answer's token ids as they are made, end token not included. Arguments and errors: as `submit`."""
-        return TokenStream(lambda deliver: self.submit(prompt, params, deliver, client=client, constraint=constraint))
+        options: dict[str, Any] = {"client": client, "pictures": pictures, "constraint": constraint}
+        return TokenStream(lambda deliver: self.submit(prompt, params, deliver, **options))
 
     def generate(self, prompts: Sequence[Sequence[int]], params: SamplingParams) -> list[list[int]]:
         """The answers to all prompts, without end tokens; as many run at a time as there are slots.
@@ -318,11 +335,19 @@ class ChatEngine:
                 streams.append(stack.enter_context(self.stream(prompt, params)))
             return answers + [list(stream) for stream in streams]
 
-    def _checked(self, prompt: Sequence[int], params: SamplingParams, deliver: Callable[[Progress], None]) -> Request:
+    def _checked(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        deliver: Callable[[Progress], None],
+        pictures: Sequence[Picture] = (),
+    ) -> Request:
         """The request for these arguments, or RequestRejected."""
         ids = tuple(prompt)
         vocabulary = self.runner.vocabulary
-        wrong = [i for i in ids if type(i) is bool or not isinstance(i, int | np.integer) or not 0 <= i < vocabulary]
+        seen = {picture.id for picture in pictures}
+        read = ids if not seen else [i for i in ids if i not in seen]
+        wrong = [i for i in read if type(i) is bool or not isinstance(i, int | np.integer) or not 0 <= i < vocabulary]
         if wrong:
             raise RequestRejected(f"token id {quoted(wrong[0])}: must be a whole number from 0 to {vocabulary - 1}")
         if not 1 <= len(ids) < self.context:
@@ -335,6 +360,9 @@ class ChatEngine:
         if biased is not None:
             most = vocabulary - 1
             raise RequestRejected(f"logit bias for token id {quoted(biased)}: this model's go from 0 to {most}")
+        if pictures and self.vision is None:
+            raise RequestRejected("pictures: this model answers to text only")
+        places = placed(ids, pictures, self.vision.tokens) if pictures and self.vision is not None else ()
         room = self.context - len(ids)
         seed = secrets.randbits(64) if params.seed is None else params.seed
         handle = Handle(
@@ -343,4 +371,4 @@ class ChatEngine:
             top_logprobs=params.logprobs,
             length_reason="length" if params.max_tokens <= room else "context",
         )
-        return Request(prompt=ids, max_tokens=min(params.max_tokens, room), handle=handle)
+        return Request(prompt=ids, max_tokens=min(params.max_tokens, room), handle=handle, pictures=places)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from hfjax_app.chat.vision.picture import outside_pictures
+
 NO_TOKENS: tuple[int, ...] = ()
 
 
@@ -109,13 +111,14 @@ class PrefixCache:
         slot.tokens, slot.written = tuple(tokens), max(slot.floor, written)
 
     def usable(self, index: int, prompt: Sequence[int], *, client: str = "", public: int = 0) -> int:
-        """How many of the prompt's first tokens need no prefill in this slot. Never all: the last one gives logits.
+        """How many of the prompt's first tokens need no prefill in this slot, with whole pictures only. Never all: the
+        last one gives logits.
 
         Another client's tokens count only as far as they are public: the time and the count of reused tokens would
         tell one client what another has asked.
         """
         slot = self._slots[index]
-        start = min(_common(slot.tokens, tuple(prompt)), len(prompt) - 1)
+        start = outside_pictures(prompt, min(_common(slot.tokens, tuple(prompt)), len(prompt) - 1))
         if slot.client != client:
             start = min(start, public)
         return start if slot.written <= self.positions_before_wrap or slot.written - start <= self.rollback else 0

@@ -11,6 +11,7 @@ from typing import Any
 
 from hfjax_app.chat.engine.prefix_cache import PrefixCache
 from hfjax_app.chat.engine.stats import SlotState
+from hfjax_app.chat.vision.picture import Picture, PlacedPicture
 from hfjax_app.round_robin import RoundRobin
 
 # Decode steps per call while requests wait or are prefilled; divided by the number of those being prefilled.
@@ -22,11 +23,12 @@ class Request:
     """A request on its way through the engine.
 
     Args:
-        prompt: token ids, at least one.
+        prompt: token ids, at least one; those of pictures are negative.
         max_tokens: tokens to make, at least one; prompt and answer fit the context.
         handle: data of the engine; the scheduler does not use it.
         client: who sent it: requests of several clients are served round robin, and share no prefixes beyond `public`.
         public: how many of the first tokens are the operator's own, which all clients share.
+        pictures: in the prompt, in order.
         constrained: what its next token may be depends on all that were read, so it gets one token a call.
         slot: its index; None while waiting.
         reused: prompt tokens that were in the cache before.
@@ -44,6 +46,7 @@ class Request:
     handle: Any = None
     client: str = ""
     public: int = 0
+    pictures: tuple[PlacedPicture, ...] = ()
     constrained: bool = False
     slot: int | None = None
     reused: int = 0
@@ -60,6 +63,8 @@ class Request:
 class PrefillStep:
     """The next chunk of a prompt: a call with room for `size` tokens writes prompt[start:stop] into the request's slot.
 
+    A picture has a call of its own, which writes `picture`.
+
     If `source` is given, the positions below `start` are copied from that slot first; positions below `written` may
     have been written there.
     """
@@ -70,6 +75,7 @@ class PrefillStep:
     size: int
     source: int | None = None
     written: int = 0
+    picture: Picture | None = None
 
     @property
     def slot(self) -> int:
@@ -203,12 +209,18 @@ class Scheduler:
             match = self.slots.begin(request.slot, request.prompt, client=request.client, public=request.public)
             request.reused = request.prefilled = match.start
             request.begun, source, written = True, match.source, match.written
-        start, left = request.prefilled, len(request.prompt) - request.prefilled
-        size = self.prefill_chunks[0]
-        if not any(r is not None and r.scheduled for r in self.running):
-            size = max(filter(lambda wide: wide <= 2 * left, self.prefill_chunks), default=size)
-        stop = start + min(size, left)
-        return PrefillStep(request=request, start=start, stop=stop, size=size, source=source, written=written)
+        start, size, picture = request.prefilled, self.prefill_chunks[0], None
+        ahead = next((placed for placed in request.pictures if placed.start >= start), None)
+        if ahead is not None and ahead.start == start:
+            stop, size, picture = ahead.stop, ahead.stop - start, ahead.picture
+        else:
+            left = (len(request.prompt) if ahead is None else ahead.start) - start
+            if not any(r is not None and r.scheduled for r in self.running):
+                size = max(filter(lambda wide: wide <= 2 * left, self.prefill_chunks), default=size)
+            stop = start + min(size, left)
+        return PrefillStep(
+            request=request, start=start, stop=stop, size=size, source=source, written=written, picture=picture
+        )
 
     def prefilled(self, step: PrefillStep) -> None:
         """Record that this step was dispatched; the prompt's last one also makes the answer's first token."""

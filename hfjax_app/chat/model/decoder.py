@@ -31,6 +31,7 @@ from hfjax_app.chat.model.kv_cache import (
 from hfjax_app.chat.model.rotary import choose_frequencies
 from hfjax_app.chat.model.symbolic_length import SymbolicLength
 from hfjax_app.chat.model.traced_facts import TracedFacts
+from hfjax_app.chat.vision import masks
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, dtype_policy, experts, set_order
 from hfjax_app.runtime.head_packing import UNPACKED, HeadPacking
@@ -75,6 +76,7 @@ class Decoder:
         chunk: the largest number of tokens written at once.
         transforms: changes to the model and its weights, see `runtime/transforms.py`.
         packing: how heads share rows of the cache, see `runtime/head_packing.py`.
+        sees_both_ways: whether a picture's tokens see each other both ways, see `chat/vision/masks.py`.
         traced: of an earlier trace of this architecture, which is not repeated; None: there was none.
 
     Attributes:
@@ -96,9 +98,10 @@ class Decoder:
         chunk: int,
         transforms: Transforms = NONE,
         packing: HeadPacking = UNPACKED,
+        sees_both_ways: bool = False,
         traced: TracedFacts | None = None,
     ):
-        self.context = context
+        self.context, self._sees_both_ways = context, sees_both_ways
         self._architecture = (model_class, config, dtype)
         self._transforms, self._packing = transforms, packing
         try:
@@ -244,7 +247,8 @@ class Decoder:
 
         Args:
             weights: of `weights_shape`.
-            tokens: int32 [n], for positions `position` ... position + n - 1.
+            tokens: int32 [n], for positions `position` ... position + n - 1; or the embeddings of one whole picture,
+                [n, hidden], in their place.
             cache: the slot's, without slot axis; with a place, leaves with positions are those of all slots.
             position: int32 scalar.
             valid: int32 scalar: the first `valid` tokens are real, the rest is padding. Writes of padding are dropped.
@@ -322,9 +326,16 @@ class Decoder:
         place = None if slot is None or length is None else Place(slot=slot, length=length)
         cache = slot_view(self.specs, leaves, past, valid, place)
         positions = torch.arange(tokens.shape[0], device=tokens.device, dtype=torch.int32) + position
-        options = {"position_ids": positions[None], "logits_to_keep": keep}
+        options: dict[str, Any] = {"position_ids": positions[None], "logits_to_keep": keep}
         options = {name: value for name, value in options.items() if name in self._accepts}
-        logits = model(tokens[None], **{self._cache_option: cache}, **self._inputs(tokens.device), **options).logits[0]
+        options |= {self._cache_option: cache} | self._inputs(tokens.device)
+        if tokens.ndim == 1:
+            logits = model(tokens[None], **options).logits[0]
+        else:
+            embeddings = tokens[None]
+            if self._sees_both_ways:
+                options["attention_mask"] = masks.both_ways(model.config, embeddings, cache, positions[None])
+            logits = model(inputs_embeds=embeddings, **options).logits[0]
         if "logits_to_keep" not in self._accepts:
             logits = logits[keep]
         return logits, slot_leaves(self.specs, cache)

@@ -25,6 +25,8 @@ from hfjax_app.chat.model.slot_memory import held_bytes, slot_memory
 from hfjax_app.chat.model.slot_programs import SlotPrograms, SlotProgramSpecs, greedy
 from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
+from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
@@ -60,6 +62,7 @@ class ModelRunner:
         speculation: whether programs that draft may decode a request that is alone.
         lanes: row width that narrow heads share, see `runtime/head_packing.py`; None: chosen by the devices.
         accelerated: whether buckets are those of an accelerator, see `bucket_choice.py`; None: chosen by the devices.
+        vision: what makes embeddings of pictures; None: the model reads text only.
         traced: as for Decoder.
 
     Raises:
@@ -84,6 +87,7 @@ class ModelRunner:
         speculation: bool = True,
         lanes: int | None = None,
         accelerated: bool | None = None,
+        vision: VisionTower | None = None,
         traced: TracedFacts | None = None,
     ):
         config = model.config.get_text_config(decoder=True)
@@ -97,6 +101,8 @@ class ModelRunner:
             self.chunk_sizes = pieces(context)
         else:
             self.chunk_sizes = prefill_buckets(min(prefill_chunk or PREFILL_CHUNK, context), context)
+        self.vision = vision
+        self.most_written = max(self.chunk_sizes[-1], 0 if vision is None else vision.tokens)  # tokens of a call
         self.decode_chunk, self.wanted = decode_chunk, buckets
         self.end_tokens = end_tokens
         self.mesh = mesh
@@ -108,9 +114,10 @@ class ModelRunner:
             model.config,
             model.dtype,
             context=context,
-            chunk=self.chunk_sizes[-1],
+            chunk=self.most_written,
             transforms=self.transforms,
             packing=head_packing(mesh, lanes),
+            sees_both_ways=vision is not None and vision.family.both_ways,
             traced=traced,
         )
         self.weights: Weights | Shapes
@@ -119,7 +126,7 @@ class ModelRunner:
         else:
             self.load(held(model, self.transforms, placement=self.placement))
         read = sum(map(held_bytes, self.weights.values())) if self.accelerated else None
-        memory = slot_memory(self.decoder.specs, self.cache_shape, slots, self.chunk_sizes[-1], read)
+        memory = slot_memory(self.decoder.specs, self.cache_shape, slots, self.most_written, read)
         self.buckets = memory.buckets(slots, context, buckets)
         self.programs = SlotPrograms()
         # Runs a function with the index of a free slot while no call is dispatched.
@@ -135,6 +142,7 @@ class ModelRunner:
             end_tokens=end_tokens,
             steps=decode_chunk,
             draft=self.draft,
+            sees=vision is not None,
             mesh=mesh,
         )
 
@@ -249,6 +257,17 @@ class ModelRunner:
         scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
         mask = self._no_masks[()] if allowed is None else TokenMasks(allowed, np.bool_(True))
         return self.run(program, np.int32(slot), tokens, *scalars, sampler, mask)
+
+    def write_picture(self, slot: int, picture: Picture, position: int) -> DecodeOutput:
+        """Write one whole picture of a prompt into a slot, at `position`; more of the prompt follows.
+
+        Returns:
+            One step of one column, without a token, or NOT_A_NUMBER as in `prefill`.
+        """
+        assert self.vision is not None, "requests with pictures are refused without it"
+        assert self.programs.picture is not None, "it is one of the general programs"
+        embeddings = self.vision(picture.pixels)
+        return self.run(self.programs.picture, np.int32(slot), embeddings, np.int32(position))
 
     def decode(
         self, slots: Sequence[int], length: int, steps: int, allowed: Sequence[np.ndarray] = ()

@@ -12,9 +12,18 @@ from jax.sharding import Mesh
 
 from hfjax_app.chat.model import decode_loop, speculative_loop
 from hfjax_app.chat.model.buckets import Written, put, put_states, states_of, take
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DecodeState, advance, is_finite
+from hfjax_app.chat.model.decode_state import (
+    NOT_A_NUMBER,
+    NOTHING,
+    DecodeOutput,
+    DecodeState,
+    advance,
+    empty_output,
+    is_finite,
+)
 from hfjax_app.chat.model.decoder import Decoder
 from hfjax_app.chat.model.kv_cache import KVCache, prefix_of
+from hfjax_app.chat.sampling.params import MAX_LOGPROBS
 from hfjax_app.chat.sampling.penalties import occurrences
 from hfjax_app.chat.sampling.sampler import unpacked
 from hfjax_app.chat.sampling.token_mask import TokenMasks
@@ -34,6 +43,7 @@ class SlotFunctions:
         end_tokens: ids that end an answer.
         steps: tokens a call makes for each slot, at most.
         draft: tokens that a speculative round drafts.
+        sees: whether conversations may have pictures, whose tokens `history` has as `vocabulary`: no token's id.
         mesh: the devices that share the weights; None: the default device.
     """
 
@@ -44,6 +54,7 @@ class SlotFunctions:
     end_tokens: tuple[int, ...]
     steps: int
     draft: int
+    sees: bool
     mesh: Mesh | None
 
     def _is_end(self, token: jax.Array) -> jax.Array:
@@ -105,6 +116,38 @@ class SlotFunctions:
         state = state._replace(history=history)
         state = jax.tree.map(lambda leaf, new: leaf.at[slot[None]].set(new), state, slot_state)
         return cache, state, jax.tree.map(lambda leaf: leaf[None], output)
+
+    def write_picture(
+        self,
+        length: int,
+        weights: Weights,
+        cache: KVCache,
+        state: DecodeState,
+        slot: jax.Array,
+        embeddings: jax.Array,
+        position: jax.Array,
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
+        """Write one whole picture into a slot; more of the prompt follows it.
+
+        Args:
+            length: of the cache that it reads.
+            weights: of the decoder.
+            cache, state: of all slots.
+            slot, position: int32 scalars, as `ModelRunner.write_picture` takes them.
+            embeddings: [tokens, hidden].
+
+        Returns:
+            The cache, the states, and one step of one column, which has no token.
+        """
+        count = embeddings.shape[0]
+        logits, new = self.decoder.forward(
+            weights, embeddings, states_of(cache, slot), position, jnp.int32(count), place=(slot, length)
+        )
+        history = state.history.at[slot, position + jnp.arange(count)].set(self.vocabulary, mode="drop")
+        output = empty_output(1, 1, min(MAX_LOGPROBS, self.vocabulary))
+        found = jnp.where(is_finite(self._gathered(logits)), NOTHING, NOT_A_NUMBER)
+        output = output._replace(tokens=jnp.full((1, 1), found, jnp.int32))
+        return put_states(cache, new, slot), state._replace(history=history), output
 
     def decode_chunk(
         self,
@@ -183,7 +226,9 @@ class SlotFunctions:
         slot_state = state if self.slots == 1 else jax.tree.map(lambda leaf: leaf[slot[None]], state)
         written = Written(slot_state.position, self.steps, self.context)
         sizes = {"most": self.steps, "draft": self.draft, "vocabulary": self.vocabulary}
-        kv, slot_state, output = speculative_loop.decode(forward, self._is_end, kv, slot_state, rounds, tokens, **sizes)
+        kv, slot_state, output = speculative_loop.decode(
+            forward, self._is_end, kv, slot_state, rounds, tokens, sees=self.sees, **sizes
+        )
         kv = jax.tree.map(lambda leaf: leaf[None], kv)
         state = slot_state if self.slots == 1 else state.updated(slot[None], slot_state)
         return kv if in_place else put(cache, kv, slot[None], written), state, output

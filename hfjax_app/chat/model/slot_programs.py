@@ -20,6 +20,7 @@ from hfjax_app.runtime.warm_up import ProgramSpec
 
 if TYPE_CHECKING:
     from hfjax_app.chat.model.model_runner import ModelRunner
+    from hfjax_app.chat.vision.vision_tower import VisionTower
 
 
 @dataclass(kw_only=True)
@@ -31,6 +32,7 @@ class SlotPrograms:
         decode: by number of slots, and cache length.
         speculate, copy: by cache length.
         clear: of one slot.
+        picture: that writes a picture; None for models that read text only.
     """
 
     prefill: dict[tuple[int, int], Program] = field(default_factory=dict)
@@ -38,6 +40,7 @@ class SlotPrograms:
     speculate: dict[int, Program] = field(default_factory=dict)
     copy: dict[int, Program] = field(default_factory=dict)
     clear: Program | None = None
+    picture: Program | None = None
 
     def prefill_of(self, size: int, length: int) -> Program:
         return _shortest({covered: program for (of, covered), program in self.prefill.items() if of == size}, length)
@@ -92,6 +95,8 @@ class SlotProgramSpecs:
         copied = buckets.lengths if runner.slots > 1 else ()
         general = [self.prefill(sizes[0], whole), self.decode(runner.slots, whole), self.clear()]
         general += [self.copy(length) for length in copied[-1:]]
+        if runner.vision is not None:
+            general += [runner.vision.spec(), self.picture(runner.vision)]
         few = buckets.counts[0]  # of a lone visitor
         later = [self.decode(*bucket) for bucket in buckets.decode if bucket[0] == few]
         # The longest first: a size of prefill calls is used once its program covers the whole context.
@@ -114,6 +119,25 @@ class SlotProgramSpecs:
             arguments(0, 0),
             run=lambda program, slot: self._runner.run(program, *arguments(slot, length - 1)),
             use=partial(self._runner.programs.prefill.__setitem__, (size, length)),
+        )
+
+    def picture(self, vision: "VisionTower") -> ProgramSpec:
+        length = self._runner.context  # the attention reads no further than a query sees
+        position = np.int32(0)
+
+        def run(program: Program, slot: int) -> DecodeOutput:
+            embeddings = jax.device_put(np.zeros(vision.shape.shape, vision.shape.dtype), self._runner.replicated)
+            return self._runner.run(program, np.int32(slot), embeddings, position)
+
+        def use(program: Program) -> None:
+            self._runner.programs.picture = program
+
+        return self._of_output(
+            "chat_picture",
+            partial(self._runner.functions.write_picture, length),
+            (np.int32(0), vision.shape, position),
+            run=run,
+            use=use,
         )
 
     def decode(self, count: int, length: int) -> ProgramSpec:
@@ -141,6 +165,7 @@ class SlotProgramSpecs:
             (np.int32(0),) * 3,
             run=run,
             use=partial(self._runner.programs.speculate.__setitem__, length),
+            static="" if self._runner.vision is None else "pictures",  # which its drafts leave out
         )
 
     def copy(self, length: int) -> ProgramSpec:
@@ -182,6 +207,7 @@ class SlotProgramSpecs:
         *,
         run: Callable[[Program, int], DecodeOutput],
         use: Callable[[Program], None],
+        static: str = "",
     ) -> ProgramSpec:
         """A program that takes weights, cache, state and `arguments`, and returns cache, state and output.
 
@@ -190,6 +216,7 @@ class SlotProgramSpecs:
             arguments: examples.
             run: calls the program once, with a free slot.
             use: takes it into use.
+            static: as for `Programs.compile`.
         """
 
         def once(program: Program, slot: int) -> None:
@@ -202,6 +229,7 @@ class SlotProgramSpecs:
             args=(self._runner.weights, *self._held, *arguments),
             donate=(1, 2),
             shardings=(*self._kept, self._runner.replicated),
+            static=static,
             join=partial(self._between_calls, once),
         )
 

@@ -63,6 +63,7 @@ def decode(
     most: int,
     draft: int,
     vocabulary: int,
+    sees: bool = False,
 ) -> tuple[KVCache, DecodeState, DecodeOutput]:
     """Make tokens in one slot, in at most `rounds` rounds: one token and the accepted part of a draft in each.
 
@@ -80,6 +81,7 @@ def decode(
         most: tokens that the output has room for.
         draft: tokens that a round drafts.
         vocabulary: number of token ids.
+        sees: whether the conversation may have pictures; a draft ends before one's tokens, whose ids are no token's.
 
     Returns:
         The cache, the state, and the output, [most, 1].
@@ -105,6 +107,8 @@ def decode(
         done, kv, logits, state, seen, drafts, output = carry
         drafted, found = lookup(state.history[0], state.position[0], draft)
         offered = jnp.where(found, jnp.minimum(draft, jnp.minimum(state.left[0], tokens - done) - 1), 0)
+        if sees:
+            offered = jnp.minimum(offered, jnp.argmax(jnp.append(drafted >= vocabulary, True)))
         arguments = (jnp.concatenate([state.token, drafted]), state.position[0], 1 + offered)
         kv, logits = once(draft + 1, offered > 0, kv, logits, *arguments)
         kv, logits = once(1, offered == 0, kv, logits, *arguments)

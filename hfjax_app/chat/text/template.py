@@ -58,6 +58,15 @@ class Template:
         except Exception:
             return False
 
+    def shows_pictures(self, mark: str) -> bool:
+        """Whether the template writes this mark in the place of a picture."""
+        parts = [{"type": "image"}, {"type": "text", "text": _QUESTION}]
+        try:
+            text = self._rendered([{"role": "user", "content": parts}])
+        except Exception:
+            return False
+        return text.count(mark) == 1 and _QUESTION in text
+
     def render(self, messages: Sequence[Mapping[str, Any]], system_prompt: str = "", tools: Sequence[Tool] = ()) -> str:
         """The conversation and the opening of the assistant's next turn.
 
@@ -92,7 +101,10 @@ class Template:
     ) -> str:
         if self._in_parts:
             turns: list[Any] = [
-                {**message, "content": [{"type": "text", "text": message["content"]}]} for message in messages
+                message
+                if isinstance(message["content"], list)
+                else {**message, "content": [{"type": "text", "text": message["content"]}]}
+                for message in messages
             ]
         else:
             turns = [*messages]

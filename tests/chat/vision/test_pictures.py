@@ -1,0 +1,208 @@
+"""Pictures in prompts on real engines: the tokens of the whole model, whatever the cache holds of other pictures."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import PreTrainedModel
+
+from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.memory import estimate_memory
+from hfjax_app.chat.plan import ChatPlanner
+from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.errors import EngineStopped, RequestRejected
+from tests.chat.vision.checkpoints import PICTURE_TOKENS, answer, checkpoint, drawn
+
+ANSWER = SamplingParams(max_tokens=10, temperature=0.0)
+OPTIONS: dict[str, Any] = {"slots": 4, "context": 256, "prefill_chunk": 8, "buckets": [1], "end_tokens": ()}
+
+Made = tuple[ChatEngine, PreTrainedModel]
+
+
+@pytest.fixture(scope="module")
+def made_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Made]]:
+    """Engines that always draft, and the whole models in torch."""
+    made: dict[str, Made] = {}
+
+    def get(name: str) -> Made:
+        if name not in made:
+            folder = tmp_path_factory.mktemp(name)
+            model = checkpoint(name, folder)
+            made[name] = (
+                ChatEngine.from_pretrained(folder, pictures=True, speculation="always", **OPTIONS).start(),
+                model,
+            )
+        return made[name]
+
+    yield get
+    for engine, _ in made.values():
+        engine.stop()
+
+
+def prompt_of(seed: int, lengths: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
+    """Texts of these lengths with a picture between any two."""
+    rng = random.Random(seed)
+    texts = [[rng.randrange(5, 200) for _ in range(length)] for length in lengths]
+    prompt = texts[0]
+    for picture, text in zip(pictures, texts[1:], strict=True):
+        prompt = prompt + [picture.id] * PICTURE_TOKENS + text
+    return prompt
+
+
+def shown(engine: ChatEngine, *seeds: int) -> list[Picture]:
+    assert engine.vision is not None
+    return [engine.vision.picture(drawn(seed)) for seed in seeds]
+
+
+@pytest.mark.parametrize("name", ["gemma3", "smolvlm"])
+def test_the_tokens_are_those_of_the_whole_model(
+    name: str, made_of: Callable[[str], Made], compilations: Callable[[], AbstractContextManager[list[str]]]
+) -> None:
+    """One picture and two, after texts that end at, before and after the end of a piece, and at the very beginning."""
+    engine, model = made_of(name)
+    with compilations() as seen:
+        for seed, (lengths, seeds) in enumerate(
+            [([11, 9], [1]), ([8, 30], [2]), ([0, 3, 5], [3, 4]), ([70, 1, 20], [5, 5])]
+        ):
+            pictures = shown(engine, *seeds)
+            prompt = prompt_of(seed, lengths, pictures)
+            made = list(engine.stream(prompt, ANSWER, pictures=pictures))
+            assert made == answer(model, prompt, pictures, 10), lengths
+        assert not seen
+
+
+def ask(engine: ChatEngine, prompt: list[int], pictures: list[Picture], client: str = "") -> tuple[list[int], int]:
+    """The answer, and how many tokens of the prompt were reused."""
+    stream = engine.stream(prompt, ANSWER, pictures=pictures, client=client)
+    return list(stream), stream.reused_tokens
+
+
+@pytest.mark.parametrize(("name", "text"), [("gemma3", 0), ("smolvlm", 13)])
+def test_the_same_question_about_two_pictures_by_two_visitors(
+    name: str, text: int, made_of: Callable[[str], Made]
+) -> None:
+    """Placeholders of all pictures are the same token: a prefix of one picture must not be taken for another's. The
+    `text` before it is shared where no ring has lost it."""
+    engine, model = made_of(name)
+    engine._loop.scheduler.slots.forget_all()
+    one, other = shown(engine, 11, 12)
+    of_one, of_other = (prompt_of(20, [13, 9], [picture]) for picture in (one, other))
+    right = [answer(model, prompt, [picture], 10) for prompt, picture in ((of_one, one), (of_other, other))]
+    assert right[0] != right[1]
+    assert ask(engine, of_one, [one], "a") == (right[0], 0)
+    assert ask(engine, of_other, [other], "b") == (right[1], 0), "another visitor shares nothing"
+    assert ask(engine, of_other, [other], "a") == (right[1], text)
+    assert ask(engine, of_one, [one], "b") == (right[0], text)
+    before = engine.stats().prefill_calls
+    again = [*of_one, *right[0], 40, 41]
+    assert ask(engine, again, [one], "a") == (answer(model, again, [one], 10), len(again) - 3)
+    assert engine.stats().prefill_calls == before + 1, "a follow-up reads its own words only"
+
+
+def test_a_prefix_ends_inside_no_picture(made_of: Callable[[str], Made]) -> None:
+    """A ring of 28 positions can give back 16 tokens; a prompt that ends earlier than an old one starts anew."""
+    engine, model = made_of("gemma3")
+    engine._loop.scheduler.slots.forget_all()
+    pictures = shown(engine, 13, 14)
+    prompt = prompt_of(21, [5, 6, 30], pictures)
+    ask(engine, prompt, pictures)
+    for kept in (60, 45, 27, 22):
+        shorter = [*prompt[:kept], 33, 34]
+        whole = [*prompt[: 5 + PICTURE_TOKENS], 33, 34] if kept < 43 else shorter
+        few = pictures[: 1 if kept < 43 else 2]
+        assert ask(engine, whole, few)[0] == answer(model, whole, few, 10)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "smolvlm"])
+def test_a_crowd_gets_the_tokens_of_a_lone_visitor(name: str, made_of: Callable[[str], Made]) -> None:
+    """Twelve requests in four slots, some cancelled on their way, with and without pictures."""
+    engine, _ = made_of(name)
+    rng = random.Random(7)
+    asked, alone = [], []
+    for seed in range(12):
+        pictures = shown(engine, *(rng.randrange(3) for _ in range(seed % 3)))
+        prompt = prompt_of(rng.randrange(4), [rng.randrange(1, 40) for _ in range(len(pictures) + 1)], pictures)
+        asked.append((prompt, pictures))
+        engine._loop.scheduler.slots.forget_all()
+        alone.append(ask(engine, prompt, pictures)[0])
+    engine._loop.scheduler.slots.forget_all()
+    streams = []
+    for prompt, pictures in asked:
+        ignored = SimpleQueue[Progress]()
+        ticket = engine.submit(prompt, ANSWER, ignored.put, pictures=pictures)
+        streams.append(engine.stream(prompt, ANSWER, pictures=pictures))
+        ticket.cancel()
+    assert [list(stream) for stream in streams] == alone
+
+
+def test_placeholders_are_left_out_of_drafts_and_penalties(made_of: Callable[[str], Made]) -> None:
+    engine, _ = made_of("smolvlm")
+    assert engine.vision is not None
+    engine._loop.scheduler.slots.forget_all()
+    pictures = shown(engine, 15)
+    prompt = [*prompt_of(22, [6], []), 77, 77, *[pictures[0].id] * PICTURE_TOKENS, 50, 51]
+    forced = SamplingParams(max_tokens=12, temperature=0.0, logit_bias={77: 100})
+    before = engine.stats()
+    assert list(engine.stream(prompt, forced, pictures=pictures)) == [77] * 12
+    after = engine.stats()
+    drafted = after.drafted_tokens - before.drafted_tokens
+    assert 0 < drafted == after.accepted_tokens - before.accepted_tokens, (
+        "the picture after the first two 77s is no draft"
+    )
+    placeholder = engine.vision.markup.placeholder
+    one = SamplingParams(max_tokens=1, temperature=0.0, logit_bias={placeholder: 15}, repetition_penalty=10)
+    assert list(engine.stream(prompt, one, pictures=pictures)) == [placeholder], "as likely as if it were not there"
+    assert list(engine.stream([*prompt_of(22, [6], []), placeholder, 51], one)) != [placeholder]
+
+
+def test_a_picture_that_is_no_numbers_harms_nobody(made_of: Callable[[str], Made]) -> None:
+    engine, model = made_of("gemma3")
+    engine._loop.scheduler.slots.forget_all()
+    good = shown(engine, 16)
+    bad = [Picture(pixels=np.full_like(good[0].pixels, np.nan))]
+    for _ in range(4):  # all slots
+        with pytest.raises(EngineStopped, match="not numbers"):
+            list(engine.stream(prompt_of(23, [4, 4], bad), ANSWER, pictures=bad))
+    prompt = prompt_of(23, [4, 4], good)
+    for _ in range(3):
+        engine._loop.scheduler.slots.forget_all()
+        assert ask(engine, prompt, good)[0] == answer(model, prompt, good, 10)
+
+
+def test_wrong_places_of_pictures_are_refused(made_of: Callable[[str], Made]) -> None:
+    engine, _ = made_of("gemma3")
+    pictures = shown(engine, 17)
+    prompt = prompt_of(24, [3, 3], pictures)
+    for wrong, given, why in [
+        (prompt[:-3], pictures, "can't end with a picture"),
+        ([*prompt[:5], *prompt[6:]], pictures, "no place of 16 tokens"),
+        (prompt, [], "must be a whole number"),
+        (prompt, pictures * 2, "no place of 16 tokens"),
+        ([-1, *prompt], pictures, "token id -1"),
+    ]:
+        with pytest.raises(RequestRejected, match=why):
+            engine.check(wrong, ANSWER, given)
+
+
+def test_weights_are_read_only_where_pictures_are_on(tmp_path: Path) -> None:
+    """Its memory is part of the estimate, and the plan's is the same."""
+    checkpoint("gemma3", tmp_path)
+    blind = ChatEngine.from_pretrained(tmp_path, **OPTIONS)
+    seeing = ChatEngine.from_pretrained(tmp_path, pictures=True, **OPTIONS)
+    assert blind.reads_text_only
+    assert not seeing.reads_text_only
+    assert seeing.vision is not None
+    bytes_of_tower = sum(array.nbytes for array in seeing.vision.weights.values())  # type: ignore[union-attr]
+    found = [estimate_memory(engine.runner).weights for engine in (blind, seeing)]
+    assert found[1] - found[0] == bytes_of_tower > 0
+    names = Counter(spec.name for spec in seeing.runner.specs()) - Counter(spec.name for spec in blind.runner.specs())
+    assert names == {"chat_vision": 1, "chat_picture": 1}
+    plan = ChatPlanner(tmp_path, slots=4, context=256, dtype="float32", quantize="none", pictures=True, on_one_cpu=True)
+    assert plan.estimate(1).weights == found[1]
