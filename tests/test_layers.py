@@ -27,6 +27,7 @@ LEAVES = {
     "client": set(),
     "round_robin": set(),
     "attempts": {"errors", "limits"},
+    "pictures": {"errors", "limits", "validation"},
 }
 ALLOWED = {
     "arguments": {*LEAVES, "ladder", "planning"},
@@ -41,7 +42,7 @@ ALLOWED = {
     "backends": {*LEAVES, "planning", *BACKENDS, "runtime", "__version__"},
     "planning": {"errors", "embedded", *BACKENDS, "runtime"},
     **{
-        backend: {"errors", "limits", "validation", "lazy_import", "round_robin", "runtime", "__version__"}
+        backend: {"errors", "limits", "validation", "lazy_import", "round_robin", "pictures", "runtime", "__version__"}
         for backend in BACKENDS
     },
     "ladder": {"errors", "embedded", *BACKENDS, "runtime"},

@@ -20,12 +20,12 @@ from PIL.PngImagePlugin import PngInfo
 from hfjax_app import __version__
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import foreign_parameters, web_ui_text
-from hfjax_app.images.colours import is_transparent
 from hfjax_app.images.foreign_parameters import ForeignParameters
 from hfjax_app.images.mask import MASK_CHARACTERS, from_text
 from hfjax_app.images.scheduler_names import canonical
-from hfjax_app.images.uploads import read_picture
 from hfjax_app.limits import GENERATION_PARAMETERS_MAX_CHARACTERS, GENERATION_PARAMETERS_MAX_NAME_CHARACTERS
+from hfjax_app.pictures.colours import is_transparent
+from hfjax_app.pictures.uploads import read_picture
 
 _JSON, _TEXT = "hfjax", "parameters"
 _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")

@@ -30,7 +30,6 @@ from hfjax_app.images.checkpoint import (
     recommended,
     revision_of,
 )
-from hfjax_app.images.colours import WHITE, checked_colour, is_transparent
 from hfjax_app.images.denoising_state import DenoisingState
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions, digest
 from hfjax_app.images.lora import Lora, merge, revision_with
@@ -55,6 +54,7 @@ from hfjax_app.images.sized_programs import SizedPrograms
 from hfjax_app.images.sizes import Sizes
 from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
+from hfjax_app.pictures.colours import WHITE, checked_colour, is_transparent
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype

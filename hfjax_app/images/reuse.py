@@ -9,13 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.colours import checked_colour
 from hfjax_app.images.generation_parameters import GenerationParameters
 from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.prompt_weights import plain
 from hfjax_app.images.request import MAX_GUIDANCE, MAX_SEED
 from hfjax_app.images.scheduler_names import nearest
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
+from hfjax_app.pictures.colours import checked_colour
 from hfjax_app.validation import checked_text
 
 _WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # as web UIs write weights

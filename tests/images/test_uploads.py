@@ -13,11 +13,11 @@ from PIL import Image, ImageCms
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator
-from hfjax_app.images.colours import WHITE, is_transparent
 from hfjax_app.images.generation_parameters import read_png
 from hfjax_app.images.request import checked_picture
-from hfjax_app.images.uploads import from_data_url, read_file, read_picture
 from hfjax_app.limits import PICTURE_MAX_BYTES
+from hfjax_app.pictures.colours import WHITE, is_transparent
+from hfjax_app.pictures.uploads import from_data_url, read_file, read_picture
 
 
 def encoded(kind: str = "PNG", **options: object) -> bytes:

@@ -16,9 +16,10 @@ from PIL import Image
 
 from hfjax_app.api.images import ImagesApi
 from hfjax_app.backends.models import Models
-from hfjax_app.images import uploads, verification
+from hfjax_app.images import verification
 from hfjax_app.images.generation_parameters import GenerationParameters, to_png
 from hfjax_app.images.steps import ImageStep, Picture
+from hfjax_app.pictures import uploads
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.studio.files import MadeFiles

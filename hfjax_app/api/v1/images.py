@@ -89,7 +89,7 @@ class Images:
         mask: bytes | None = None,
         strength: float = 0.8,
     ) -> dict[str, Any]:
-        from hfjax_app.images.uploads import read_picture
+        from hfjax_app.pictures.uploads import read_picture
 
         backend = self._backends.image_models.find(body.model)
         api = ImagesApi(self._backends.image_models)

@@ -1,0 +1,1 @@
+"""Pictures from outside, for every part of the app that takes them."""
