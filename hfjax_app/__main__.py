@@ -92,7 +92,7 @@ def chat(arguments: argparse.Namespace) -> None:
         dtype=settings.dtype,
         quantize=settings.quantize,
         speculation=settings.speculation,
-        bundle=model_bundle("chat", model, settings.model_copy(update={"slots": 1})),
+        bundle=model_bundle("chat", model, settings.model_copy(update={"slots": 1, "pictures": "never"})),
     )
     assistant = ChatAssistant(engine)
     params = replace(assistant.recommended, **options)
@@ -215,6 +215,7 @@ def plan(arguments: argparse.Namespace) -> None:
         "dtype": settings.dtype,
         "quantize": settings.quantize,
         "speculation": settings.speculation != "never",
+        "pictures": settings.pictures != "never",
     }
     if arguments.configs is not None:
         for line in survey(arguments.configs, **options):

@@ -16,8 +16,8 @@ from hfjax_app.settings import Settings, models_of
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 KINDS = ("chat", "image", "sentiment")
 LADDER_PARTS = tuple(part.id for part in PARTS)
-PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "image_sizes")
-SERVED = ("slots", "context", "quantize", "dtype", "speculation", "cache_dir")
+PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "pictures", "image_sizes")
+SERVED = ("slots", "context", "quantize", "dtype", "speculation", "pictures", "cache_dir")
 Command = Callable[[argparse.Namespace], None]
 
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"

@@ -75,6 +75,10 @@ class Settings(BaseSettings):
         "auto",
         description="drafts of tokens from the conversation while a single answer is decoded; auto: where it is faster",
     )
+    pictures: Literal["auto", "never"] = Field(
+        "auto",
+        description="pictures in messages; auto: the vision tower of a chat model that can be shown pictures is loaded",
+    )
     warm_up: Literal["staged", "whole"] = Field(
         "staged",
         description="staged: a model serves as soon as the programs are ready that can serve every request, and a "

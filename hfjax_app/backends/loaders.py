@@ -36,6 +36,7 @@ class ChatLoader:
             dtype=self._settings.dtype,
             quantize=self._settings.quantize,
             speculation=self._settings.speculation,
+            pictures=self._settings.pictures != "never",
             bundle=model_bundle("chat", model, self._settings),
         )
         zero_shot: ZeroShot | None = None

@@ -13,7 +13,11 @@ from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.mesh import PAIR
 from hfjax_app.settings import Settings
 
-_DEPENDS_ON = {"chat": ("slots", "context", "dtype", "quantize", "speculation"), "sentiment": (), "images": ("dtype",)}
+_DEPENDS_ON = {
+    "chat": ("slots", "context", "dtype", "quantize", "speculation", "pictures"),
+    "sentiment": (),
+    "images": ("dtype",),
+}
 
 
 def model_bundle(

@@ -28,6 +28,7 @@ def planner_for(kind: str, model: str, settings: Settings, platform: str, device
         context=settings.context,
         quantize=settings.quantize,
         speculation=settings.speculation != "never",
+        pictures=settings.pictures != "never",
         kept=settings.dtype == "auto",
         on_one_cpu=devices == 1 and is_cpu,
     )

@@ -22,14 +22,23 @@ from hfjax_app.chat.sampling.logprobs import TokenLogprobs
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
-from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messages
+from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messages, pictures_of
 from hfjax_app.chat.text.detokenizer import Detokenizer
 from hfjax_app.chat.text.grammar import Grammars
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.chat.text.tools import ToolCall
+from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.limits import CHAT_MAX_ANSWER_CHARACTERS, CHAT_MAX_CHARACTERS, GRAMMARS_COMPILED_AT_ONCE
+from hfjax_app.limits import (
+    CHAT_MAX_ANSWER_CHARACTERS,
+    CHAT_MAX_CHARACTERS,
+    CHAT_PICTURES_AT_ONCE,
+    GRAMMARS_COMPILED_AT_ONCE,
+)
+from hfjax_app.pictures.colours import as_seen
+from hfjax_app.pictures.uploads import read_picture
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.validation import checked_text
 
@@ -99,15 +108,17 @@ class ChatAssistant:
             raise ModelUnavailable("this chat model has no tokenizer")
         self.engine = engine
         self.zero_shot = zero_shot
-        self._format = ChatFormat(engine.tokenizer)
+        self._format = ChatFormat(engine.tokenizer, None if engine.vision is None else engine.vision.markup)
         self._system_prompt = system_prompt
         self._public = self._operators_tokens()
         self._grammars = Grammars(engine.tokenizer, engine.runner.vocabulary, engine.end_tokens)
         self._compilers = ThreadPoolExecutor(GRAMMARS_COMPILED_AT_ONCE, "grammars")
+        self._readers = ThreadPoolExecutor(CHAT_PICTURES_AT_ONCE, "pictures")
 
     def stop(self) -> None:
         self.engine.stop()
-        self._compilers.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._compilers, self._readers):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     @cached_property
     def held_memory(self) -> HeldMemory:
@@ -119,6 +130,11 @@ class ChatAssistant:
     def recommended(self) -> SamplingParams:
         """The sampling parameters that the model's generation_config recommends."""
         return self.engine.recommended
+
+    @property
+    def sees(self) -> bool:
+        """Whether messages may have pictures."""
+        return self.engine.vision is not None
 
     @property
     def context(self) -> int:
@@ -143,15 +159,19 @@ class ChatAssistant:
         facts = []
         if self._format.template is None:
             facts.append("This is a base model without a chat template: it continues your text.")
+        if self.sees:
+            facts.append("It sees pictures in messages of the API.")
         if self.engine.reads_text_only:
             facts.append("It reads text only: the part of this model for pictures or sound is not loaded.")
         if self.recommended.temperature == 0:
             facts.append("Its generation_config switches sampling off: answers are greedy at temperature 0.")
         return facts
 
-    def count(self, messages: list[dict[str, str]], *, system_prompt: str = "") -> list[int]:
+    def count(self, messages: list[Message], *, system_prompt: str = "") -> list[int]:
         """The token ids of a conversation with the opening of the assistant's next turn, however long it is."""
-        return self._format.encode(checked_messages(messages), self._instructions(system_prompt))
+        turns = checked_messages(messages, may_show_pictures=True)
+        self._check_pictures(turns)
+        return self._format.encode(turns, self._instructions(system_prompt))
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a text, as `complete` reads it."""
@@ -225,7 +245,8 @@ class ChatAssistant:
 
         Args:
             messages: [{"role": "user" or "assistant", "content": text}, ...], the last one the user's. Answers may have
-                calls of tools, and their results may follow, see `checked_messages`.
+                calls of tools, and their results may follow, see `checked_messages`. Where the model `sees`, the user's
+                contents may be lists of {"type": "text", "text": str} and {"type": "image", "image": bytes of a file}.
             params: sampling parameters.
             system_prompt: instructions before the conversation; may be empty.
             stop: the answer ends before the first of these strings.
@@ -269,12 +290,41 @@ class ChatAssistant:
 
         Long prompts are made in a thread, and grammars compiled in one, because both may take long.
         """
-        turns = checked_messages(messages, may_use_tools=True)
+        turns = await self._prepared(checked_messages(messages, may_use_tools=True, may_show_pictures=True))
         is_short = not form.tools and sum(len(turn["content"]) for turn in turns) <= _SHORT
         make = partial(self._prompt, turns, params, system_prompt, form)
         prompt = make() if is_short else await asyncio.to_thread(make)
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
         return partial(self._answers, await self._constrained(prompt, grammar))
+
+    def _check_pictures(self, turns: list[Message]) -> VisionTower | None:
+        """What prepares the pictures of a conversation; None if there are none."""
+        if not pictures_of(turns):
+            return None
+        if self.engine.vision is None:
+            raise RequestRejected("pictures: this model answers to text only; leave them out, or choose one that sees")
+        return self.engine.vision
+
+    async def _prepared(self, turns: list[Message]) -> list[Message]:
+        """The conversation with its pictures as the model is shown them; in threads, because each takes a while."""
+        if (vision := self._check_pictures(turns)) is None:
+            return turns
+
+        def prepared(file: bytes) -> Picture:
+            return vision.picture(as_seen(read_picture(file, "picture")))
+
+        loop = asyncio.get_running_loop()
+        return [
+            turn
+            if "pictures" not in turn
+            else turn
+            | {
+                "pictures": [
+                    (at, await loop.run_in_executor(self._readers, prepared, file)) for at, file in turn["pictures"]
+                ]
+            }
+            for turn in turns
+        ]
 
     async def asked_text(
         self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
@@ -292,7 +342,13 @@ class ChatAssistant:
         new_answer = self._format.answers(turns[dropped:], self._instructions(system_prompt), form.tools)
         if form.begun and new_answer().is_reasoning:
             raise RequestRejected("this model's answers can't be continued: they begin with reasoning; ask again")
-        return Prompt(tokens=tokens, dropped_messages=dropped, new_answer=new_answer, one_call=form.one_call)
+        return Prompt(
+            tokens=tokens,
+            pictures=tuple(pictures_of(turns[dropped:])),
+            dropped_messages=dropped,
+            new_answer=new_answer,
+            one_call=form.one_call,
+        )
 
     def _text_prompt(self, prompt: str | Sequence[int], params: SamplingParams) -> Prompt:
         if isinstance(prompt, str):
@@ -334,7 +390,15 @@ class ChatAssistant:
         first_at: float | None = None
         reasoning_s: float | None = None
         started = time.perf_counter()
-        ticket = self.engine.submit(prompt.tokens, params, deliver, client=client, public=public, constraint=constraint)
+        ticket = self.engine.submit(
+            prompt.tokens,
+            params,
+            deliver,
+            client=client,
+            public=public,
+            pictures=prompt.pictures,
+            constraint=constraint,
+        )
         try:
             progress = Progress()
             while True:

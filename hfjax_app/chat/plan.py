@@ -90,7 +90,7 @@ class ChatPlanner:
             tokenizer = None
         template = None if tokenizer is None else tokenizer.chat_template is not None
         self._ends = end_tokens(self.model, tokenizer)
-        self._vision = VisionTower.of(base, self.model, tokenizer, None) if pictures else None
+        self._vision = VisionTower.of(base, self.model, tokenizer, context, None) if pictures else None
         # Raises for what can't run, before anything is compiled; its decoder is that of any number of devices.
         self._whole = self._runner(self._mesh(1))
         stays = self._kept and dtype == "float32" and self._saved == torch.bfloat16

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hfjax_app.chat.engine.constraint import Constraint
 from hfjax_app.chat.text.response import Answer
+from hfjax_app.chat.vision.picture import Picture
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,6 +14,7 @@ class Prompt:
 
     Args:
         tokens: the ids.
+        pictures: in these, in order.
         dropped_messages: how many of the oldest messages they leave out.
         new_answer: an empty answer.
         new_constraint: a constraint at its beginning; None: answers are free.
@@ -20,6 +22,7 @@ class Prompt:
     """
 
     tokens: list[int]
+    pictures: tuple[Picture, ...] = ()
     dropped_messages: int = 0
     new_answer: Callable[[], Answer]
     new_constraint: Callable[[], Constraint] | None = None

@@ -32,10 +32,10 @@ class ChatReplica(Replica[ChatModel]):
     """Answers with a chat model. `ChatModel` says what the methods take; what they raise is returned as a Refusal."""
 
     kind = "chat"
-    described = ("recommended", "notices", "context")
+    described = ("recommended", "notices", "sees", "context")
 
     async def reply(
-        self, messages: list[dict[str, str]], params: "SamplingParams", options: Mapping[str, Any]
+        self, messages: list[dict[str, Any]], params: "SamplingParams", options: Mapping[str, Any]
     ) -> AsyncGenerator[Piece | Refusal, None]:
         async with aclosing(self._pieces(lambda: self.model.reply(messages, params, **options))) as pieces:
             async for piece in pieces:
@@ -68,7 +68,7 @@ class ChatReplica(Replica[ChatModel]):
         self.model.answer_once()
 
     @in_thread
-    def count(self, messages: list[dict[str, str]], system_prompt: str) -> list[int]:
+    def count(self, messages: list[dict[str, Any]], system_prompt: str) -> list[int]:
         return self.model.count(messages, system_prompt=system_prompt)
 
     @in_thread

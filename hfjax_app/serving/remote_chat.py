@@ -48,6 +48,7 @@ class RemoteChat:
         self.calls = calls
         self.recommended: SamplingParams = facts["recommended"]
         self.notices: list[str] = facts["notices"]
+        self.sees: bool = facts["sees"]
         self.context: int = facts["context"]
         self.zero_shot: LabelScorer | None = RemoteLabels(calls) if facts["scores_labels"] else None
         self._texts: dict[int, str] = {}  # of tokens in log-probabilities
@@ -70,7 +71,7 @@ class RemoteChat:
     def answer_once(self) -> None:
         self.calls.ask_from_thread("answer_once")
 
-    def count(self, messages: list[dict[str, str]], *, system_prompt: str = "") -> list[int]:
+    def count(self, messages: list[dict[str, Any]], *, system_prompt: str = "") -> list[int]:
         tokens: list[int] = self.calls.ask_from_thread("count", messages, system_prompt)
         return tokens
 
@@ -96,7 +97,7 @@ class RemoteChat:
         **options: Any,
     ) -> AsyncGenerator[Reply, None]:
         """As `ChatAssistant.reply`. A request that all replicas let wait is answered by Replies with a place."""
-        turns = checked_messages(messages, may_use_tools=True)
+        turns = checked_messages(messages, may_use_tools=True, may_show_pictures=True)
         checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         options |= {"system_prompt": system_prompt, "stop": checked_stop(stop), "client": client}
         session = _key(client, system_prompt, turns[0]["content"])

@@ -9,6 +9,7 @@ from hfjax_app.api.v1.schemas import (
     CompletionRequest,
     Message,
     NamedTool,
+    Part,
     Sampling,
 )
 from hfjax_app.chat import SamplingParams
@@ -16,6 +17,7 @@ from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import CHAT_MAX_PICTURES
 from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
@@ -41,14 +43,17 @@ def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
     """The conversation, and the system prompt: the system messages at its beginning.
 
     Raises:
-        RequestRejected: a system message stands later, where templates have no place for it.
+        RequestRejected: a system message stands later, where templates have no place for it; or a part of a message
+            is none that is taken.
     """
     first = next((at for at, message in enumerate(messages) if not _is_system(message)), len(messages))
     if any(map(_is_system, messages[first:])):
         raise RequestRejected("messages: a system message must come before the conversation")
-    turns = []
+    turns, pictures = [], sum(part.image_url is not None for message in messages for part in _parts(message))
+    if pictures > CHAT_MAX_PICTURES:  # before any is decoded
+        raise RequestRejected(f"messages with {pictures} pictures: at most {CHAT_MAX_PICTURES}; leave out the oldest")
     for message in messages[first:]:
-        turn: dict[str, Any] = {"role": str(message.role), "content": _text(message)}
+        turn: dict[str, Any] = {"role": str(message.role), "content": _content(message)}
         if message.reasoning_content is not None:
             turn["reasoning"] = message.reasoning_content
         turns.append(turn | {name: value for name in _OF_TOOLS if (value := getattr(message, name)) is not None})
@@ -132,13 +137,42 @@ def _is_system(message: Message) -> bool:
     return message.role in ("system", "developer")
 
 
+def _parts(message: Message) -> list[Part]:
+    return message.content if isinstance(message.content, list) else []
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    """A text; of the user, with pictures, a list of parts."""
+    if message.role != "user" or not any(part.type == "image_url" for part in _parts(message)):
+        return _text(message)
+    return [
+        {"type": "image", "image": _picture(part)}
+        if part.type == "image_url"
+        else {"type": "text", "text": _text_of(part)}
+        for part in _parts(message)
+    ]
+
+
+def _picture(part: Part) -> bytes:
+    from hfjax_app.pictures.uploads import from_data_url  # Pillow, which most requests don't need
+
+    if part.image_url is None or not part.image_url.url.startswith("data:"):
+        raise RequestRejected("image_url: must have the url of a picture as data:image/...;base64,...; none is fetched")
+    return from_data_url(part.image_url.url, "image_url")
+
+
 def _text(message: Message) -> str:
     if not isinstance(message.content, list):
         return message.content or ""
-    for part in message.content:
-        if part.type != "text" or part.text is None:
-            raise RequestRejected(f"content of type {quoted(part.type)}: messages are texts here")
-    return "".join(part.text or "" for part in message.content)
+    return "".join(map(_text_of, message.content))
+
+
+def _text_of(part: Part) -> str:
+    if part.type != "text" or part.text is None:
+        raise RequestRejected(
+            f"content of type {quoted(part.type)}: a message is text here, and the user's may have pictures (image_url)"
+        )
+    return part.text
 
 
 def _token(name: str) -> int:

@@ -77,13 +77,23 @@ class Sampling(Body):
     max_tokens: StrictInt | None = None
 
 
+class ImageUrl(BaseModel):
+    """A picture in a data URL. `detail` makes no difference: a picture is seen as a whole."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: StrictStr = Field(description="data:image/...;base64,...; no address is fetched")
+    detail: Literal["auto", "low", "high"] | None = None
+
+
 class Part(BaseModel):
-    """A part of a message; all but texts are refused by their type."""
+    """A part of a message: a text, or of the user's a picture; others are refused by their type."""
 
     model_config = ConfigDict(extra="allow")
 
     type: StrictStr
     text: StrictStr | None = None
+    image_url: ImageUrl | None = None
 
 
 class Message(BaseModel):

@@ -175,7 +175,7 @@ class ChatEngine:
         except NoTokenizer as error:  # told later: that the architecture can't run matters more
             missing = error
         mesh = serving_mesh()
-        vision = VisionTower.of(base, model, tokenizer, mesh) if pictures else None
+        vision = VisionTower.of(base, model, tokenizer, context, mesh) if pictures else None
         # On shapes first: a model that can't run here is refused before its weights are downloaded.
         engine = cls(
             model,

@@ -14,6 +14,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
+from hfjax_app.chat.text.picture_markup import PictureMarkup
+from hfjax_app.chat.text.picture_parts import Shown, said_and_shown, template_parts
 from hfjax_app.chat.text.response import Answer, ResponseFormat
 from hfjax_app.chat.text.template import Template
 from hfjax_app.chat.text.tools import Tool, checked_calls
@@ -23,10 +25,12 @@ from hfjax_app.limits import (
     CHAT_MAX_CHARACTERS,
     CHAT_MAX_CONVERSATION_CHARACTERS,
     CHAT_MAX_MESSAGES,
+    CHAT_MAX_PICTURES,
 )
 from hfjax_app.validation import checked_text
 
-# role and content; of an answer maybe its reasoning and its tool_calls, of a tool its name and tool_call_id
+# role and content; of the user maybe pictures as `picture_parts.Shown`, of an answer its reasoning and its tool_calls,
+# of a tool its name and tool_call_id
 Message = dict[str, Any]
 
 _IF_TOO_LONG = "start a new one, or leave out its oldest messages"
@@ -38,7 +42,9 @@ _TOKENS_PER_CUT = 16  # more than cutting a text in two adds to its tokens
 _PRIVATE_USE = [chr(code) for code in range(0xE000, 0xF900)]
 
 
-def checked_messages(messages: object, *, may_use_tools: bool = False) -> list[Message]:
+def checked_messages(
+    messages: object, *, may_use_tools: bool = False, may_show_pictures: bool = False
+) -> list[Message]:
     """The messages of a conversation that ends with the user's turn; adjacent messages of one role are joined.
 
     An answer may have its "reasoning" beside its content; a blank one is left out.
@@ -47,6 +53,7 @@ def checked_messages(messages: object, *, may_use_tools: bool = False) -> list[M
         messages: what came from outside; anything at all.
         may_use_tools: whether answers may have "tool_calls", and messages of the role "tool" with a "tool_call_id"
             may follow them, also at the end.
+        may_show_pictures: whether the user's contents may be lists of parts, see `picture_parts.said_and_shown`.
 
     Raises:
         RequestRejected: not a list of {"role", "content"}, too many or too long, or the user has said nothing.
@@ -59,14 +66,20 @@ def checked_messages(messages: object, *, may_use_tools: bool = False) -> list[M
     turns: list[Message] = []
     calls: dict[str, str] = {}  # the names of the tools that were called, by the calls' ids
     roles = (*_ROLES, _TOOL) if may_use_tools else _ROLES
-    total = in_a_row = 0  # characters
+    total = in_a_row = count = 0  # characters, and pictures
     for message in messages:
         if not isinstance(message, dict) or message.get("role") not in roles:
             raise RequestRejected(f"each message needs a role of {' or '.join(roles)} and a content")
         role = message["role"]
         answer = role == "assistant"
         limit = CHAT_MAX_CHARACTERS if role == "user" else CHAT_MAX_ANSWER_CHARACTERS
-        content = checked_text(message.get("content"), "message", limit, may_be_blank=answer)
+        content, shown = message.get("content"), list[Shown]()
+        if may_show_pictures and role == "user" and isinstance(content, list):
+            content, shown = said_and_shown(content)
+        content = checked_text(content, "message", limit, may_be_blank=answer or bool(shown))
+        count += len(shown)
+        if count > CHAT_MAX_PICTURES:
+            raise RequestRejected(f"conversation with {count} pictures: at most {CHAT_MAX_PICTURES}; {_IF_TOO_LONG}")
         made = checked_calls(message["tool_calls"]) if may_use_tools and message.get("tool_calls") else []
         total += len(content) + (len(json.dumps(made)) if made else 0)
         if total > CHAT_MAX_CONVERSATION_CHARACTERS:
@@ -77,6 +90,7 @@ def checked_messages(messages: object, *, may_use_tools: bool = False) -> list[M
                 raise RequestRejected("a message of the role tool needs the tool_call_id of a call before it")
             turns.append({"role": role, "content": content, "name": name, "tool_call_id": message["tool_call_id"]})
         elif turns and turns[-1]["role"] == role and not made and "tool_calls" not in turns[-1]:
+            shown = [(len(turns[-1]["content"]) + 1 + at, picture) for at, picture in shown]
             turns[-1]["content"] += f"\n{content}"
             in_a_row += len(content)
             if in_a_row > limit:
@@ -86,6 +100,8 @@ def checked_messages(messages: object, *, may_use_tools: bool = False) -> list[M
         elif turns or role == "user":
             turns.append({"role": role, "content": content})
             in_a_row = len(content)
+        if shown:
+            turns[-1]["pictures"] = [*turns[-1].get("pictures", ()), *shown]
         if answer and turns:
             if message.get("reasoning") is not None:
                 reasoning = checked_text(message["reasoning"], "reasoning", limit, may_be_blank=True)
@@ -104,6 +120,7 @@ class ChatFormat:
 
     Args:
         tokenizer: any tokenizer of transformers. Without a chat template, messages are plain text to continue.
+        pictures: what stands for pictures in prompts; None: there are none.
 
     Raises:
         ModelUnavailable: its chat template can't be used.
@@ -113,13 +130,15 @@ class ChatFormat:
         response: how answers are written.
     """
 
-    def __init__(self, tokenizer: Any):
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Any, pictures: PictureMarkup | None = None):
+        self._tokenizer, self._pictures = tokenizer, pictures
         self.template = Template(tokenizer) if tokenizer.chat_template is not None else None
         self.response = ResponseFormat(tokenizer)
         self._around = ([], []) if self.template else _around(tokenizer)
         added = tokenizer.added_tokens_decoder.values()
         special = {*tokenizer.all_special_tokens, *(str(token) for token in added if token.special)}
+        if pictures is not None:
+            special |= {pictures.mark, tokenizer.convert_ids_to_tokens(pictures.placeholder)}
         # In an answer, added tokens that are not special are ordinary text; a template may use them to find reasoning.
         self._split_tokens = {"assistant": _any_of(special), "user": _any_of({*special, *map(str, added)})}
 
@@ -138,9 +157,12 @@ class ChatFormat:
         special (`</think>`) are kept, because the model has written them.
         """
         mark = _mark()
-        return self._wrapped(
-            self._ids(self._render(self._marked(messages, mark), self._split_special(system_prompt, mark)), mark)
-        )
+        text = self._render(self._marked(messages, mark), self._split_special(system_prompt, mark))
+        shown = pictures_of(messages)
+        if self._pictures is None or not shown:
+            return self._wrapped(self._ids(text, mark))
+        ids = self._wrapped(self._ids(text.replace(self._pictures.mark, self._pictures.written), mark))
+        return self._shown(ids, [self._pictures.placeholder] * len(shown))
 
     def answers(
         self, messages: Sequence[Message], system_prompt: str = "", tools: Sequence[Tool] = ()
@@ -177,6 +199,8 @@ class ChatFormat:
     ) -> tuple[list[int], int]:
         """The conversation in at most `limit` tokens, and how many of the oldest messages were dropped for that.
 
+        The tokens of its pictures have their ids (`chat/vision/picture.py`).
+
         It begins with a message of the user: one is dropped with the answers and results of tools that follow it. It
         ends with `begun`, the first part of the next answer.
 
@@ -199,8 +223,12 @@ class ChatFormat:
         fitting: dict[int, list[int]] = {}
 
         def fits(dropped: int) -> bool:
-            asked = self._ids(self._render(marked[dropped - first :], system, given), mark, limit)
-            ids = self._wrapped([*asked, *said])
+            text, shown = self._render(marked[dropped - first :], system, given), pictures_of(messages[dropped:])
+            if self._pictures is not None and shown:
+                text = text.replace(self._pictures.mark, self._pictures.written)
+            ids = self._wrapped([*self._ids(text, mark, limit), *said])
+            if shown and len(ids) <= limit:
+                ids = self._shown(ids, [picture.id for picture in shown])
             if len(ids) <= limit:
                 fitting[dropped] = ids
             return dropped in fitting
@@ -216,11 +244,35 @@ class ChatFormat:
         texts = {"content", "reasoning"}  # the others are names
         turns = [
             turn | {name: self._split_special(turn[name], mark, turn["role"]) for name in texts & turn.keys()}
+            if "pictures" not in turn
+            else {
+                "role": turn["role"],
+                "content": template_parts(
+                    turn["content"], turn["pictures"], partial(self._split_special, mark=mark), mark
+                ),
+            }
             for turn in messages
         ]
         return [
             turn | {"tool_calls": self._split_all(turn["tool_calls"], mark)} if "tool_calls" in turn else turn
             for turn in turns
+        ]
+
+    def _shown(self, ids: Sequence[int], shown: Sequence[int]) -> list[int]:
+        """The ids with each placeholder as all tokens of its picture.
+
+        Args:
+            ids: with one placeholder for each picture.
+            shown: the ids of the pictures' tokens, in order.
+        """
+        assert self._pictures is not None, "pictures are refused without it"
+        placeholder, each = self._pictures.placeholder, iter(shown)
+        if list(ids).count(placeholder) != len(shown):
+            raise RequestRejected("pictures: this model's chat template has no place for each of them")
+        return [
+            repeated
+            for token in ids
+            for repeated in ([next(each)] * self._pictures.tokens if token == placeholder else [token])
         ]
 
     def _split_all(self, value: Any, mark: str) -> Any:
@@ -270,6 +322,11 @@ class ChatFormat:
     def _wrapped(self, ids: list[int]) -> list[int]:
         before, after = self._around
         return [*before, *ids, *after]
+
+
+def pictures_of(messages: Iterable[Message]) -> list[Any]:
+    """The pictures of a conversation, in order."""
+    return [picture for turn in messages for _, picture in turn.get("pictures", ())]
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]]:

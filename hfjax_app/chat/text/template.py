@@ -89,7 +89,12 @@ class Template:
                     return text
             except Exception:  # usually because it knows no such role
                 pass
-            first = {**messages[0], "content": f"{system_prompt}\n\n{messages[0]['content']}"}
+            asked = messages[0]["content"]
+            if isinstance(asked, list):
+                asked = [{"type": "text", "text": f"{system_prompt}\n\n"}, *asked]
+            else:
+                asked = f"{system_prompt}\n\n{asked}"
+            first = {**messages[0], "content": asked}
             return self._rendered([first, *messages[1:]], tools)
         except Exception as error:
             raise RequestRejected(

@@ -63,17 +63,18 @@ class VisionTower:
 
     @classmethod
     def of(
-        cls, source: str | os.PathLike[str], text: PreTrainedModel, tokenizer: Any, mesh: Mesh | None
+        cls, source: str | os.PathLike[str], text: PreTrainedModel, tokenizer: Any, context: int, mesh: Mesh | None
     ) -> "VisionTower | None":
         """The tower of a checkpoint, without its weights; None if the model is to read text only.
 
         That is so for other families, and where the checkpoint has no image processor or no place for pictures in its
-        chat template, or is quantised.
+        chat template, or is quantised, or a picture takes more than half of the context.
 
         Args:
             source: a folder or a hub id.
             text: its text part, as a causal language model.
             tokenizer: of the checkpoint; None: it has none.
+            context: tokens of a conversation.
             mesh: the devices.
         """
         family = FAMILIES.get(getattr(text.config, "text_part_of", ""))
@@ -81,7 +82,11 @@ class VisionTower:
         if family is None or quantized or tokenizer is None or tokenizer.chat_template is None:
             return None
         model = empty_model(AutoModelForImageTextToText, source, text.dtype)
-        config, text_of = model.config, tokenizer.convert_ids_to_tokens
+        config = model.config
+
+        def text_of(token: int) -> str:
+            return tokenizer.convert_ids_to_tokens(token) or ""
+
         markup = PictureMarkup(
             mark=family.mark(config, text_of),
             written=family.written(config, text_of),
@@ -90,7 +95,9 @@ class VisionTower:
         )
         process = _image_processor(source, config.vision_config.image_size, family.options)
         ids = tokenizer.encode(markup.written, add_special_tokens=False)
-        if process is None or ids.count(markup.placeholder) != 1 or not Template(tokenizer).shows_pictures(markup.mark):
+        if process is None or 2 * markup.tokens > context or ids.count(markup.placeholder) != 1:
+            return None
+        if not Template(tokenizer).shows_pictures(markup.mark):
             return None
         return cls(_without_text(model), process, markup, mesh)
 

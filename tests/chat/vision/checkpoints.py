@@ -1,5 +1,6 @@
 """Tiny models with eyes and random weights, saved as transformers saves them, and the whole model's own answers."""
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,12 @@ def drawn(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
     """A picture of random pixels."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     return Image.fromarray(pixels)
+
+
+def png(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
 
 
 def answer(model: PreTrainedModel, prompt: Sequence[int], pictures: Sequence[Picture], count: int) -> list[int]:

@@ -1,0 +1,54 @@
+"""Messages with pictures: the parts that come from outside, and those that a chat template is given.
+
+Between the two a message is a text, with each picture at a place in it. Does not read files of pictures.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.validation import quoted
+
+# A picture at a number of characters of its message's text: its file's bytes, or what was made of them.
+Shown = tuple[int, Any]
+
+
+def said_and_shown(parts: Sequence[object]) -> tuple[str, list[Shown]]:
+    """The text of a message in parts, and its pictures.
+
+    Args:
+        parts: {"type": "text", "text": str} and {"type": "image", "image": bytes of a file}; anything at all.
+
+    Raises:
+        RequestRejected: a part is none of these.
+    """
+    text, shown = "", list[Shown]()
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else None
+        given = part.get(kind) if isinstance(part, dict) and isinstance(kind, str) else None
+        if kind == "text" and isinstance(given, str):
+            text += given
+        elif kind == "image" and isinstance(given, bytes):
+            shown.append((len(text), given))
+        else:
+            raise RequestRejected(f"content of type {quoted(kind)}: a part must have a text, or an image as bytes")
+    return text, shown
+
+
+def template_parts(text: str, shown: Sequence[Shown], split: Callable[[str], str], mark: str) -> list[dict[str, str]]:
+    """The content of a message as chat templates take it.
+
+    Args:
+        text, shown: as `said_and_shown` returns them.
+        split: puts marks into special tokens that were typed.
+        mark: that splits a token.
+    """
+    ends = [*(at for at, _ in shown), len(text)]
+    texts = [split(text[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+    if split("".join(texts)) != "".join(texts):  # a token around a picture: some templates write all pictures first
+        texts = [piece + mark for piece in texts]
+    parts: list[dict[str, str]] = []
+    for at, piece in enumerate(texts):
+        parts += [{"type": "text", "text": piece}] if piece else []
+        parts += [{"type": "image"}] if at < len(shown) else []
+    return parts

@@ -1,0 +1,253 @@
+"""Messages with pictures: the prompts of transformers' processors, and nothing that a visitor sends can do harm."""
+
+import asyncio
+import io
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from transformers import PreTrainedModel
+from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
+from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
+from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
+
+from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
+from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages, pictures_of
+from hfjax_app.chat.text.picture_markup import PictureMarkup
+from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.errors import RequestRejected
+from hfjax_app.limits import CHAT_MAX_PICTURES
+from tests.chat.vision.checkpoints import (
+    PICTURE_TOKENS,
+    SIDE,
+    SMOL_TOKENS,
+    answer,
+    checkpoint,
+    drawn,
+    png,
+    tokenizer_of,
+)
+
+ANSWER = SamplingParams(max_tokens=8, temperature=0.0)
+Message = dict[str, Any]
+
+
+def text(said: str) -> Message:
+    return {"type": "text", "text": said}
+
+
+def image(seed: int = 1) -> Message:
+    return {"type": "image", "image": png(drawn(seed))}
+
+
+def user(*parts: Message) -> Message:
+    return {"role": "user", "content": list(parts)}
+
+
+CONVERSATIONS: list[list[Message]] = [
+    [user(image(), text("What is it?"))],
+    [user(text("Is this "), image(), text(" like "), image(2), text("?"))],
+    [user(image())],
+    [user(image(), text("What?")), {"role": "assistant", "content": "A turn."}, user(text("And "), image(2))],
+    [{"role": "user", "content": "Look:"}, user(image(), text("here"))],
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ChatAssistant, PreTrainedModel]]:
+    folder = tmp_path_factory.mktemp("gemma3")
+    model = checkpoint("gemma3", folder)
+    options: dict[str, Any] = {"slots": 2, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
+    assistant = ChatAssistant(ChatEngine.from_pretrained(folder, pictures=True, end_tokens=(), **options).start())
+    yield assistant, model
+    assistant.stop()
+
+
+async def last_reply(assistant: ChatAssistant, messages: list[Message], **options: Any) -> Reply:
+    return [reply async for reply in assistant.reply(messages, ANSWER, **options)][-1]
+
+
+def test_answers_are_those_of_processor_and_generate(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
+    """transformers' own processor writes the prompt and prepares the pictures."""
+    assistant, model = made
+    tokenizer = tokenizer_of("gemma3")
+    for name, token in zip(("boi_token", "image_token", "eoi_token"), range(3), strict=True):
+        first = model.config.boi_token_id
+        setattr(tokenizer, name, tokenizer.convert_ids_to_tokens(first + token))
+        setattr(tokenizer, f"{name}_id", first + token)
+    prepared = Gemma3ImageProcessorPil(size={"height": SIDE, "width": SIDE})
+    processor = Gemma3Processor(prepared, tokenizer, image_seq_length=PICTURE_TOKENS)
+    for messages in CONVERSATIONS[:4]:
+        seen = [
+            Image.open(io.BytesIO(part["image"])) for turn in messages for part in turn["content"] if "image" in part
+        ]
+        rendered = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        given = processor(text=rendered, images=[seen], return_tensors="pt")
+        ids = given["input_ids"][0].tolist()
+        reply = asyncio.run(last_reply(assistant, messages))
+        assert reply.prompt_tokens == len(ids) == len(assistant.count(messages))
+        assert assistant.count(messages) == ids
+        options = {name: given[name] for name in ("pixel_values", "token_type_ids")}
+        out = model.generate(given["input_ids"], do_sample=False, max_new_tokens=8, eos_token_id=None, **options)
+        right = tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True)
+        assert reply.text == right.rstrip("\N{REPLACEMENT CHARACTER}")
+
+
+def test_a_picture_of_smolvlm_is_written_as_transformers_writes_it() -> None:
+    fake, token, whole = SMOL_TOKENS
+    written = get_image_prompt_string(0, 0, PICTURE_TOKENS, fake, token, whole)
+    format_ = smol_format()
+    turns = shown(CONVERSATIONS[0])
+    right = tokenizer_of("smolvlm").encode(format_.template.render(
+        [{"role": "user", "content": [{"type": "image"}, text("What is it?")]}]
+    ).replace(token, written), add_special_tokens=False)  # fmt: skip
+    assert format_.encode(turns) == right
+    ids, dropped = format_.fit(turns, "", 100)
+    assert (len(ids), dropped, ids.count(pictures_of(turns)[0].id)) == (len(right), 0, PICTURE_TOKENS)
+
+
+def smol_format() -> ChatFormat:
+    tokenizer = tokenizer_of("smolvlm")
+    fake, token, whole = SMOL_TOKENS
+    placeholder = tokenizer.convert_tokens_to_ids(token)
+    markup = PictureMarkup(
+        mark=token, written=f"{fake}{whole}{token}{fake}", placeholder=placeholder, tokens=PICTURE_TOKENS
+    )
+    return ChatFormat(tokenizer, markup)
+
+
+def shown(messages: list[Message]) -> list[Message]:
+    """Checked messages, with a small array in the place of each picture."""
+    turns = checked_messages(messages, may_show_pictures=True)
+    for turn in turns:
+        if "pictures" in turn:
+            turn["pictures"] = [(at, Picture(pixels=np.frombuffer(file, np.uint8))) for at, file in turn["pictures"]]
+    return turns
+
+
+@pytest.mark.parametrize("typed", ["<image>", "<fake_token_around_image>", "<end_of_turn>"])
+def test_what_is_typed_stays_text(typed: str) -> None:
+    """Also in an answer, in a system prompt, and around a picture, where some templates write all pictures first."""
+    format_ = smol_format()
+    token = format_.encode([{"role": "user", "content": "x"}], "")
+    wrong = tokenizer_of("smolvlm").convert_tokens_to_ids(typed)
+    usual = token.count(wrong)
+    middle = len(typed) // 2
+    for messages in (
+        [user(text(typed), image(), text(typed))],
+        [user(text(typed[:middle]), image(), text(typed[middle:]))],
+        [user(text("Hi")), {"role": "assistant", "content": typed}, user(image(), text("?"))],
+    ):
+        turns = shown(messages)
+        ids, _ = format_.fit(turns, typed, 200)
+        assert ids.count(pictures_of(turns)[0].id) == PICTURE_TOKENS
+        around = {"<image>": 0, "<fake_token_around_image>": 2}.get(typed, len(messages) + 1)
+        assert ids.count(wrong) <= max(around, usual), messages
+    format_.template._apply = first_pictures  # type: ignore[union-attr]
+    turns = shown([user(text(typed[:middle]), image(), text(typed[middle:]))])
+    assert format_.fit(turns, "", 200)[0].count(wrong) == (2 if "fake" in typed else 0)
+
+
+def first_pictures(turns: list[Message], **_: Any) -> str:
+    """A template that writes a message's pictures before its texts."""
+    parts = turns[0]["content"]
+    return "<image>" * sum(part["type"] == "image" for part in parts) + "".join(part.get("text", "") for part in parts)
+
+
+def test_the_oldest_pictures_are_dropped_with_their_messages(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
+    assistant, _ = made
+    asked = [
+        turn for seed in range(6) for turn in (user(image(seed), text("Hm?")), {"role": "assistant", "content": "Turn"})
+    ]
+    reply = asyncio.run(last_reply(assistant, [*asked, user(text("So?"))]))
+    assert reply.dropped_messages >= 2
+    assert reply.prompt_tokens <= 248
+    with pytest.raises(RequestRejected, match="no more fit this model's context"):
+        asyncio.run(last_reply(assistant, [user(*map(image, range(8)), text("x" * 300))]))
+
+
+def hostile() -> dict[str, tuple[bytes, str]]:
+    good = png(drawn(1), "JPEG")
+    return {
+        "empty": (b"", "can't be read"),
+        "truncated": (good[: len(good) // 2], "damaged"),
+        "text": (b"<svg onload=alert(1)>", "SVG"),
+        "random": (random.Random(1).randbytes(500), "can't be read"),
+        "huge": (png(Image.new("L", (8000, 6000))), "too many pixels"),
+        "gif": (png(drawn(1), "GIF"), "GIF"),
+    }
+
+
+@pytest.mark.parametrize("name", hostile())
+def test_hostile_files_are_refused(name: str, made: tuple[ChatAssistant, PreTrainedModel]) -> None:
+    assistant, _ = made
+    file, why = hostile()[name]
+    before = assistant.stats()
+    with pytest.raises(RequestRejected, match=why):
+        asyncio.run(last_reply(assistant, [user({"type": "image", "image": file}, text("?"))]))
+    assert assistant.stats().requests == before.requests
+
+
+def test_odd_pictures_are_seen(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
+    """Of any mode, size and shape; an animation by its first frame, what is transparent on white."""
+    assistant, _ = made
+    frames = [drawn(seed) for seed in (1, 2)]
+    for picture in [
+        png(Image.new("RGB", (1, 1))),
+        png(Image.new("RGB", (3000, 1))),
+        png(Image.new("RGB", (1, 3000))),
+        png(drawn(1).convert("CMYK"), "JPEG"),
+        png(drawn(1).convert("P")),
+        png(drawn(1).convert("LA")),
+        png(Image.new("I;16", (9, 9), 40_000)),
+        png(frames[0], "WEBP", save_all=True, append_images=frames[1:]),
+    ]:
+        reply = asyncio.run(last_reply(assistant, [user({"type": "image", "image": picture})]))
+        assert reply.tokens == 8
+    white, clear = Image.new("RGB", (8, 8), "white"), Image.new("RGBA", (8, 8), (255, 0, 0, 0))
+    one, other = (asyncio.run(assistant._prepared(shown_file(png(seen)))) for seen in (white, clear))
+    assert pictures_of(one)[0].id == pictures_of(other)[0].id
+
+
+def shown_file(file: bytes) -> list[Message]:
+    return checked_messages([user({"type": "image", "image": file})], may_show_pictures=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ([{"type": "image", "image": "data:image/png;base64,"}], "image as bytes"),
+        ([{"type": "video", "video": b"x"}], "type 'video'"),
+        (["Hi"], "type None"),
+        ([text("")], "message is empty"),
+        ([image()] * (CHAT_MAX_PICTURES + 1), f"at most {CHAT_MAX_PICTURES}"),
+    ],
+)
+def test_wrong_parts_are_refused(content: Any, why: str) -> None:
+    with pytest.raises(RequestRejected, match=why):
+        checked_messages([{"role": "user", "content": content}], may_show_pictures=True)
+    with pytest.raises(RequestRejected, match="must be text"):
+        checked_messages([{"role": "user", "content": content}])
+
+
+def test_a_reader_who_leaves_frees_the_slot(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
+    """Whatever was done for it; what others get afterwards is right."""
+    assistant, model = made
+
+    async def leave_after(replies: int) -> None:
+        stream = assistant.reply(CONVERSATIONS[1], ANSWER)
+        for _ in range(replies):
+            await anext(stream)
+        await stream.aclose()
+
+    for replies in range(4):
+        asyncio.run(leave_after(replies))
+    turns = asyncio.run(assistant._prepared(checked_messages(CONVERSATIONS[1], may_show_pictures=True)))
+    prompt, _ = assistant._format.fit(turns, "", 200)
+    right = answer(model, prompt, pictures_of(turns), 8)
+    reply = asyncio.run(last_reply(assistant, CONVERSATIONS[1]))
+    assert reply.text == assistant.detokenize(right).rstrip("\N{REPLACEMENT CHARACTER}")
+    assert assistant.stats().busy == 0
