@@ -160,7 +160,7 @@ class ChatAssistant:
         if self._format.template is None:
             facts.append("This is a base model without a chat template: it continues your text.")
         if self.sees:
-            facts.append("It sees pictures in messages of the API.")
+            facts.append("It sees pictures: add them to your messages.")
         if self.engine.reads_text_only:
             facts.append("It reads text only: the part of this model for pictures or sound is not loaded.")
         if self.recommended.temperature == 0:

@@ -26,6 +26,9 @@ goes the same way: its own code is traced once, and XLA compiles it.</p>"""
 _PLUS, _LENS = '<path d="M12 5v14M5 12h14"/>', '<circle cx="11" cy="11" r="6.5"/><path d="m16 16 4 4"/>'
 _LIST = '<path d="M4 7h16M4 12h16M4 17h10"/>'
 _CLIP = '<path d="M19 12.5 12.6 19a4.2 4.2 0 0 1-6-6l7-7a2.8 2.8 0 0 1 4 4l-6.9 6.9a1.4 1.4 0 0 1-2-2L15 8.6"/>'
+_PICTURE = (
+    '<rect x="4" y="5" width="16" height="14" rx="2"/><circle cx="9" cy="10" r="1.6"/><path d="m5 18 5-5 3 3 3-3 3 3"/>'
+)
 _DOTS = '<path d="M5 12h.01M12 12h.01M19 12h.01" stroke-width="2.6"/>'
 
 # assets/chat_list.js fills the list.
@@ -50,8 +53,12 @@ HEAD_START = f"""<div class="talk-bar">
 HEAD = f"""<div class="talk-bar"><span class="chat-title" id="chat-title"></span>
 {_button("Settings", SLIDERS, 'data-flip="chat-settings" aria-controls="chat-settings"')}</div>"""
 
+# assets/chat_pictures.js shows there what is attached; its button is hidden for models that do not see.
+ATTACHED = '<div id="attached"></div>'
 UNDER_BOX = f"""<div class="under"><button class="icon" type="button" data-do="file" aria-label="Paste a text file"
  title="Paste a text file">{_icon(_CLIP)}</button>
+{_button("Add a picture", _PICTURE, 'data-do="picture"')}
+<input type="file" id="picture-files" accept="image/*" multiple hidden aria-label="Pictures">
 <input type="file" id="paste-file" accept="text/*,.md,.py,.json,.csv,.log" hidden aria-label="A text file">
 <span class="ctx" id="context"></span></div>"""
 

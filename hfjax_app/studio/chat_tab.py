@@ -20,7 +20,7 @@ from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.api.models import ModelsApi
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
-from hfjax_app.studio.chat_screen import BRIDGE_JS, HEAD, HEAD_START, HINT, LEFT, UNDER_BOX, hello
+from hfjax_app.studio.chat_screen import ATTACHED, BRIDGE_JS, HEAD, HEAD_START, HINT, LEFT, UNDER_BOX, hello
 from hfjax_app.studio.chat_settings import ChatSettings
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.loading_panel import LoadingPanel
@@ -28,7 +28,7 @@ from hfjax_app.studio.markdown import LATEX_DELIMITERS, as_typed
 from hfjax_app.studio.model_loader import ModelLoader
 from hfjax_app.studio.model_picker import ModelPicker
 from hfjax_app.studio.tab import Shared, Tab
-from hfjax_app.studio.transcript import Message, note, position, read
+from hfjax_app.studio.transcript import Message, attached, note, position, read
 from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:
@@ -52,12 +52,14 @@ class _Question:
         text: the question, of any type.
         is_typed: whether it comes from the message box, which is emptied then.
         begun: the answer that the model goes on from; None: there is none yet.
+        pictures: that are shown with it, as data URLs.
     """
 
     before: list[Message]
     text: Any
     is_typed: bool
     begun: Message | None = None
+    pictures: tuple[str, ...] = ()
 
 
 class ChatTab(Tab):
@@ -91,7 +93,9 @@ class ChatTab(Tab):
                     elem_id="conversation",
                 )
                 self._notices = gr.HTML(visible=False, elem_id="chat-notices", apply_default_css=False)
+                self._attached = gr.Textbox("", visible=False)  # filled by the event that asks
                 with gr.Column(elem_id="box"):
+                    gr.HTML(ATTACHED, elem_id="attached-pictures", apply_default_css=False)
                     self._textbox = gr.Textbox(
                         "",
                         label="Message",
@@ -120,6 +124,7 @@ class ChatTab(Tab):
         recommended = self._settings.recommended(assistant.recommended)
         facts = {
             "model": backend.name,
+            "sees": assistant.sees,
             "context": self._context,
             "max_tokens": self._api.max_tokens,
             "recommended": recommended,
@@ -139,8 +144,9 @@ class ChatTab(Tab):
         asking = gr.on(
             [textbox.submit, bridge.submit],
             self._ask,
-            [textbox, chatbot, self.picker.chosen, *settings],
+            [textbox, chatbot, self.picker.chosen, self._attached, *settings],
             outputs,
+            js="(typed, talk, model, _, ...others) => [typed, talk, model, studio.chat.pictures.attached(), ...others]",
             **UNPROCESSED,
             **EVENT,
         )
@@ -186,27 +192,36 @@ class ChatTab(Tab):
 
     @streamed
     def _ask(
-        self, event: gr.EventData, typed: object, history: object, chosen: object, *settings: Any
+        self, event: gr.EventData, typed: object, history: object, chosen: object, pictures: object, *settings: Any
     ) -> AsyncGenerator[Any, None]:
         """A question that was typed, or what a button under a message asks for."""
-        messages = read(history)
+        messages, shown = read(history), attached(pictures)
         match event._data or {}:
             case {"do": "ask", "text": text}:
-                question = _Question(before=messages, text=text, is_typed=False)
+                question = _Question(before=messages, text=text, is_typed=False, pictures=shown)
             case {"do": "edit", "index": index, "text": text}:
-                question = _Question(before=messages[: position(index, history)], text=text, is_typed=False)
+                at = position(index, history)
+                before = messages[:at]
+                kept = messages[at].pictures if at < len(messages) else ()
+                question = _Question(before=before, text=text, is_typed=False, pictures=kept)
             case {"do": "retry", "index": index}:
                 at = _last_question(messages, position(index, history))
-                question = _Question(before=messages[:at], text=messages[at].text, is_typed=False)
+                asked = messages[at]
+                question = _Question(before=messages[:at], text=asked.text, is_typed=False, pictures=asked.pictures)
             case {"do": "continue", "index": index}:
                 at = position(index, history)
                 if at != len(messages) - 1 or at < 1 or [m.role for m in messages[at - 1 :]] != ["user", "assistant"]:
                     raise RequestRejected("only the last answer can be continued")
+                asked = messages[at - 1]
                 question = _Question(
-                    before=messages[: at - 1], text=messages[at - 1].text, is_typed=False, begun=messages[at]
+                    before=messages[: at - 1],
+                    text=asked.text,
+                    is_typed=False,
+                    begun=messages[at],
+                    pictures=asked.pictures,
                 )
             case _:
-                question = _Question(before=messages, text=typed, is_typed=True)
+                question = _Question(before=messages, text=typed, is_typed=True, pictures=shown)
         return self._answer(question, self.picker.model(chosen).name, settings)
 
     async def _answer(
@@ -221,7 +236,7 @@ class ChatTab(Tab):
             EngineStopped: at any time; the part of the answer that was yielded stays on the page.
         """
         text = as_typed(question.text) if isinstance(question.text, str) else question.text
-        messages = [*question.before, Message(role="user", text=text)]
+        messages = [*question.before, Message(role="user", text=text, pictures=question.pictures)]
         came, drawn_at = time.monotonic(), 0.0
         begun = question.begun or Message(role="assistant", text="")
         asked = [message.to_assistant() for message in messages]

@@ -35,6 +35,7 @@ _SCRIPTS = (
     "chat",
     "chat_list",
     "chat_settings",
+    "chat_pictures",
     "chat_foot",
     "chat_box",
     "images",

@@ -5,6 +5,8 @@ grows, and how much of the context is in use. The model never sees these. The re
 its own on the page, which Gradio folds.
 """
 
+import json
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +17,7 @@ from hfjax_app.studio.markdown import as_typed, as_written, drawable
 
 _FEWEST_FOR_SPEED = 32  # tokens: fewer come in a call or two, whose speed says nothing
 _REASONING = "Reasoning"  # title of the entry
+_PICTURE = re.compile(r"!\[Picture\]\((data:image/(?:jpeg|png|webp);base64,[A-Za-z0-9+/=]+)\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +33,7 @@ class Message:
         reasoning: what was thought before it; empty if nothing was.
         reasoning_s: the seconds that it took.
         is_reasoning: whether it was growing when it was drawn.
+        pictures: of a question, as data URLs; they stand before its text for the model, and behind it on the page.
     """
 
     role: str
@@ -40,11 +44,13 @@ class Message:
     reasoning: str = ""
     reasoning_s: float | None = None
     is_reasoning: bool = False
+    pictures: tuple[str, ...] = ()
 
     def to_page(self) -> list[dict[str, object]]:
         """The message as gr.Chatbot takes it. Texts are parts, because Gradio would re-indent a bare string."""
         if self.role != "assistant":
-            return [_entry(self.role, drawable(self.text, editable=True))]
+            drawn = (f"![Picture]({url})" for url in self.pictures)
+            return [_entry(self.role, drawable(self.text, editable=True), *drawn)]
         # Gradio draws these only beside a title.
         about = {"log": self.note, "status": "pending" if self.is_growing else "done", "id": self.context}
         answer = _entry(self.role, drawable(self.text)) | {"metadata": about}
@@ -54,13 +60,39 @@ class Message:
         seconds = {} if self.reasoning_s is None else {"duration": max(0.1, round(self.reasoning_s, 1))}
         return [_entry(self.role, drawable(self.reasoning)) | {"metadata": state | seconds}, answer]
 
-    def to_assistant(self) -> dict[str, str]:
-        """The message as the assistant takes it."""
+    def to_assistant(self) -> dict[str, Any]:
+        """The message as the assistant takes it.
+
+        Raises:
+            RequestRejected: a picture is too large, or no base64.
+        """
+        if self.pictures:
+            from hfjax_app.pictures.uploads import from_data_url
+
+            shown = [{"type": "image", "image": from_data_url(url, "picture")} for url in self.pictures]
+            return {"role": self.role, "content": [*shown, {"type": "text", "text": self.text}]}
         return {"role": self.role, "content": self.text} | ({"reasoning": self.reasoning} if self.reasoning else {})
 
 
-def _entry(role: str, text: str) -> dict[str, object]:
-    return {"role": role, "content": [{"type": "text", "text": text}]}
+def _entry(role: str, *texts: str) -> dict[str, object]:
+    return {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
+
+
+def attached(value: object) -> tuple[str, ...]:
+    """The pictures that a page sends with a question, as data URLs.
+
+    Raises:
+        RequestRejected: they are none.
+    """
+    try:
+        urls = json.loads(value) if isinstance(value, str) and value else []
+    except ValueError:
+        urls = None
+    if not isinstance(urls, list) or not all(
+        isinstance(url, str) and _PICTURE.fullmatch(f"![Picture]({url})") for url in urls
+    ):
+        raise RequestRejected("pictures: must be a list of data URLs: reload the page")
+    return tuple(urls)
 
 
 def read(history: object) -> list[Message]:
@@ -116,11 +148,18 @@ def _seconds(entry: object) -> float | None:
 
 def _message(message: object) -> Message:
     match message:
-        case {"role": "user", "content": str(text) | [{"text": str(text)}, *_]}:
+        case {"role": "user", "content": str(text) | [{"text": str(text)}]}:
             return Message(role="user", text=as_typed(text))
+        case {"role": "user", "content": [{"text": str(text)}, *parts]}:
+            shown = [_PICTURE.fullmatch(part["text"]) for part in parts if isinstance(_text_of(part), str)]
+            return Message(role="user", text=as_typed(text), pictures=tuple(found[1] for found in shown if found))
         case {"role": "assistant", "content": str(text) | [{"text": str(text)}, *_]}:
             return Message(role="assistant", text=as_written(text), **_about(message))
     raise RequestRejected("each message needs a role of user or assistant and a text")
+
+
+def _text_of(part: object) -> object:
+    return part.get("text") if isinstance(part, dict) else None
 
 
 def _about(entry: object) -> dict[str, Any]:

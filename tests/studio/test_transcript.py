@@ -8,7 +8,7 @@ import pytest
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
 from hfjax_app.studio.markdown import as_typed
-from hfjax_app.studio.transcript import Message, note, position, read
+from hfjax_app.studio.transcript import Message, attached, note, position, read
 
 
 def test_notes_stay_on_the_page() -> None:
@@ -100,3 +100,26 @@ def test_reasoning_is_an_entry_of_its_own() -> None:
         "title": "Reasoning",
         "status": "pending",
     }
+
+
+URL = "data:image/jpeg;base64,/9j/4A=="
+
+
+def test_pictures_stay_with_their_question() -> None:
+    """Behind its text on the page, before it for the model; other parts that a client sends are dropped."""
+    asked = Message(role="user", text="What is <this>?", pictures=(URL, URL))
+    [entry] = asked.to_page()
+    assert read([entry]) == [asked]
+    content = asked.to_assistant()["content"]
+    assert [part["type"] for part in content] == ["image", "image", "text"]
+    assert content[0]["image"] == b"\xff\xd8\xff\xe0"
+    for part in ({"text": "![Picture](http://evil/x.png)"}, {"text": f"![Picture]({URL}) x"}, {"text": 1}, 7, None):
+        assert read([{"role": "user", "content": [{"text": "Hi"}, part]}]) == [Message(role="user", text="Hi")]
+
+
+@pytest.mark.parametrize("value", ["{", "7", '["x"]', f'["{URL})![x](http://evil"]', f'[["{URL}"]]', "[null]"])
+def test_attachments_that_no_page_sends_are_refused(value: str) -> None:
+    assert attached("") == attached("[]") == attached(None) == ()
+    assert attached(f'["{URL}"]') == (URL,)
+    with pytest.raises(RequestRejected, match="must be a list of data URLs"):
+        attached(value)

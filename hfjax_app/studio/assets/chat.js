@@ -17,7 +17,7 @@
 
   const chat = {
     value: [], // the chatbot's entries
-    facts: null, // {model, context, max_tokens, recommended}
+    facts: null, // {model, sees, context, max_tokens, recommended}
     idle: IDLE,
 
     on: (event, listener) => listeners[event].push(listener),
@@ -34,6 +34,7 @@
         if (!said.model) return;
         const isFirst = !chat.facts;
         chat.facts = said;
+        document.documentElement.dataset.sees = said.sees ? "yes" : "no";
         if (isFirst) for (const listener of listeners.started) listener();
       };
       watch("value", look);

@@ -89,7 +89,9 @@
   document.addEventListener("drop", (event) => {
     if (!holdsFile(event)) return;
     event.preventDefault();
-    paste(event.dataTransfer.files[0]);
+    const [file] = event.dataTransfer.files;
+    if (chat.pictures.takes(file)) chat.pictures.add(file);
+    else paste(file);
   });
   document.addEventListener("change", (event) => {
     if (event.target.id !== "paste-file") return;

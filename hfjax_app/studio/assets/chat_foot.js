@@ -173,6 +173,7 @@
     const draft = typed()?.value ?? "";
     const asked = studio.asWritten(question.text);
     chat.list.forgetVersions(question.first);
+    chat.pictures.set(chat.pictures.of(question.entry));
     chat.set({ entries: chat.value.slice(0, question.first), box: draft.trim() ? `${asked}\n\n${draft}` : asked });
     typed()?.focus();
   }

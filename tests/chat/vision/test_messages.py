@@ -3,7 +3,7 @@
 import asyncio
 import io
 import random
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
+from hfjax_app.chat import ChatAssistant, Reply, SamplingParams
 from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages, pictures_of
 from hfjax_app.chat.text.picture_markup import PictureMarkup
 from hfjax_app.chat.vision.picture import Picture
@@ -25,11 +25,11 @@ from tests.chat.vision.checkpoints import (
     SIDE,
     SMOL_TOKENS,
     answer,
-    checkpoint,
     drawn,
     png,
     tokenizer_of,
 )
+from tests.chat.vision.conftest import Made
 
 ANSWER = SamplingParams(max_tokens=8, temperature=0.0)
 Message = dict[str, Any]
@@ -57,13 +57,9 @@ CONVERSATIONS: list[list[Message]] = [
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ChatAssistant, PreTrainedModel]]:
-    folder = tmp_path_factory.mktemp("gemma3")
-    model = checkpoint("gemma3", folder)
-    options: dict[str, Any] = {"slots": 2, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
-    assistant = ChatAssistant(ChatEngine.from_pretrained(folder, pictures=True, end_tokens=(), **options).start())
-    yield assistant, model
-    assistant.stop()
+def made(made_of: Callable[[str], Made]) -> tuple[ChatAssistant, PreTrainedModel]:
+    engine, model = made_of("gemma3")
+    return ChatAssistant(engine), model
 
 
 async def last_reply(assistant: ChatAssistant, messages: list[Message], **options: Any) -> Reply:

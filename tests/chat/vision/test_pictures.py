@@ -2,15 +2,13 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 import pytest
-from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.engine.token_stream import Progress
@@ -19,31 +17,9 @@ from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.chat.vision.picture import Picture
 from hfjax_app.errors import EngineStopped, RequestRejected
 from tests.chat.vision.checkpoints import PICTURE_TOKENS, answer, checkpoint, drawn
+from tests.chat.vision.conftest import OPTIONS, Made
 
 ANSWER = SamplingParams(max_tokens=10, temperature=0.0)
-OPTIONS: dict[str, Any] = {"slots": 4, "context": 256, "prefill_chunk": 8, "buckets": [1], "end_tokens": ()}
-
-Made = tuple[ChatEngine, PreTrainedModel]
-
-
-@pytest.fixture(scope="module")
-def made_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Made]]:
-    """Engines that always draft, and the whole models in torch."""
-    made: dict[str, Made] = {}
-
-    def get(name: str) -> Made:
-        if name not in made:
-            folder = tmp_path_factory.mktemp(name)
-            model = checkpoint(name, folder)
-            made[name] = (
-                ChatEngine.from_pretrained(folder, pictures=True, speculation="always", **OPTIONS).start(),
-                model,
-            )
-        return made[name]
-
-    yield get
-    for engine, _ in made.values():
-        engine.stop()
 
 
 def prompt_of(seed: int, lengths: Sequence[int], pictures: Sequence[Picture]) -> list[int]:

@@ -1,0 +1,73 @@
+"""A picture on the chat page: attached, asked about, kept, and shown again to the model with the next question."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.chat.vision.checkpoints import checkpoint, drawn, png
+
+from .conftest import START_S, Studio, end, start
+from .test_chat_tab import Visit, answered, box, notes, questions
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    """A server whose chat model sees; its other two models do not exist."""
+    folder = tmp_path_factory.mktemp("seeing")
+    checkpoint("smolvlm", folder / "seeing")
+    studio = start(
+        folder / "log",
+        HFJAX_CHAT_MODEL=str(folder / "seeing"),
+        HFJAX_SENTIMENT_MODEL=str(folder / "none"),
+        HFJAX_IMAGE_MODEL=str(folder / "none"),
+        HFJAX_SLOTS="2",
+        HFJAX_CONTEXT="512",
+        HFJAX_SPECULATION="never",
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
+    )
+    studio.wait_until(lambda health: health["backends"]["chat"]["state"] == "ready", START_S, "ready")
+    yield studio
+    end(studio)
+
+
+def attach(page: Page, *seeds: int) -> None:
+    files = [{"name": f"{seed}.png", "mimeType": "image/png", "buffer": png(drawn(seed))} for seed in seeds]
+    page.locator("#picture-files").set_input_files(files)
+    expect(page.locator("#attached img")).to_have_count(len(seeds))
+
+
+@pytest.mark.slow
+def test_a_question_about_a_picture(seeing: Studio, visit: Visit) -> None:
+    page = visit(seeing)
+    expect(page.get_by_role("button", name="Add a picture")).to_be_visible()
+    expect(page.locator("#chat-notices")).to_contain_text("It sees pictures")
+    attach(page, 1, 2)
+    page.get_by_role("button", name="Remove picture 2").click()
+    with answered(page):
+        box(page).fill("What is it?")
+        box(page).press("Enter")
+    expect(page.locator("#attached img")).to_have_count(0)
+    shown = page.locator("#conversation .user-row img")
+    expect(shown).to_have_count(1)
+    assert shown.evaluate("image => image.naturalWidth") == drawn(1).width
+    with answered(page):
+        box(page).fill("And now?")
+        box(page).press("Enter")
+    expect(notes(page)).to_have_count(2)
+    with answered(page):
+        page.get_by_role("button", name="Edit question").first.click()
+        page.locator("#conversation form.edit button[type=submit]").click()
+    expect(shown).to_have_count(1)
+    page.wait_for_timeout(600)
+    page.reload()
+    expect(shown).to_have_count(1)
+    expect(page.locator("#conversation .user-row")).to_have_count(1)
+    expect(questions(page).first).to_have_text("What is it?")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#attached img")).to_have_count(1)
+    expect(box(page)).to_have_value("What is it?")
+
+
+def test_a_model_without_eyes_takes_no_pictures(studio: Studio, revisit: Visit) -> None:
+    expect(revisit(studio).get_by_role("button", name="Add a picture")).to_be_hidden()
