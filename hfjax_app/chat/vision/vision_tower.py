@@ -19,6 +19,7 @@ from hfjax_app.chat.text.picture_markup import PictureMarkup
 from hfjax_app.chat.text.template import Template
 from hfjax_app.chat.vision.families import FAMILIES
 from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import fetch
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, read
@@ -110,7 +111,10 @@ class VisionTower:
 
     def load(self, source: str | os.PathLike[str]) -> None:
         """Read the weights; raises what `read` raises."""
-        self.weights = read(self._model, source, transforms=self._transforms, placement=self._placement)
+        try:
+            self.weights = read(self._model, source, transforms=self._transforms, placement=self._placement)
+        except ModelUnavailable as error:
+            raise ModelUnavailable(f"{error}; with pictures = never its text part is served alone") from error
 
     def spec(self) -> ProgramSpec:
         """The program, described by shapes alone."""

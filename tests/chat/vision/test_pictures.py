@@ -1,6 +1,9 @@
 """Pictures in prompts on real engines: the tokens of the whole model, whatever the cache holds of other pictures."""
 
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -9,13 +12,14 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.chat.vision.picture import Picture
-from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 from tests.chat.vision.checkpoints import PICTURE_TOKENS, answer, checkpoint, drawn
 from tests.chat.vision.conftest import OPTIONS, Made
 
@@ -182,3 +186,36 @@ def test_weights_are_read_only_where_pictures_are_on(tmp_path: Path) -> None:
     assert names == {"chat_vision": 1, "chat_picture": 1}
     plan = ChatPlanner(tmp_path, slots=4, context=256, dtype="float32", quantize="none", pictures=True, on_one_cpu=True)
     assert plan.estimate(1).weights == found[1]
+    tensors = load_file(tmp_path / "model.safetensors")
+    text = {name: tensor for name, tensor in tensors.items() if "vision_tower" not in name}
+    save_file(text, tmp_path / "model.safetensors")
+    with pytest.raises(ModelUnavailable, match=r"lacks .*; with pictures = never its text part is served alone"):
+        ChatEngine.from_pretrained(tmp_path, pictures=True, **OPTIONS)
+
+
+ON_TWO_DEVICES = """
+import sys
+from hfjax_app.chat import ChatEngine
+from tests.chat.vision.checkpoints import answer, checkpoint
+from tests.chat.vision.conftest import OPTIONS
+from tests.chat.vision.test_pictures import ANSWER, prompt_of, shown
+
+model = checkpoint(sys.argv[1], sys.argv[2])
+engine = ChatEngine.from_pretrained(sys.argv[2], pictures=True, **OPTIONS).start()
+pictures = shown(engine, 1, 2)
+prompt = prompt_of(3, [5, 7, 9], pictures)
+assert engine.runner.mesh.size == 2
+assert list(engine.stream(prompt, ANSWER, pictures=pictures)) == answer(model, prompt, pictures, 10)
+engine.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gemma3", "smolvlm"])
+def test_two_devices_give_the_tokens_of_the_whole_model(name: str, tmp_path: Path) -> None:
+    """The tower is whole on each of them; the text part is split."""
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-c", ON_TWO_DEVICES, name, str(tmp_path)]
+    root = Path(__file__).parents[3]
+    result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-2000:]
