@@ -5,9 +5,7 @@ from typing import Any
 
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
-from hfjax_app.studio.icons import CROSS, SLIDERS
-from hfjax_app.studio.icons import icon as _icon
-from hfjax_app.studio.icons import icon_button as _button
+from hfjax_app.studio.icons import CROSS, SLIDERS, icon, icon_button
 from hfjax_app.studio.mark import mark
 from hfjax_app.studio.model_card import model_card
 
@@ -33,14 +31,14 @@ _DOTS = '<path d="M5 12h.01M12 12h.01M19 12h.01" stroke-width="2.6"/>'
 
 # assets/chat_list.js fills the list.
 LEFT = f"""<div class="panel-head only-drawer"><h2>Conversations</h2>
-{_button("Close conversations", CROSS, 'data-flip="chat-left"')}</div>
-<div class="left-top"><button class="btn" type="button" data-do="new">{_icon(_PLUS)}New chat</button>
-<div class="search">{_icon(_LENS)}<input type="search" id="search-chats" placeholder="Search conversations"
+{icon_button("Close conversations", CROSS, 'data-flip="chat-left"')}</div>
+<div class="left-top"><button class="btn" type="button" data-do="new">{icon(_PLUS)}New chat</button>
+<div class="search">{icon(_LENS)}<input type="search" id="search-chats" placeholder="Search conversations"
  aria-label="Search conversations"></div></div>
 <nav id="chat-list" aria-label="Conversations" tabindex="0"></nav>
 <footer class="left-foot"><span>Kept in this browser only, nothing on the server</span>
 <button class="icon" type="button" popovertarget="chats-menu" aria-label="Export, import or delete all conversations"
- title="Export, import or delete all">{_icon(_DOTS)}</button></footer>
+ title="Export, import or delete all">{icon(_DOTS)}</button></footer>
 <div class="menu" id="chats-menu" popover>
 <button type="button" data-do="export-all">Export all as JSON</button>
 <button type="button" data-do="import">Import …</button>
@@ -49,15 +47,15 @@ LEFT = f"""<div class="panel-head only-drawer"><h2>Conversations</h2>
 
 # Before and behind the list of models.
 HEAD_START = f"""<div class="talk-bar">
-{_button("Conversations", _LIST, 'data-flip="chat-left" aria-controls="chat-left"')}</div>"""
+{icon_button("Conversations", _LIST, 'data-flip="chat-left" aria-controls="chat-left"')}</div>"""
 HEAD = f"""<div class="talk-bar"><span class="chat-title" id="chat-title"></span>
-{_button("Settings", SLIDERS, 'data-flip="chat-settings" aria-controls="chat-settings"')}</div>"""
+{icon_button("Settings", SLIDERS, 'data-flip="chat-settings" aria-controls="chat-settings"')}</div>"""
 
 # assets/chat_pictures.js shows there what is attached; its button is hidden for models that do not see.
 ATTACHED = '<div id="attached"></div>'
 UNDER_BOX = f"""<div class="under"><button class="icon" type="button" data-do="file" aria-label="Paste a text file"
- title="Paste a text file">{_icon(_CLIP)}</button>
-{_button("Add a picture", _PICTURE, 'data-do="picture"')}
+ title="Paste a text file">{icon(_CLIP)}</button>
+{icon_button("Add a picture", _PICTURE, 'data-do="picture"')}
 <input type="file" id="picture-files" accept="image/*" multiple hidden aria-label="Pictures">
 <input type="file" id="paste-file" accept="text/*,.md,.py,.json,.csv,.log" hidden aria-label="A text file">
 <span class="ctx" id="context"></span></div>"""
