@@ -166,16 +166,26 @@ def test_a_prefill_writes_its_rows_in_place(tmp_path: Path) -> None:
 @pytest.mark.tpu
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("name", "topology", "slots", "context", "decode", "prefill"),
-    [("llama-3.2-1b", "v5e:1x1", 8, 2048, 1.2, 3.0), ("gemma-3-1b", "v6e:1x1", 4, 1024, 2.0, 3.0)],
+    ("name", "topology", "size", "quantize", "decode", "prefill"),
+    [
+        ("llama-3.2-1b", "v5e:1x1", (8, 2048), "none", 1.2, 3.0),
+        ("llama-3.2-1b", "v5e:1x1", (8, 2048), "int8", 1.9, 3.0),
+        ("llama-3.1-8b", "v5e:2x4", (8, 2048), "none", 1.2, 3.4),
+        ("gemma-3-1b", "v6e:1x1", (4, 1024), "none", 2.0, 3.0),
+        ("gemma-3-1b", "v6e:1x1", (4, 1024), "int8", 3.8, 4.8),
+        ("gemma-3-4b", "v6e:1x1", (8, 2048), "none", 1.4, 2.4),
+        ("gemma-3-4b", "v6e:1x1", (8, 2048), "int8", 1.8, 3.2),
+    ],
 )
 def test_whole_models_are_near_their_floors(
-    name: str, topology: str, slots: int, context: int, decode: float, prefill: float, tmp_path: Path
+    name: str, topology: str, size: tuple[int, int], quantize: str, decode: float, prefill: float, tmp_path: Path
 ) -> None:
     """Ratios to the floor of docs/notes/tpu.md, the numbers of programs, and temporaries below 5 % of the chip."""
-    config_of(name, LAYERS[name]).save_pretrained(tmp_path)
-    size = ["--slots", str(slots), "--context", str(context), "--only", "decode|prefill_512"]
-    command = ["-m", "benchmarks.tpu_cycles", "--chat-model", str(tmp_path), "--topology", topology, *size]
+    slots, context = map(str, size)
+    config_of(name, LAYERS.get(name, 34)).save_pretrained(tmp_path)
+    options = ["--slots", slots, "--context", context, "--quantize", quantize]
+    options += ["--only", f"decode_{slots}x{context}|prefill_512"]
+    command = ["-m", "benchmarks.tpu_cycles", "--chat-model", str(tmp_path), "--topology", topology, *options]
     result = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     programs, *rows = map(json.loads, result.stdout.splitlines())

@@ -28,16 +28,17 @@ needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, re
 
 def config_of(name: str, layers: int) -> Any:
     """Shapes as published in each model's config.json."""
-    if name == "gemma-3-1b":
+    if name.startswith("gemma"):
+        large = name == "gemma-3-4b"
         return Gemma3TextConfig(
-            hidden_size=1152,
-            intermediate_size=6912,
+            hidden_size=2560 if large else 1152,
+            intermediate_size=10240 if large else 6912,
             num_hidden_layers=layers,
-            num_attention_heads=4,
-            num_key_value_heads=1,
+            num_attention_heads=8 if large else 4,
+            num_key_value_heads=4 if large else 1,
             head_dim=256,
-            vocab_size=262144,
-            sliding_window=512,
+            vocab_size=262208 if large else 262144,
+            sliding_window=1024 if large else 512,
             # every sixth layer of the model has full attention; here one of two
             **({} if layers > 2 else {"layer_types": ["sliding_attention", "full_attention"]}),
         )
