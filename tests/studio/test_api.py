@@ -147,7 +147,8 @@ def test_files_that_were_never_uploaded(studio: Studio, file: Any) -> None:
     """The client sends the path of the file to classify; only uploaded files are opened."""
     event = page_events(studio)["_run"]
     session = f"files-{abs(hash(str(file)))}"
-    body = {"data": ["" if file is None else "text", file, True, "line"], "fn_index": event, "session_hash": session}
+    data = [None, "" if file is None else "text", file, True, "line", ""]
+    body = {"data": data, "fn_index": event, "session_hash": session}
     joined = http.post(f"{studio.url}/gradio_api/queue/join", json=body)
     assert joined.status_code == 200, joined.text
     with http.stream("GET", f"{studio.url}/gradio_api/queue/data", params={"session_hash": session}) as stream:

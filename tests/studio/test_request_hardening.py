@@ -39,8 +39,10 @@ def test_only_uploaded_files_are_read(studio: Studio, path: str) -> None:
     folder = Path(studio.visitors)
     before = {*folder.rglob("*")}
     for event, *data in (
-        ("_run", "", file_at(path), True, "text"),
+        ("_run", None, "", file_at(path), True, "text", ""),
+        ("_inspect", file_at(path), True),
         ("_reuse", file_at(path), ""),
+        ("_varied", file_at(path), None, ""),
         ("zero_shot", "a text", file_at(path)),
     ):
         ended = run_event(studio, event, *data)
