@@ -254,7 +254,7 @@ class ChatFormat:
             for turn in messages
         ]
         return [
-            turn | {"tool_calls": self._split_all(turn["tool_calls"], mark)} if "tool_calls" in turn else turn
+            turn | {name: self._split_all(turn[name], mark) for name in ("tool_calls", "tool_call_id") if name in turn}
             for turn in turns
         ]
 
