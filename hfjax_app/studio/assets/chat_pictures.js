@@ -4,11 +4,11 @@
   const MOST = 8; // of a conversation
   const SIDE = 896; // pixels of the longer side
   const QUALITY = 0.9;
-  const PART = /^!\[Picture\]\((data:image\/[^)]+)\)$/;
+  const PART = /^!\[Picture\]\((data:image\/(?:jpeg|png|webp);base64,[A-Za-z0-9+/=]+)\)$/; // as in transcript.py
   const { chat } = studio;
   const box = () => document.querySelector("#message textarea");
   const of = (entry) =>
-    (Array.isArray(entry?.content) ? entry.content : []).flatMap((part) => PART.exec(part.text ?? "")?.[1] ?? []);
+    (Array.isArray(entry?.content) ? entry.content.slice(1) : []).flatMap((part) => PART.exec(part.text ?? "")?.[1] ?? []);
   let urls = [];
 
   function draw() {
@@ -35,13 +35,17 @@
     return canvas.toDataURL("image/jpeg", QUALITY);
   }
   async function add(file) {
-    const shown = chat.value.reduce((sum, entry) => sum + of(entry).length, 0);
-    if (shown + urls.length >= MOST) return studio.tell(`A conversation has at most ${MOST} pictures.`);
+    const isFull = () => chat.value.reduce((sum, entry) => sum + of(entry).length, urls.length) >= MOST;
+    const refuse = () => studio.tell(`A conversation has at most ${MOST} pictures.`);
+    if (isFull()) return refuse();
+    let url;
     try {
-      urls.push(await shrunk(file));
+      url = await shrunk(file);
     } catch {
       return studio.tell(`${file.name} can't be read as a picture.`);
     }
+    if (isFull()) return refuse(); // several are pasted at a time
+    urls.push(url);
     draw();
     studio.say(`Picture ${urls.length} is attached.`);
     box()?.focus();
