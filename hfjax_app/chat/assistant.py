@@ -258,6 +258,7 @@ class ChatAssistant:
             EngineStopped: the engine is not running, or stopped before the answer was finished.
             ConstraintFailed: the form of the answer turned out to be too complex.
         """
+        checked_stop(stop)  # before pictures are decoded
         answers = await self.asked(messages, params, system_prompt=system_prompt, form=form)
         async with contextlib.aclosing(answers(params, stop=stop, client=client)) as replies:
             async for reply in replies:
@@ -290,12 +291,18 @@ class ChatAssistant:
 
         Long prompts are made in a thread, and grammars compiled in one, because both may take long.
         """
-        turns = await self._prepared(checked_messages(messages, may_use_tools=True, may_show_pictures=True))
+        turns = checked_messages(messages, may_use_tools=True, may_show_pictures=True)
+        vision = self._check_pictures(turns)
+        if vision is not None:
+            self.engine.check([0], params)  # before pictures are decoded
         is_short = not form.tools and sum(len(turn["content"]) for turn in turns) <= _SHORT
         make = partial(self._prompt, turns, params, system_prompt, form)
         prompt = make() if is_short else await asyncio.to_thread(make)
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
-        return partial(self._answers, await self._constrained(prompt, grammar))
+        prompt = await self._constrained(prompt, grammar)
+        if vision is not None:
+            prompt = await self._shown(prompt, pictures_of(turns[prompt.dropped_messages :]), vision)
+        return partial(self._answers, prompt)
 
     def _check_pictures(self, turns: list[Message]) -> VisionTower | None:
         """What prepares the pictures of a conversation; None if there are none."""
@@ -305,26 +312,22 @@ class ChatAssistant:
             raise RequestRejected("pictures: this model answers to text only; leave them out, or choose one that sees")
         return self.engine.vision
 
-    async def _prepared(self, turns: list[Message]) -> list[Message]:
-        """The conversation with its pictures as the model is shown them; in threads, because each takes a while."""
-        if (vision := self._check_pictures(turns)) is None:
-            return turns
+    async def _shown(self, prompt: Prompt, files: Sequence[bytes], vision: VisionTower) -> Prompt:
+        """The prompt with its pictures in the places that `ChatFormat.fit` left them; threads read them.
 
-        def prepared(file: bytes) -> Picture:
-            return vision.picture(as_seen(read_picture(file, "picture")))
+        Raises:
+            RequestRejected: a file is no picture, or too large.
+        """
+
+        def read(file: bytes) -> tuple[int, Picture]:
+            picture = vision.picture(as_seen(read_picture(file, "picture")))
+            return picture.id, picture  # megabytes are hashed for the id
 
         loop = asyncio.get_running_loop()
-        return [
-            turn
-            if "pictures" not in turn
-            else turn
-            | {
-                "pictures": [
-                    (at, await loop.run_in_executor(self._readers, prepared, file)) for at, file in turn["pictures"]
-                ]
-            }
-            for turn in turns
-        ]
+        found = [await loop.run_in_executor(self._readers, read, file) for file in files]
+        ids = {-at: id_ for at, (id_, _) in enumerate(found, 1)}
+        tokens = [ids.get(token, token) for token in prompt.tokens]
+        return replace(prompt, tokens=tokens, pictures=tuple(picture for _, picture in found))
 
     async def asked_text(
         self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
@@ -344,7 +347,6 @@ class ChatAssistant:
             raise RequestRejected("this model's answers can't be continued: they begin with reasoning; ask again")
         return Prompt(
             tokens=tokens,
-            pictures=tuple(pictures_of(turns[dropped:])),
             dropped_messages=dropped,
             new_answer=new_answer,
             one_call=form.one_call,

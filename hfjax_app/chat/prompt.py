@@ -14,7 +14,7 @@ class Prompt:
 
     Args:
         tokens: the ids.
-        pictures: in these, in order.
+        pictures: in these, in order; they are read last of all, when nothing else can refuse the request.
         dropped_messages: how many of the oldest messages they leave out.
         new_answer: an empty answer.
         new_constraint: a constraint at its beginning; None: answers are free.

@@ -197,7 +197,8 @@ class Completions:
             params = sampling_of(body, assistant, api.max_tokens)
             if params.max_tokens > self._context:
                 raise RequestRejected(f"max_tokens = {quoted(params.max_tokens)}: at most {self._context}, the context")
-            answers, stop = await ask(assistant, params), stops_of(body)
+            stop = stops_of(body)
+            answers = await ask(assistant, params)
             choices = [
                 api.counted(answers(each, stop=stop, client=client.id), client) for each in _seeded(params, body.n)
             ]

@@ -15,6 +15,7 @@ from hfjax_app.api.v1.schemas import (
 from hfjax_app.chat import SamplingParams
 from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
+from hfjax_app.chat.text.stop_strings import checked_stop
 from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES
@@ -128,9 +129,13 @@ def grammar_of(request: Sampling) -> AnswerGrammar | None:
     return AnswerGrammar.of_schema(wanted.json_schema.schema_, "response_format")
 
 
-def stops_of(request: Sampling) -> list[str]:
-    """The strings that end an answer."""
-    return [request.stop] if isinstance(request.stop, str) else request.stop or []
+def stops_of(request: Sampling) -> tuple[str, ...]:
+    """The strings that end an answer.
+
+    Raises:
+        RequestRejected: as `checked_stop`.
+    """
+    return checked_stop([request.stop] if isinstance(request.stop, str) else request.stop or [])
 
 
 def _is_system(message: Message) -> bool:

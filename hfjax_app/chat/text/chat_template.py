@@ -199,7 +199,7 @@ class ChatFormat:
     ) -> tuple[list[int], int]:
         """The conversation in at most `limit` tokens, and how many of the oldest messages were dropped for that.
 
-        The tokens of its pictures have their ids (`chat/vision/picture.py`).
+        The tokens of its first picture are -1, of the next one -2, and so on, so that none has to be read for this.
 
         It begins with a message of the user: one is dropped with the answers and results of tools that follow it. It
         ends with `begun`, the first part of the next answer.
@@ -228,7 +228,7 @@ class ChatFormat:
                 text = text.replace(self._pictures.mark, self._pictures.written)
             ids = self._wrapped([*self._ids(text, mark, limit), *said])
             if shown and len(ids) <= limit:
-                ids = self._shown(ids, [picture.id for picture in shown])
+                ids = self._shown(ids, range(-1, -1 - len(shown), -1))
             if len(ids) <= limit:
                 fitting[dropped] = ids
             return dropped in fitting
@@ -324,8 +324,8 @@ class ChatFormat:
         return [*before, *ids, *after]
 
 
-def pictures_of(messages: Iterable[Message]) -> list[Any]:
-    """The pictures of a conversation, in order."""
+def pictures_of(messages: Iterable[Message]) -> list[bytes]:
+    """The files of the pictures of a conversation, in order."""
     return [picture for turn in messages for _, picture in turn.get("pictures", ())]
 
 

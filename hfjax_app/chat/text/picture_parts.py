@@ -4,13 +4,12 @@ Between the two a message is a text, with each picture at a place in it. Does no
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.validation import quoted
 
-# A picture at a number of characters of its message's text: its file's bytes, or what was made of them.
-Shown = tuple[int, Any]
+# A picture's file at a number of characters of its message's text.
+Shown = tuple[int, bytes]
 
 
 def said_and_shown(parts: Sequence[object]) -> tuple[str, list[Shown]]:

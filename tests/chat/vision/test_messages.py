@@ -4,9 +4,9 @@ import asyncio
 import io
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 from transformers import PreTrainedModel
@@ -15,11 +15,12 @@ from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from hfjax_app.chat import ChatAssistant, Reply, SamplingParams
-from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages, pictures_of
+from hfjax_app.chat.prompt import Prompt
+from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
 from hfjax_app.chat.text.picture_markup import PictureMarkup
-from hfjax_app.chat.vision.picture import Picture
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES
+from hfjax_app.pictures.uploads import read_picture
 from tests.chat.vision.checkpoints import (
     PICTURE_TOKENS,
     SIDE,
@@ -62,8 +63,10 @@ def made(made_of: Callable[[str], Made]) -> tuple[ChatAssistant, PreTrainedModel
     return ChatAssistant(engine), model
 
 
-async def last_reply(assistant: ChatAssistant, messages: list[Message], **options: Any) -> Reply:
-    return [reply async for reply in assistant.reply(messages, ANSWER, **options)][-1]
+async def last_reply(
+    assistant: ChatAssistant, messages: list[Message], params: SamplingParams = ANSWER, **options: Any
+) -> Reply:
+    return [reply async for reply in assistant.reply(messages, params, **options)][-1]
 
 
 def test_answers_are_those_of_processor_and_generate(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
@@ -96,13 +99,13 @@ def test_a_picture_of_smolvlm_is_written_as_transformers_writes_it() -> None:
     fake, token, whole = SMOL_TOKENS
     written = get_image_prompt_string(0, 0, PICTURE_TOKENS, fake, token, whole)
     format_ = smol_format()
-    turns = shown(CONVERSATIONS[0])
+    turns = checked(CONVERSATIONS[0])
     right = tokenizer_of("smolvlm").encode(format_.template.render(
         [{"role": "user", "content": [{"type": "image"}, text("What is it?")]}]
     ).replace(token, written), add_special_tokens=False)  # fmt: skip
     assert format_.encode(turns) == right
     ids, dropped = format_.fit(turns, "", 100)
-    assert (len(ids), dropped, ids.count(pictures_of(turns)[0].id)) == (len(right), 0, PICTURE_TOKENS)
+    assert (len(ids), dropped, ids.count(-1)) == (len(right), 0, PICTURE_TOKENS)
 
 
 def smol_format() -> ChatFormat:
@@ -115,13 +118,8 @@ def smol_format() -> ChatFormat:
     return ChatFormat(tokenizer, markup)
 
 
-def shown(messages: list[Message]) -> list[Message]:
-    """Checked messages, with a small array in the place of each picture."""
-    turns = checked_messages(messages, may_show_pictures=True)
-    for turn in turns:
-        if "pictures" in turn:
-            turn["pictures"] = [(at, Picture(pixels=np.frombuffer(file, np.uint8))) for at, file in turn["pictures"]]
-    return turns
+def checked(messages: list[Message]) -> list[Message]:
+    return checked_messages(messages, may_show_pictures=True)
 
 
 @pytest.mark.parametrize("typed", ["<image>", "<fake_token_around_image>", "<end_of_turn>"])
@@ -137,13 +135,12 @@ def test_what_is_typed_stays_text(typed: str) -> None:
         [user(text(typed[:middle]), image(), text(typed[middle:]))],
         [user(text("Hi")), {"role": "assistant", "content": typed}, user(image(), text("?"))],
     ):
-        turns = shown(messages)
-        ids, _ = format_.fit(turns, typed, 200)
-        assert ids.count(pictures_of(turns)[0].id) == PICTURE_TOKENS
+        ids, _ = format_.fit(checked(messages), typed, 200)
+        assert ids.count(-1) == PICTURE_TOKENS
         around = {"<image>": 0, "<fake_token_around_image>": 2}.get(typed, len(messages) + 1)
         assert ids.count(wrong) <= max(around, usual), messages
     format_.template._apply = first_pictures  # type: ignore[union-attr]
-    turns = shown([user(text(typed[:middle]), image(), text(typed[middle:]))])
+    turns = checked([user(text(typed[:middle]), image(), text(typed[middle:]))])
     assert format_.fit(turns, "", 200)[0].count(wrong) == (2 if "fake" in typed else 0)
 
 
@@ -204,12 +201,40 @@ def test_odd_pictures_are_seen(made: tuple[ChatAssistant, PreTrainedModel]) -> N
         reply = asyncio.run(last_reply(assistant, [user({"type": "image", "image": picture})]))
         assert reply.tokens == 8
     white, clear = Image.new("RGB", (8, 8), "white"), Image.new("RGBA", (8, 8), (255, 0, 0, 0))
-    one, other = (asyncio.run(assistant._prepared(shown_file(png(seen)))) for seen in (white, clear))
-    assert pictures_of(one)[0].id == pictures_of(other)[0].id
+    one, other = (prompt_of(assistant, [user({"type": "image", "image": png(seen)})]) for seen in (white, clear))
+    assert one.tokens == other.tokens
 
 
-def shown_file(file: bytes) -> list[Message]:
-    return checked_messages([user({"type": "image", "image": file})], may_show_pictures=True)
+def prompt_of(assistant: ChatAssistant, messages: list[Message]) -> Prompt:
+    answers: Any = asyncio.run(assistant.asked(messages, ANSWER))
+    prompt: Prompt = answers.args[0]
+    return prompt
+
+
+def test_nothing_is_decoded_for_a_request_that_is_refused(
+    made: tuple[ChatAssistant, PreTrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else is wrong with it is said first; pictures of dropped messages are not read either."""
+    assistant, _ = made
+    read = list[bytes]()
+    monkeypatch.setattr(
+        "hfjax_app.chat.assistant.read_picture", lambda file, what: read.append(file) or read_picture(file, what)
+    )
+    asked = [user(image(), text("?"))]
+    for messages, params, options, why in [
+        ([user(*map(image, range(8)), text("x" * 300))], ANSWER, {}, "no more fit"),
+        (asked, ANSWER, {"stop": [""]}, "stop"),
+        (asked, ANSWER, {"system_prompt": "x" * 30_000}, "system prompt"),
+        (asked, replace(ANSWER, max_tokens=10_000), {}, "max tokens"),
+        (asked, replace(ANSWER, logit_bias={100_000: 1}), {}, "logit bias"),
+    ]:
+        with pytest.raises(RequestRejected, match=why):
+            asyncio.run(last_reply(assistant, messages, params, **options))
+    assert not read
+    long = [turn for seed in range(8) for turn in (user(image(seed)), {"role": "assistant", "content": "Turn"})]
+    prompt = prompt_of(assistant, [*long, user(text("So?"))])
+    assert 0 < len(read) == len(prompt.pictures) < 8
+    assert {picture.id for picture in prompt.pictures} == {token for token in prompt.tokens if token < 0}
 
 
 @pytest.mark.parametrize(
@@ -241,9 +266,8 @@ def test_a_reader_who_leaves_frees_the_slot(made: tuple[ChatAssistant, PreTraine
 
     for replies in range(4):
         asyncio.run(leave_after(replies))
-    turns = asyncio.run(assistant._prepared(checked_messages(CONVERSATIONS[1], may_show_pictures=True)))
-    prompt, _ = assistant._format.fit(turns, "", 200)
-    right = answer(model, prompt, pictures_of(turns), 8)
+    prompt = prompt_of(assistant, CONVERSATIONS[1])
+    right = answer(model, prompt.tokens, prompt.pictures, 8)
     reply = asyncio.run(last_reply(assistant, CONVERSATIONS[1]))
     assert reply.text == assistant.detokenize(right).rstrip("\N{REPLACEMENT CHARACTER}")
     assert assistant.stats().busy == 0
