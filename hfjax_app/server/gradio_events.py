@@ -27,6 +27,7 @@ from gradio.server_messages import (
     ProcessGeneratingMessage,
 )
 from gradio.utils import cancel_tasks
+from gradio_client.utils import is_file_obj, traverse
 
 from hfjax_app.api.http_errors import refusals_as_http
 from hfjax_app.client import client_of, sent_by
@@ -130,7 +131,7 @@ class GradioEvents:
             data=data,
             fn_index=fn._id,
             session_hash=session,
-            event_data=body.get("event_data"),
+            event_data=_without_files(body.get("event_data")),
             trigger_id=trigger if type(trigger) is int else None,
             simple_format=body.get("simple_format") is True and session is None,
             request=request,
@@ -288,3 +289,16 @@ def _as_result(message: EventMessage) -> str | None:
     else:
         return None
     return f"event: {event}\ndata: {json.dumps(data)}\n\n"
+
+
+def _without_files(details: Any) -> Any:
+    """The details of an event, such as which button it was. No event of the page's has files in them.
+
+    Raises:
+        RequestRejected: there is one. Gradio would refuse it in the queue, with a traceback in the log.
+    """
+    found: list[object] = []
+    traverse(details, found.append, is_file_obj)
+    if found:
+        raise RequestRejected("event_data: must have no files")
+    return details
