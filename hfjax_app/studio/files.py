@@ -22,7 +22,7 @@ class MadeFiles(set[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._started = int(time.time())  # whole seconds, because a file's time may lag some milliseconds behind
+        self._started = int(time.time() - 1)  # a file's time may lag some milliseconds behind
         self._brief: dict[str, float] = {}  # path -> when the file was made, the oldest first
         self._changing = threading.Lock()
 
