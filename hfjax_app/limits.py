@@ -43,7 +43,8 @@ CHAT_MAX_ANSWER_CHARACTERS = 400_000  # of an answer, which the next request con
 CHAT_MAX_CONVERSATION_CHARACTERS = 4_000_000  # of all messages
 CHAT_MAX_MESSAGES = 1_000
 CHAT_MAX_PICTURES = 8  # of a conversation; each takes a few hundred tokens of the context
-CHAT_PICTURES_AT_ONCE = 2  # decoded and prepared at a time, each with up to 160 MB; others wait
+CHAT_PICTURES_AT_ONCE = 2  # decoded and prepared at a time, each with up to 400 MB; others wait
+CHAT_PICTURES_BYTES = 1 << 30  # of a model's prepared pictures whose answers wait or are made: a hundred of Gemma 3's
 CHAT_MAX_NOTE_CHARACTERS = 1_000  # of the line under an answer, which a page sends back; notes of the app are shorter
 CHAT_MAX_STOPS = 8  # strings: each is searched for in every piece of an answer
 CHAT_MAX_STOP_CHARACTERS = 100  # of one string: so many characters may be delayed while it could still match
@@ -96,6 +97,7 @@ GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 
 # Pictures that are sent, and the settings inside them
 PICTURE_MAX_BYTES = 10 << 20
 PICTURE_MAX_PIXELS = 40_000_000  # a camera's picture; 160 MB when decoded
+PICTURE_MAX_SIDE = 65_535  # pixels, as in a JPEG file; to scale a line of millions of pixels takes a gigabyte
 PICTURES_SENT = 256  # pictures from pages' editors that are not used yet; each brush stroke sends another one
 PICTURES_SENT_BYTES = 256 << 20  # of these together
 PICTURE_ID_CHARACTERS = 40  # of the number that a page gives such a picture; the page's have about eleven

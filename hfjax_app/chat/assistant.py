@@ -27,18 +27,14 @@ from hfjax_app.chat.text.detokenizer import Detokenizer
 from hfjax_app.chat.text.grammar import Grammars
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.chat.text.tools import ToolCall
-from hfjax_app.chat.vision.picture import Picture
-from hfjax_app.chat.vision.vision_tower import VisionTower
+from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.limits import (
     CHAT_MAX_ANSWER_CHARACTERS,
     CHAT_MAX_CHARACTERS,
-    CHAT_PICTURES_AT_ONCE,
     GRAMMARS_COMPILED_AT_ONCE,
 )
-from hfjax_app.pictures.colours import as_seen
-from hfjax_app.pictures.uploads import read_picture
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.validation import checked_text
 
@@ -113,12 +109,13 @@ class ChatAssistant:
         self._public = self._operators_tokens()
         self._grammars = Grammars(engine.tokenizer, engine.runner.vocabulary, engine.end_tokens)
         self._compilers = ThreadPoolExecutor(GRAMMARS_COMPILED_AT_ONCE, "grammars")
-        self._readers = ThreadPoolExecutor(CHAT_PICTURES_AT_ONCE, "pictures")
+        self.pictures = None if engine.vision is None else PictureReader(engine.vision)
 
     def stop(self) -> None:
         self.engine.stop()
-        for pool in (self._compilers, self._readers):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._compilers.shutdown(wait=False, cancel_futures=True)
+        if self.pictures is not None:
+            self.pictures.stop()
 
     @cached_property
     def held_memory(self) -> HeldMemory:
@@ -292,42 +289,25 @@ class ChatAssistant:
         Long prompts are made in a thread, and grammars compiled in one, because both may take long.
         """
         turns = checked_messages(messages, may_use_tools=True, may_show_pictures=True)
-        vision = self._check_pictures(turns)
-        if vision is not None:
+        reader = self._check_pictures(turns)
+        if reader is not None:
             self.engine.check([0], params)  # before pictures are decoded
         is_short = not form.tools and sum(len(turn["content"]) for turn in turns) <= _SHORT
         make = partial(self._prompt, turns, params, system_prompt, form)
         prompt = make() if is_short else await asyncio.to_thread(make)
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
         prompt = await self._constrained(prompt, grammar)
-        if vision is not None:
-            prompt = await self._shown(prompt, pictures_of(turns[prompt.dropped_messages :]), vision)
+        if reader is not None:
+            prompt = prompt.showing(await reader.read(pictures_of(turns[prompt.dropped_messages :])))
         return partial(self._answers, prompt)
 
-    def _check_pictures(self, turns: list[Message]) -> VisionTower | None:
-        """What prepares the pictures of a conversation; None if there are none."""
+    def _check_pictures(self, turns: list[Message]) -> PictureReader | None:
+        """What reads the pictures of a conversation; None if there are none."""
         if not pictures_of(turns):
             return None
-        if self.engine.vision is None:
+        if self.pictures is None:
             raise RequestRejected("pictures: this model answers to text only; leave them out, or choose one that sees")
-        return self.engine.vision
-
-    async def _shown(self, prompt: Prompt, files: Sequence[bytes], vision: VisionTower) -> Prompt:
-        """The prompt with its pictures in the places that `ChatFormat.fit` left them; threads read them.
-
-        Raises:
-            RequestRejected: a file is no picture, or too large.
-        """
-
-        def read(file: bytes) -> tuple[int, Picture]:
-            picture = vision.picture(as_seen(read_picture(file, "picture")))
-            return picture.id, picture  # megabytes are hashed for the id
-
-        loop = asyncio.get_running_loop()
-        found = [await loop.run_in_executor(self._readers, read, file) for file in files]
-        ids = {-at: id_ for at, (id_, _) in enumerate(found, 1)}
-        tokens = [ids.get(token, token) for token in prompt.tokens]
-        return replace(prompt, tokens=tokens, pictures=tuple(picture for _, picture in found))
+        return self.pictures
 
     async def asked_text(
         self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT

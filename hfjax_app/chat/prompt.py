@@ -1,7 +1,7 @@
 """What the model gets of a request, made once for all its answers. `assistant.py` makes it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from hfjax_app.chat.engine.constraint import Constraint
 from hfjax_app.chat.text.response import Answer
@@ -27,3 +27,8 @@ class Prompt:
     new_answer: Callable[[], Answer]
     new_constraint: Callable[[], Constraint] | None = None
     one_call: bool = False
+
+    def showing(self, pictures: Sequence[Picture]) -> "Prompt":
+        """With pictures in the places -1, -2, ... that `ChatFormat.fit` left them."""
+        ids = {-at: picture.id for at, picture in enumerate(pictures, 1)}
+        return replace(self, tokens=[ids.get(token, token) for token in self.tokens], pictures=tuple(pictures))

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.limits import PICTURE_MAX_BYTES, PICTURE_MAX_PIXELS
+from hfjax_app.limits import PICTURE_MAX_BYTES, PICTURE_MAX_PIXELS, PICTURE_MAX_SIDE
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 # The first bytes of other formats.
@@ -76,6 +76,10 @@ def read_picture(data: object, what: str) -> Image.Image:
         raise RequestRejected(f"{what} of {len(data) / (1 << 20):.1f} MB: at most {PICTURE_MAX_BYTES >> 20} MB")
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
+        if max(picture.size) > PICTURE_MAX_SIDE:
+            raise RequestRejected(
+                f"{what} of {picture.width} x {picture.height} pixels: at most {PICTURE_MAX_SIDE} a side"
+            )
         if picture.width * picture.height <= PICTURE_MAX_PIXELS:
             picture.load()
             turned = _turned(picture)
@@ -83,6 +87,8 @@ def read_picture(data: object, what: str) -> Image.Image:
             return _in_8_bits(turned)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         pass
+    except RequestRejected:
+        raise
     except Exception as error:  # Pillow's decoders raise many kinds of errors on damaged files
         raise RequestRejected(f"{what} can't be read as a PNG, JPEG or WebP picture: {_reason(data)}") from error
     raise RequestRejected(f"{what} has too many pixels: at most {PICTURE_MAX_PIXELS // 10**6} million")

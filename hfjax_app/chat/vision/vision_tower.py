@@ -4,6 +4,7 @@ Pictures are prepared by the checkpoint's own image processor: one view of the w
 pictures and does not write into a cache (`chat/model/`).
 """
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -119,8 +120,7 @@ class VisionTower:
     def spec(self) -> ProgramSpec:
         """The program, described by shapes alone."""
         function = pure_function(self._model, self.family.embed)
-        side = self._model.config.vision_config.image_size
-        blank = np.zeros((1, 3, side, side), np.float32)
+        blank = np.zeros(self._shape, np.float32)
 
         def join(program: Program) -> None:
             jax.block_until_ready(program(self.weights, blank))
@@ -129,6 +129,16 @@ class VisionTower:
         return ProgramSpec(
             name="chat_vision", function=function, args=(self.weights, blank), shardings=self._replicated, join=join
         )
+
+    @property
+    def _shape(self) -> tuple[int, int, int, int]:
+        side = self._model.config.vision_config.image_size
+        return 1, 3, side, side
+
+    @property
+    def picture_bytes(self) -> int:
+        """Of a prepared picture on the host."""
+        return 4 * math.prod(self._shape)
 
     def picture(self, seen: Image.Image) -> Picture:
         """A picture in RGB, prepared."""

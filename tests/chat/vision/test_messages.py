@@ -18,7 +18,8 @@ from hfjax_app.chat import ChatAssistant, Reply, SamplingParams
 from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
 from hfjax_app.chat.text.picture_markup import PictureMarkup
-from hfjax_app.errors import RequestRejected
+from hfjax_app.chat.vision.picture_reader import PictureReader
+from hfjax_app.errors import Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES
 from hfjax_app.pictures.uploads import read_picture
 from tests.chat.vision.checkpoints import (
@@ -170,6 +171,7 @@ def hostile() -> dict[str, tuple[bytes, str]]:
         "text": (b"<svg onload=alert(1)>", "SVG"),
         "random": (random.Random(1).randbytes(500), "can't be read"),
         "huge": (png(Image.new("L", (8000, 6000))), "too many pixels"),
+        "line": (png(Image.new("L", (70_000, 1))), "at most 65535 a side"),
         "gif": (png(drawn(1), "GIF"), "GIF"),
     }
 
@@ -218,7 +220,8 @@ def test_nothing_is_decoded_for_a_request_that_is_refused(
     assistant, _ = made
     read = list[bytes]()
     monkeypatch.setattr(
-        "hfjax_app.chat.assistant.read_picture", lambda file, what: read.append(file) or read_picture(file, what)
+        "hfjax_app.chat.vision.picture_reader.read_picture",
+        lambda file, what: read.append(file) or read_picture(file, what),
     )
     asked = [user(image(), text("?"))]
     for messages, params, options, why in [
@@ -271,3 +274,21 @@ def test_a_reader_who_leaves_frees_the_slot(made: tuple[ChatAssistant, PreTraine
     reply = asyncio.run(last_reply(assistant, CONVERSATIONS[1]))
     assert reply.text == assistant.detokenize(right).rstrip("\N{REPLACEMENT CHARACTER}")
     assert assistant.stats().busy == 0
+
+
+def test_prepared_pictures_of_waiting_requests_have_a_bound(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
+    """They are given back when the answer has ended; a file that is no picture gives back what was kept for it."""
+    vision = made[0].engine.vision
+    assert vision is not None
+    reader = PictureReader(vision, 2 * vision.picture_bytes)
+    two = [png(drawn(1)), png(drawn(2))]
+    pictures = asyncio.run(reader.read(two))
+    assert reader.held_bytes == 2 * vision.picture_bytes == sum(picture.pixels.nbytes for picture in pictures)
+    with pytest.raises(Overloaded, match="too many pictures wait"):
+        asyncio.run(reader.read(two[:1]))
+    del pictures
+    assert reader.held_bytes == 0
+    with pytest.raises(RequestRejected):
+        asyncio.run(reader.read([two[0], b"none"]))
+    assert reader.held_bytes == 0
+    reader.stop()
