@@ -17,6 +17,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from gradio.block_function import BlockFunction
 from gradio.data_classes import PredictBodyInternal
+from gradio.exceptions import Error as GradioError
+from gradio.processing_utils import check_all_files_in_cache
 from gradio.route_utils import call_process_api, compile_gr_request
 from gradio.routes import App
 from gradio.server_messages import (
@@ -27,7 +29,6 @@ from gradio.server_messages import (
     ProcessGeneratingMessage,
 )
 from gradio.utils import cancel_tasks
-from gradio_client.utils import is_file_obj, traverse
 
 from hfjax_app.api.http_errors import refusals_as_http
 from hfjax_app.client import client_of, sent_by
@@ -131,7 +132,7 @@ class GradioEvents:
             data=data,
             fn_index=fn._id,
             session_hash=session,
-            event_data=_without_files(body.get("event_data")),
+            event_data=_checked(body.get("event_data")),
             trigger_id=trigger if type(trigger) is int else None,
             simple_format=body.get("simple_format") is True and session is None,
             request=request,
@@ -291,14 +292,15 @@ def _as_result(message: EventMessage) -> str | None:
     return f"event: {event}\ndata: {json.dumps(data)}\n\n"
 
 
-def _without_files(details: Any) -> Any:
-    """The details of an event, such as which button it was. No event of the page's has files in them.
+def _checked(details: Any) -> Any:
+    """The details of an event, such as which picture of a gallery it was.
 
     Raises:
-        RequestRejected: there is one. Gradio would refuse it in the queue, with a traceback in the log.
+        RequestRejected: they name a file that is not the visitors'. Gradio would refuse it in the queue, with a
+            traceback in the log.
     """
-    found: list[object] = []
-    traverse(details, found.append, is_file_obj)
-    if found:
-        raise RequestRejected("event_data: must have no files")
+    try:
+        check_all_files_in_cache(details)
+    except GradioError:
+        raise RequestRejected("event_data: names a file that was not uploaded or made here") from None
     return details
