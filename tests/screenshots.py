@@ -178,9 +178,9 @@ def save(png: bytes, path: Path) -> None:
 
 @contextmanager
 def warm(folder: Path, **environment: str) -> Iterator[Studio]:
-    studio = start(folder / "log", **environment)
+    studio = start(folder / "log", HFJAX_WARM_UP="whole", **environment)
     try:
-        studio.wait_until(lambda health: health["status"] == "ready", START_S, "warm")
+        studio.wait_until(lambda health: all(m["state"] == "ready" for m in health["models"]), START_S, "warm")
         yield studio
     finally:
         end(studio)
