@@ -1,6 +1,7 @@
 """Messages with pictures: the prompts of transformers' processors, and nothing that a visitor sends can do harm."""
 
 import asyncio
+import gc
 import io
 import random
 from collections.abc import Callable
@@ -287,8 +288,10 @@ def test_prepared_pictures_of_waiting_requests_have_a_bound(made: tuple[ChatAssi
     with pytest.raises(Overloaded, match="too many pictures wait"):
         asyncio.run(reader.read(two[:1]))
     del pictures
+    gc.collect()  # the event loop's futures
     assert reader.held_bytes == 0
     with pytest.raises(RequestRejected):
         asyncio.run(reader.read([two[0], b"none"]))
+    gc.collect()
     assert reader.held_bytes == 0
     reader.stop()
