@@ -30,11 +30,7 @@ from hfjax_app.chat.text.tools import ToolCall
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.limits import (
-    CHAT_MAX_ANSWER_CHARACTERS,
-    CHAT_MAX_CHARACTERS,
-    GRAMMARS_COMPILED_AT_ONCE,
-)
+from hfjax_app.limits import CHAT_MAX_ANSWER_CHARACTERS, CHAT_MAX_CHARACTERS, GRAMMARS_COMPILED_AT_ONCE
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.validation import checked_text
 

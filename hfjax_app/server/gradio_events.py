@@ -301,6 +301,6 @@ def _checked(details: Any) -> Any:
     """
     try:
         check_all_files_in_cache(details)
-    except GradioError:
+    except (GradioError, OSError, ValueError):  # the latter two: no file can have such a path
         raise RequestRejected("event_data: names a file that was not uploaded or made here") from None
     return details

@@ -1,7 +1,6 @@
 """Untrusted files become pictures for a chat model, in a few threads and within a bound of memory."""
 
 import asyncio
-import threading
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,12 @@ from hfjax_app.pictures.uploads import read_picture
 RETRY_AFTER_S = 5
 
 
+class _Share:
+    """Room for one picture, for as long as something refers to it: the call that reads it, then the picture."""
+
+
 class PictureReader:
-    """Reads pictures for one model.
+    """Reads pictures for one model. For one event loop.
 
     A prepared picture takes megabytes until its answer ends, and many requests may wait for a slot.
 
@@ -29,12 +32,12 @@ class PictureReader:
     def __init__(self, vision: VisionTower, most_bytes: int = CHAT_PICTURES_BYTES):
         self._vision, self._most = vision, most_bytes
         self._threads = ThreadPoolExecutor(CHAT_PICTURES_AT_ONCE, "pictures")
-        self._held, self._lock = 0, threading.Lock()
+        self._shares = weakref.WeakSet[_Share]()
 
     @property
     def held_bytes(self) -> int:
-        """Of all pictures that are being read, wait, or are answered."""
-        return self._held
+        """Of all pictures that wait to be read, wait for a slot, or are answered."""
+        return len(self._shares) * self._vision.picture_bytes
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -46,22 +49,16 @@ class PictureReader:
             RequestRejected: a file is no picture, or too large.
             Overloaded: the pictures of other requests take all of the memory.
         """
-        each, loop = self._vision.picture_bytes, asyncio.get_running_loop()
-        if self._held + len(files) * each > self._most:
+        if self.held_bytes + len(files) * self._vision.picture_bytes > self._most:
             raise Overloaded("too many pictures wait for an answer already; try again later", RETRY_AFTER_S)
-        return [await loop.run_in_executor(self._threads, self._picture, file, each) for file in files]
+        shares, loop = [_Share() for _ in files], asyncio.get_running_loop()
+        self._shares.update(shares)
+        return [
+            await loop.run_in_executor(self._threads, self._picture, file, share)
+            for file, share in zip(files, shares, strict=True)
+        ]
 
-    def _picture(self, file: bytes, size: int) -> Picture:
-        self._change(size)
-        try:
-            picture = self._vision.picture(as_seen(read_picture(file, "picture")))
-            _ = picture.id  # megabytes are hashed for it
-        except BaseException:
-            self._change(-size)
-            raise
-        weakref.finalize(picture, self._change, -size)
+    def _picture(self, file: bytes, share: _Share) -> Picture:
+        picture = self._vision.picture(as_seen(read_picture(file, "picture")), share)
+        _ = picture.id  # megabytes are hashed for it
         return picture
-
-    def _change(self, size: int) -> None:
-        with self._lock:
-            self._held += size

@@ -288,6 +288,16 @@ def test_prepared_pictures_of_waiting_requests_have_a_bound(made: tuple[ChatAssi
     with pytest.raises(Overloaded, match="too many pictures wait"):
         asyncio.run(reader.read(two[:1]))
     del pictures
+    gc.collect()
+
+    async def at_once() -> list[object]:
+        """Neither has read a picture when the other one begins."""
+        return await asyncio.gather(reader.read(two), reader.read(two[:1]), return_exceptions=True)
+
+    read, refused = asyncio.run(at_once())
+    assert isinstance(read, list)
+    assert isinstance(refused, Overloaded)
+    del read, refused
     gc.collect()  # the event loop's futures
     assert reader.held_bytes == 0
     with pytest.raises(RequestRejected):
