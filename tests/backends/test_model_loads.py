@@ -94,7 +94,7 @@ def test_answers_go_on_while_another_model_comes_and_goes(backends: Backends, tm
         ended.set()
         asking.join()
     assert answers.count(alone) == len(answers) > 0
-    assert held() <= before  # an output of the last call may be gone
+    wait(lambda: held() <= before)  # the engine lets go of its last call's outputs after it has handed out the answers
     with pytest.raises(RequestRejected, match="'first' is the only chat model that is ready"):
         backends.loads.unload("chat", "first")
     with pytest.raises(NotFound, match="'second' is not loaded; there are: first"):
@@ -128,7 +128,7 @@ def test_a_load_is_cancelled_in_the_middle(backends: Backends, tmp_path: Path) -
         assert failed(load) == "cancelled by the operator"
         assert [backend.name for backend in backends.chat_models] == ["first"]
     del load
-    assert held() <= before  # an output of the last call may be gone
+    wait(lambda: held() <= before)  # the engine lets go of its last call's outputs after it has handed out the answers
 
 
 def test_a_load_ends_with_the_app(backends: Backends, tmp_path: Path) -> None:
