@@ -7,6 +7,8 @@ Does not cover the range of a single parameter (temperature, steps, seed), which
 # HTTP
 HTTP_MAX_BODY = 16 << 20  # bytes of a request: a picture of the largest size as text, and a little more
 HTTP_MAX_UPLOAD = 10 << 20  # bytes of a file that a page uploads; limits below are stricter
+HTTP_MAX_JSON_PARTS = 500_000  # commas and brackets of a body, also in its texts: to read millions stops every stream
+HTTP_MAX_JSON_FIELDS = 64  # of one object that a route knows; a body with more unknown ones gets one error
 HTTP_HEADERS_S = 20  # to send the headers of a request
 HTTP_BODY_S = 20  # to send a body, besides the time that HTTP_BODY_BYTES_PER_S gives it
 HTTP_BODY_BYTES_PER_S = 16 << 10
@@ -42,6 +44,7 @@ CHAT_MAX_CHARACTERS = 20_000  # of a message or a system prompt, before anything
 CHAT_MAX_ANSWER_CHARACTERS = 400_000  # of an answer, which the next request contains; enough for a long context
 CHAT_MAX_CONVERSATION_CHARACTERS = 4_000_000  # of all messages
 CHAT_MAX_MESSAGES = 1_000
+CHAT_MAX_PARTS = 1_000  # texts and pictures of one message
 CHAT_MAX_PICTURES = 8  # of a conversation; each takes a few hundred tokens of the context
 CHAT_PICTURES_AT_ONCE = 2  # decoded and prepared at a time, each with up to 400 MB; others wait
 CHAT_PICTURES_BYTES = 1 << 30  # of a model's prepared pictures whose answers wait or are made: a hundred of Gemma 3's

@@ -1,4 +1,4 @@
-"""Bounds the bodies of requests: their bytes, and the time that they may take."""
+"""Bounds the bodies of requests: their bytes, the time that they may take, and what is in JSON."""
 
 import asyncio
 import time
@@ -8,7 +8,10 @@ from fastapi.responses import JSONResponse
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hfjax_app.limits import HTTP_BODY_BYTES_PER_S, HTTP_BODY_S
+from hfjax_app.limits import HTTP_BODY_BYTES_PER_S, HTTP_BODY_S, HTTP_MAX_JSON_PARTS
+
+_JSON_PARTS = (b",", b"[", b"{")
+_FEWER = "send fewer values, or a table as a file"
 
 
 class _Refused(ClientDisconnect):
@@ -20,7 +23,11 @@ class _Refused(ClientDisconnect):
 
 
 class Bodies:
-    """Refuses bodies of more than `limit` bytes (413), also undeclared ones, and those that come slowly (408)."""
+    """Refuses bodies of more than `limit` bytes (413), also undeclared ones, and those that come slowly (408).
+
+    And JSON of too many parts (413): the event loop reads it in one go, and each part may become an error of its own.
+    Parts are counted also inside texts, because that needs no reading.
+    """
 
     def __init__(self, app: ASGIApp, limit: int):
         self._app, self._limit = app, limit
@@ -29,12 +36,14 @@ class Bodies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        headers = dict(scope["headers"])
+        declared = headers.get(b"content-length", b"0")
+        is_json = b"json" in headers.get(b"content-type", b"").lower()
         if not declared.isdigit() or int(declared) > self._limit:
             given = f"{int(declared):,} bytes" if declared.isdigit() and len(declared) < 20 else "unknown length"
             await self._refuse(self._too_long(given), scope, receive, send)
             return
-        received, is_complete, has_answered = 0, False, False
+        received, parts, is_complete, has_answered = 0, 0, False, False
         refused: _Refused | None = None  # kept here: FastAPI answers 400 to what happens while it reads a body
         began = time.monotonic()
 
@@ -44,7 +53,7 @@ class Bodies:
             return error
 
         async def bounded() -> Message:
-            nonlocal received, is_complete
+            nonlocal received, parts, is_complete
             if is_complete:
                 return await receive()
             try:
@@ -53,10 +62,14 @@ class Bodies:
             except TimeoutError:
                 late = f"the body came too slowly: {received:,} bytes in {HTTP_BODY_S} s"
                 raise refuse(_Refused(408, late)) from None
-            received += len(message.get("body", b""))
+            piece = message.get("body", b"")
+            received += len(piece)
             is_complete = not message.get("more_body", False)
             if received > self._limit:
                 raise refuse(self._too_long(f"more than {self._limit:,} bytes"))
+            parts += sum(map(piece.count, _JSON_PARTS)) if is_json else 0
+            if parts > HTTP_MAX_JSON_PARTS:
+                raise refuse(_Refused(413, f"JSON with over {HTTP_MAX_JSON_PARTS:,} commas and brackets: {_FEWER}"))
             return message
 
         async def noted(message: Message) -> None:

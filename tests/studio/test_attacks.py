@@ -54,8 +54,20 @@ PATHS = [
     "/assets/../../etc/passwd",
     "/static/%2e%2e/%2e%2e/etc/passwd",
     "/monitoring/x",
+    "/v1/models/x",
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/images/generations",
+    "/v1/images/edits",
+    "/v1/classify",
+    "/v1/explain",
+    "/v1/zero_shot",
+    "/v1/x",
+    "/tokenize",
+    "/detokenize",
 ]
 EVENTS = [path for path in PATHS if path.startswith(("/gradio_api/queue", "/gradio_api/call", "/gradio_api/run"))]
+V1 = [path for path in PATHS if path.startswith(("/v1/", "/tokenize", "/detokenize"))]
 VALUES: list[Any] = [None, True, -1, 0, 1, 7, 2**63, HUGE, 1.5, math.nan, math.inf, "", "x", "\ud800", "\0", "é" * 300]
 VALUES += [
     [],
@@ -67,6 +79,27 @@ VALUES += [
     ["a", "b"],
 ]
 KEYS = ["data", "fn_index", "session_hash", "event_id", "event_data", "trigger_id", "simple_format", "text", "labels"]
+V1_KEYS = {
+    "messages": [
+        [{"role": "user", "content": "x"}],
+        [{"role": "tool", "content": [{"type": "image_url"}]}],
+        [7],
+        [{}] * 2_000,
+    ],
+    "prompt": ["x", [5, 6], [0.5] * 400_000, [[5]], ["x"] * 400_000],
+    "input": ["x", ["x", "y"], [7] * 400_000],
+    "tokens": [[5, 6], [2**40], [None] * 400_000],
+    "labels": [["a", "b"], ["a"] * 99, [{}] * 400_000],
+    "n": [1, 5],
+    "max_tokens": [1, 4, HUGE],
+    "stream": [True, False],
+    "stop": ["x", [""] * 9, [None] * 99],
+    "logit_bias": [{"5": 1}, {"x": 1}, {str(token): None for token in range(99_999)}],
+    "response_format": [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}, {}],
+    "tools": [[], [{}] * 999, [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]],
+    "size": ["64x64", "1x1", "x"],
+    "image": ["x"],
+}
 HEADERS = [
     {},
     {"content-type": "application/json"},
@@ -86,7 +119,8 @@ HEADERS = [
 
 def fuzzed(rng: random.Random) -> tuple[str, str, dict[str, str], bytes]:
     """Method, path, headers and body."""
-    path = rng.choice(PATHS if rng.random() < 0.5 else EVENTS)
+    path = rng.choice(rng.choice([PATHS, EVENTS, V1]))
+    is_v1 = path in V1
     if rng.random() < 0.2:
         path += rng.choice(
             ["?session_hash=", "?session_hash=a%00", "?upload_id=1", "/", "//", "%ff", "?a[]=1&a[]=2", ";x"]
@@ -99,6 +133,11 @@ def fuzzed(rng: random.Random) -> tuple[str, str, dict[str, str], bytes]:
         body["fn_index"] = rng.randrange(-2, 60)
     if rng.random() < 0.5:
         body["session_hash"] = f"fuzz{rng.randrange(9)}"
+    if is_v1:
+        some = rng.sample([*V1_KEYS], rng.randrange(4))
+        body = {key: rng.choice(V1_KEYS[key] if rng.random() < 0.7 else VALUES) for key in some} | {"max_tokens": 2}
+        if rng.random() < 0.1:
+            body |= {f"unknown{number}": 1 for number in range(99_999)}
     content = json.dumps(body).encode()
     match rng.randrange(8):
         case 0:

@@ -107,6 +107,17 @@ def test_long_bodies_are_a_413(server: Server) -> None:
         assert answer(chunked).startswith(b"HTTP/1.1 413 ")
 
 
+def test_json_of_many_parts_is_a_413(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of four million wrong numbers stopped the event loop for a minute, and took 8 GB."""
+    monkeypatch.setattr(bodies, "HTTP_MAX_JSON_PARTS", 1_000)
+    for count, status in ((999, b"422"), (1_002, b"413")):
+        body = f"[{','.join('0' * count)}]"
+        lines = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close", "", body)
+        said = answer(server.connect("POST /typed HTTP/1.1", "Host: x", *lines))
+        assert said.startswith(b"HTTP/1.1 " + status)
+        assert (b"JSON with over 1,000 commas and brackets" in said) == (status == b"413")
+
+
 @pytest.mark.parametrize("lines", [(), ("GET /endless HTTP/1.1",), ("GET /endless HTTP/1.1", "Host: x", "X: y")])
 def test_a_connection_without_a_request_is_closed(server: Server, lines: tuple[str, ...]) -> None:
     assert answer(server.connect(*lines)) == b""

@@ -2,21 +2,54 @@
 
 Ranges of sampling parameters are checked where they are used (`chat/sampling/params.py`); here only types are. A field
 that this app does not know is refused by its name, because an answer that silently ignores it would be wrong.
+
+A wrong body has few errors, however long it is: pydantic collects all of them, and a list of four million wrong items
+took 8 GB and stopped the event loop for a minute. So lists fail at their first wrong item, and objects have few fields.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+from typing_extensions import TypeAliasType
+
+from hfjax_app.limits import CHAT_MAX_MESSAGES, CHAT_MAX_PARTS, HTTP_MAX_JSON_FIELDS, TOOLS_MAX
 
 MOST_CHOICES = 4
 
+T = TypeVar("T")
 Number = StrictInt | StrictFloat
+# Named types, because a union can't have annotated members that are not hashable.
+Items = TypeAliasType("Items", Annotated[list[T], FailFast()], type_params=(T,))
 
 
-class Body(BaseModel):
-    """A request's JSON object."""
+def _few(value: object) -> object:
+    """Refuses an object of more fields than any route has."""
+    if isinstance(value, dict) and len(value) > HTTP_MAX_JSON_FIELDS:
+        raise ValueError(f"{len(value):,} fields: at most {HTTP_MAX_JSON_FIELDS}")
+    return value
+
+
+class Fields(BaseModel):
+    """A JSON object whose fields are known."""
 
     model_config = ConfigDict(extra="forbid")
+
+    _are_few = model_validator(mode="before")(_few)
+
+
+class Body(Fields):
+    """A request's JSON object."""
 
     model: StrictStr | None = Field(default=None, description="one of /v1/models; left out: the first of its kind")
     user: StrictStr | None = Field(
@@ -29,16 +62,12 @@ class Body(BaseModel):
     prompt_cache_key: StrictStr | None = None
 
 
-class StreamOptions(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class StreamOptions(Fields):
     include_usage: StrictBool = False
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(Fields):
     """OpenAI's envelope of a schema. `strict` makes no difference: the answer is always as the schema says."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: StrictStr | None = None
     description: StrictStr | None = None
@@ -46,10 +75,8 @@ class JsonSchema(BaseModel):
     strict: StrictBool | None = None
 
 
-class AnswerFormat(BaseModel):
+class AnswerFormat(Fields):
     """What the answer must be."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -66,8 +93,8 @@ class Sampling(Body):
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
     repetition_penalty: Number | None = None
-    logit_bias: dict[str, Number] | None = None
-    stop: StrictStr | list[StrictStr] | None = None
+    logit_bias: Annotated[dict[str, Number], BeforeValidator(_few)] | None = None
+    stop: StrictStr | Items[StrictStr] | None = None
     guided_regex: StrictStr | None = Field(
         default=None, description="a regular expression that the whole answer matches, in the syntax of Rust's crate"
     )
@@ -77,16 +104,14 @@ class Sampling(Body):
     max_tokens: StrictInt | None = None
 
 
-class ImageUrl(BaseModel):
+class ImageUrl(Fields):
     """A picture in a data URL. `detail` makes no difference: a picture is seen as a whole."""
-
-    model_config = ConfigDict(extra="forbid")
 
     url: StrictStr = Field(description="data:image/...;base64,...; no address is fetched")
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class Part(BaseModel):
+class Part(Fields):
     """A part of a message: a text, or of the user's a picture; others are refused by their type."""
 
     model_config = ConfigDict(extra="allow")
@@ -96,28 +121,22 @@ class Part(BaseModel):
     image_url: ImageUrl | None = None
 
 
-class Message(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Message(Fields):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: StrictStr | list[Part] | None = None
-    tool_calls: list[dict[str, Any]] | None = None
+    content: StrictStr | Annotated[Items[Part], Field(max_length=CHAT_MAX_PARTS)] | None = None
+    tool_calls: Annotated[Items[dict[str, Any]], Field(max_length=TOOLS_MAX)] | None = None
     tool_call_id: StrictStr | None = None
     reasoning_content: StrictStr | None = None
     name: StrictStr | None = None
     refusal: None = None
 
 
-class ToolName(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ToolName(Fields):
     name: StrictStr
 
 
-class NamedTool(BaseModel):
+class NamedTool(Fields):
     """The tool that is called."""
-
-    model_config = ConfigDict(extra="forbid")
 
     type: Literal["function"]
     function: ToolName
@@ -128,11 +147,11 @@ class ChatCompletionRequest(Sampling):
         json_schema_extra={"example": {"messages": [{"role": "user", "content": "What is JAX?"}], "temperature": 0}}
     )
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Items[Message], Field(min_length=1, max_length=CHAT_MAX_MESSAGES)]
     max_completion_tokens: StrictInt | None = None
     logprobs: StrictBool = False
     top_logprobs: StrictInt | None = None
-    tools: list[dict[str, Any]] | None = Field(
+    tools: Items[dict[str, Any]] | None = Field(
         default=None, description='functions that the model may call, {"type": "function", "function": {...}}'
     )
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = Field(
@@ -147,7 +166,7 @@ class ChatCompletionRequest(Sampling):
 class CompletionRequest(Sampling):
     model_config = ConfigDict(json_schema_extra={"example": {"prompt": "Once upon a time", "max_tokens": 32}})
 
-    prompt: StrictStr | list[StrictInt] | list[StrictStr]
+    prompt: StrictStr | Items[StrictInt] | Items[StrictStr]
     logprobs: StrictInt | None = None
     echo: Literal[False] = False
 
@@ -172,7 +191,7 @@ class ImageRequest(Body):
 class ClassifyRequest(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"input": "I loved it."}})
 
-    input: StrictStr | list[StrictStr]
+    input: StrictStr | Items[StrictStr]
 
 
 class ExplainRequest(Body):
@@ -188,17 +207,17 @@ class ZeroShotRequest(Body):
     )
 
     input: StrictStr
-    labels: list[StrictStr]
+    labels: Items[StrictStr]
 
 
 class TokenizeRequest(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"prompt": "What is JAX?"}})
 
     prompt: StrictStr | None = None
-    messages: list[Message] | None = None
+    messages: Annotated[Items[Message], Field(max_length=CHAT_MAX_MESSAGES)] | None = None
 
 
 class DetokenizeRequest(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"tokens": [5, 6, 7]}})
 
-    tokens: list[StrictInt]
+    tokens: Items[StrictInt]
