@@ -8,6 +8,7 @@ second of all clients, as medians of the rounds; and the same of this engine wit
 import asyncio
 import contextlib
 import importlib.util
+import json
 import os
 import socket
 import statistics
@@ -23,7 +24,8 @@ from typing import Any
 import httpx
 import torch
 from openai import AsyncOpenAI
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from benchmarks.contenders import Engine, random_model
 from hfjax_app.chat import ChatEngine
@@ -81,12 +83,10 @@ def compare(peers: Peers) -> dict[str, Any]:
 
 
 def saved(peers: Peers, folder: Path) -> Path:
-    """The checkpoint, and beside it the same weights as a GGUF file; both with the tokenizer of an embedded model."""
+    """The checkpoint, and beside it the same weights as a GGUF file; both with the same tokenizer."""
     model = random_model(peers.shape, torch.bfloat16, peers.context)
     model.save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(resolve("chat-llama"))
-    tokenizer.eos_token = None
-    tokenizer.chat_template = None
+    tokenizer = visible_tokenizer(model.config.vocab_size)
     tokenizer.save_pretrained(folder)
     if importlib.util.find_spec("gguf") is not None:
         from benchmarks.gguf_file import write
@@ -95,16 +95,34 @@ def saved(peers: Peers, folder: Path) -> Path:
     return folder
 
 
+def visible_tokenizer(vocabulary: int) -> PreTrainedTokenizerFast:
+    """The tokenizer of an embedded model with more tokens, so that every token of random weights has a text.
+
+    A server sends nothing for a token without one, and its client would see no token until the end.
+    """
+    bpe = json.loads(AutoTokenizer.from_pretrained(resolve("chat-llama")).backend_tokenizer.to_str())
+    known = bpe["model"]["vocab"]
+    known |= {f"\u0120w{number}": number for number in range(len(known), vocabulary)}  # byte-level BPE's " w4096"
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(bpe)))
+
+
+def prompts(peers: Peers, clients: int, turn: int) -> list[str]:
+    """A prompt for each client, none of which the server has seen."""
+    return [f"{clients}.{turn}.{number}: {QUESTION * peers.prompt}" for number in range(clients)]
+
+
 def without_http(peers: Peers, checkpoint: Path) -> dict[str, Any]:
     """This engine in this process."""
     engine = ChatEngine.from_pretrained(checkpoint, slots=max(peers.clients), context=peers.context)
     running = Engine("hfjax", engine, 0)
-    prompt = engine.tokenizer.encode(QUESTION * peers.prompt)
     found = {}
     for clients in peers.clients:
-        prompts = [[*engine.tokenizer.encode(f"{number}: "), *prompt] for number in range(clients)]
-        running.run(prompts, 4)
-        runs = [running.run(prompts, peers.tokens) for _ in range(peers.rounds)]
+        turns = [
+            [engine.tokenizer.encode(text) for text in prompts(peers, clients, turn)]
+            for turn in range(peers.rounds + 1)
+        ]
+        running.run(turns[0], 4)
+        runs = [running.run(turn, peers.tokens) for turn in turns[1:]]
         made = clients * peers.tokens
         found[f"{clients} clients"] = {
             "first_s": statistics.median(run.first_s for run in runs),
@@ -119,8 +137,11 @@ def asked(peers: Peers, url: str) -> dict[str, Any]:
     """A server, by OpenAI's client."""
     found = {}
     for clients in peers.clients:
-        asyncio.run(one_round(peers, url, clients, tokens=4))  # warm
-        rounds = [asyncio.run(one_round(peers, url, clients, tokens=peers.tokens)) for _ in range(peers.rounds)]
+        asyncio.run(one_round(peers, url, clients, turn=0, tokens=4))  # warm
+        rounds = [
+            asyncio.run(one_round(peers, url, clients, turn=turn, tokens=peers.tokens))
+            for turn in range(1, peers.rounds + 1)
+        ]
         found[f"{clients} clients"] = {
             "first_s": statistics.median(second for seen in rounds for second in seen.first_s),
             "token_s": statistics.median(second for seen in rounds for second in seen.token_s),
@@ -130,29 +151,30 @@ def asked(peers: Peers, url: str) -> dict[str, Any]:
     return found
 
 
-async def one_round(peers: Peers, url: str, clients: int, *, tokens: int) -> Seen:
-    """All clients at once, each with a prompt of its own."""
+async def one_round(peers: Peers, url: str, clients: int, *, turn: int, tokens: int) -> Seen:
+    """All clients at once, each with its prompt."""
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=600) as client:
         model = (await client.models.list()).data[0].id
 
-        async def ask(number: int) -> tuple[float, float, int]:
+        async def ask(prompt: str) -> tuple[float, float]:
             began = time.perf_counter()
-            first, newest, events = 0.0, began, 0
-            prompt = f"{number}: {QUESTION * peers.prompt}"
+            first, newest, reason = 0.0, began, None
             stream = await client.completions.create(
                 model=model, prompt=prompt, max_tokens=tokens, temperature=0, stream=True
             )
-            async for _ in stream:
-                newest, events = time.perf_counter(), events + 1
+            async for event in stream:
+                newest, reason = time.perf_counter(), event.choices[0].finish_reason
                 first = first or newest - began
-            return first, (newest - began - first) / max(1, tokens - 1), events
+            if reason != "length":
+                raise SystemExit(f"{url}: an answer ended early: {reason}")
+            return first, (newest - began - first) / max(1, tokens - 1)
 
         began = time.perf_counter()
-        answers = await asyncio.gather(*map(ask, range(clients)))
+        answers = await asyncio.gather(*map(ask, prompts(peers, clients, turn)))
         seconds = time.perf_counter() - began
     return Seen(
-        first_s=[first for first, _, _ in answers],
-        token_s=[token for _, token, _ in answers],
+        first_s=[first for first, _ in answers],
+        token_s=[token for _, token in answers],
         seconds=seconds,
         tokens=clients * tokens,
     )
@@ -173,8 +195,8 @@ def hfjax(peers: Peers, checkpoint: Path) -> Iterator[str]:
     }
     port = free_port()
     command = [sys.executable, "-m", "hfjax_app", "serve", "--port", str(port)]
-    with served(command, settings, f"http://127.0.0.1:{port}", "/ready/chat") as url:
-        yield url
+    with served(command, settings, f"http://127.0.0.1:{port}", "/ready/chat"):
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
@@ -182,15 +204,16 @@ def llama_cpp(peers: Peers, checkpoint: Path) -> Iterator[str]:
     """llama-cpp-python's server."""
     port = free_port()
     options = {"model": checkpoint / "model.gguf", "port": port, "n_ctx": peers.context, "n_threads": os.cpu_count()}
+    options["interrupt_requests"] = False  # or a new request ends the one that runs
     command = [sys.executable, "-m", "llama_cpp.server"]
     command += [part for name, value in options.items() for part in (f"--{name}", str(value))]
-    with served(command, {}, f"http://127.0.0.1:{port}", "/v1/models") as url:
-        yield url
+    with served(command, {}, f"http://127.0.0.1:{port}", "/v1/models"):
+        yield f"http://127.0.0.1:{port}"
 
 
 @contextlib.contextmanager
-def served(command: list[str], settings: dict[str, str], url: str, ready: str) -> Iterator[str]:
-    """A server while the block runs, once it answers 200 at the path `ready`."""
+def served(command: list[str], settings: dict[str, str], url: str, ready: str) -> Iterator[int]:
+    """A server's process id while the block runs, once it answers 200 at the path `ready`."""
     with subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.DEVNULL) as process:
         try:
             deadline = time.monotonic() + START_S
@@ -198,7 +221,7 @@ def served(command: list[str], settings: dict[str, str], url: str, ready: str) -
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise SystemExit(f"it does not serve: {' '.join(command)}")
                 time.sleep(0.5)
-            yield url
+            yield process.pid
         finally:
             process.terminate()
 

@@ -5,7 +5,7 @@ address of its own (127.0.1.1 ...), so start the studio on this machine. First o
 unloaded speed of a stream. Then so many times as many clients ask without a pause, for some seconds, while another one
 asks /live. Reported for each load: tokens a second of an accepted stream after its first token, its time to the first
 token, the time of a rejection (429) and of /live. `--peers` compares with llama.cpp's server instead, see
-`http_peers.py`. The last line of output is JSON.
+`http_peers.py`, and `--cost` measures the event loop, see `http_cost.py`. The last line of output is JSON.
 """
 
 import argparse
@@ -128,7 +128,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64, help="the most tokens of an answer (default: 64)")
     parser.add_argument("--times", type=int, nargs="+", default=[4, 20], help="clients for each slot (default: 4 20)")
     parser.add_argument("--peers", action="store_true", help="start servers of this app and of llama.cpp, and compare")
+    parser.add_argument("--cost", action="store_true", help="start a server, and measure the event loop's time")
     arguments = parser.parse_args()
+    if arguments.cost:
+        from benchmarks.http_cost import measure
+
+        print(json.dumps({"benchmark": "serving, cost", "hardware": describe(), **measure()}))
+        return
     if arguments.peers:
         from benchmarks.http_peers import Peers, compare  # imports the engine
 

@@ -18,7 +18,7 @@ from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, S
 from hfjax_app.backends import Backends
 from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.client import client_of
-from hfjax_app.errors import RequestRejected
+from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
@@ -188,12 +188,15 @@ class Completions:
     ) -> Response:
         backend = self._backends.chat_models.find(body.model)
         api = ChatApi(self._backends.chat_models, self._context, self._usage)
-        sampling_of(body, None, api.max_tokens)  # refuses wrong values also while the model is not ready
+        try:
+            assistant = backend.get()
+        except ModelUnavailable:
+            sampling_of(body, None, api.max_tokens)  # refuses wrong values also while the model is not ready
+            raise
         client = client_of(request.scope)
         place = self._admission.enter(client, "chat", backend)
         choices: list[Replies] = []
         try:
-            assistant = backend.get()
             params = sampling_of(body, assistant, api.max_tokens)
             if params.max_tokens > self._context:
                 raise RequestRejected(f"max_tokens = {quoted(params.max_tokens)}: at most {self._context}, the context")

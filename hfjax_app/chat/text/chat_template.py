@@ -288,7 +288,7 @@ class ChatFormat:
     def _ids(self, marked: str, mark: str, limit: int = sys.maxsize) -> list[int]:
         """The ids of a marked text; if there are more than `limit`, only the first of them, but more than `limit`."""
         ids: list[int] = []
-        for piece in marked.split(mark):
+        for piece in filter(None, marked.split(mark)):
             ids += self._first_ids(piece, limit - len(ids)) or self._tokenizer.encode(piece, add_special_tokens=False)
             if len(ids) > limit:
                 break
