@@ -52,23 +52,30 @@ class Bodies:
             refused = error
             return error
 
-        async def bounded() -> Message:
-            nonlocal received, parts, is_complete
-            if is_complete:
-                return await receive()
+        async def piece() -> Message:
+            nonlocal received, is_complete
             try:
                 async with asyncio.timeout(began + HTTP_BODY_S + received / HTTP_BODY_BYTES_PER_S - time.monotonic()):
                     message = await receive()
             except TimeoutError:
                 late = f"the body came too slowly: {received:,} bytes in {HTTP_BODY_S} s"
                 raise refuse(_Refused(408, late)) from None
-            piece = message.get("body", b"")
-            received += len(piece)
+            received += len(message.get("body", b""))
             is_complete = not message.get("more_body", False)
             if received > self._limit:
                 raise refuse(self._too_long(f"more than {self._limit:,} bytes"))
-            parts += sum(map(piece.count, _JSON_PARTS)) if is_json else 0
+            return message
+
+        async def bounded() -> Message:
+            nonlocal parts
+            if is_complete:
+                return await receive()
+            message = await piece()
+            if is_json:
+                parts += sum(map(message.get("body", b"").count, _JSON_PARTS))
             if parts > HTTP_MAX_JSON_PARTS:
+                while not is_complete:  # a client that still sends would not see the answer
+                    await piece()
                 raise refuse(_Refused(413, f"JSON with over {HTTP_MAX_JSON_PARTS:,} commas and brackets: {_FEWER}"))
             return message
 
