@@ -7,9 +7,9 @@ all of them in turns, and medians count. Reported: the time to the first token o
 it beyond the app that does nothing, and tokens a second of `--clients` clients at once. On few cores two replicas can't
 be faster than one: they share the cores.
 
-The simulation then asks what the ingress would allow where each replica has a machine of its own: it serves answers of
-the measured number of pieces with the time of the processor that the ingress was measured to take for a message. The
-last line of output is JSON.
+The simulation then asks what the ingress would allow where each replica has a machine of its own, and an answer lasts a
+second: by the processor's time that the ingress was measured to take for a request, and a front for each piece more.
+The last line of output is JSON.
 """
 
 import argparse
@@ -37,12 +37,14 @@ from benchmarks.hardware import describe
 ROOT = Path(__file__).parents[1]
 START_S = 900.0
 MODEL = "chat-gemma"
-SLOTS, TOKENS, PIECES = 4, 64, 6  # pieces of the app that does nothing, about as many as an answer has
+SLOTS, TOKENS, PIECES = 4, 64, 2  # pieces of the app that does nothing, about as many as an answer has
+MANY_PIECES = 42  # of the same, for what one costs
 PLAIN, ONE, TWO, NOTHING = "plain server", "one replica", "two replicas", "nothing"
 RAY = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 PROCESSES = {"ingress": "ray::ServeReplica:hfjax:ingress", "proxy": "ray::ProxyActor"}  # by their titles
+FRONT = "ray::ServeReplica:nothing:front"
 ASKED = 8  # by a single client, in a round
-GIVEN_S = 0.05  # between the pieces of an answer on a machine of its own, in the simulation
+GIVEN, GIVEN_S = 20, 0.05  # pieces of an answer on a machine of its own, and the time between two, in the simulation
 
 
 def nothing(arguments: dict[str, str]) -> Any:
@@ -66,9 +68,9 @@ def nothing(arguments: dict[str, str]) -> Any:
             self._pieces = model.options(stream=True).pieces
 
         @app.post("/v1/chat/completions")
-        async def stream(self) -> StreamingResponse:
+        async def stream(self, body: dict[str, Any]) -> StreamingResponse:  # it is read: Ray fetches it by a call
             async def events() -> AsyncIterator[str]:
-                async for piece in self._pieces.remote(PIECES):
+                async for piece in self._pieces.remote(body.get("pieces", PIECES)):
                     event = {"choices": [{"delta": {"content": piece}}]}
                     yield f"data: {json.dumps(event)}\n\n"
 
@@ -164,7 +166,7 @@ def processor_s(title: str) -> float:
 # --- clients
 
 
-async def ask(client: httpx.AsyncClient, url: str, number: int) -> tuple[float, int]:
+async def ask(client: httpx.AsyncClient, url: str, number: int, **besides: Any) -> tuple[float, int]:
     """Seconds to the first piece of text, and the number of pieces."""
     body = {
         "messages": [{"role": "user", "content": f"Tell me a story about {number} cats."}],
@@ -172,6 +174,7 @@ async def ask(client: httpx.AsyncClient, url: str, number: int) -> tuple[float, 
         "temperature": 0.0,
         "stream": True,
         "logit_bias": {"1": -100, "5": -100},  # the embedded model's end tokens: all answers have TOKENS tokens
+        **besides,
     }
     began, first, pieces = time.perf_counter(), 0.0, 0
     async with client.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
@@ -185,7 +188,7 @@ async def ask(client: httpx.AsyncClient, url: str, number: int) -> tuple[float, 
     return first, pieces
 
 
-async def load(url: str, clients: int, requests: int) -> tuple[float, int]:
+async def load(url: str, clients: int, requests: int, **besides: Any) -> tuple[float, int]:
     """Seconds of all requests, and the number of their pieces."""
     numbers, pieces = iter(range(requests)), 0
     async with httpx.AsyncClient(timeout=300) as client:
@@ -193,7 +196,7 @@ async def load(url: str, clients: int, requests: int) -> tuple[float, int]:
         async def one() -> None:
             nonlocal pieces
             for number in numbers:
-                pieces += (await ask(client, url, number))[1]
+                pieces += (await ask(client, url, number, **besides))[1]
 
         began = time.perf_counter()
         await asyncio.gather(*(one() for _ in range(clients)))
@@ -208,13 +211,13 @@ async def first_token(url: str, asked: int) -> float:
 # --- the simulation
 
 
-def simulated(replicas: int, *, message_s: float, pieces: int, seconds: float = 60.0) -> dict[str, float]:
+def simulated(replicas: int, *, request_s: float, piece_s: float, seconds: float = 60.0) -> dict[str, float]:
     """Answers a second where every slot of all replicas is always asked, and how busy the ingress is.
 
     Args:
         replicas: each with SLOTS slots, whose answers have a piece every GIVEN_S seconds, on a machine of its own.
-        message_s: of the ingress's processor, for a request and for each piece.
-        pieces: of an answer.
+        request_s: of the ingress's processor, for a request.
+        piece_s: and for each of its pieces.
         seconds: that are simulated.
     """
     import simpy
@@ -223,21 +226,21 @@ def simulated(replicas: int, *, message_s: float, pieces: int, seconds: float = 
     ingress = simpy.Resource(world, capacity=1)  # one process, whose Python runs one thread at a time
     done, busy = 0, 0.0
 
-    def passed() -> Iterator[Any]:
+    def passed(taken_s: float) -> Iterator[Any]:
         nonlocal busy
         with ingress.request() as turn:
             yield turn
-            busy += message_s
-            yield world.timeout(message_s)
+            busy += taken_s
+            yield world.timeout(taken_s)
 
     def slot(phase: float) -> Iterator[Any]:
         nonlocal done
         yield world.timeout(phase)
         while True:
-            yield from passed()
-            for _ in range(pieces):
+            yield from passed(request_s)
+            for _ in range(GIVEN):
                 yield world.timeout(GIVEN_S)
-                yield from passed()
+                yield from passed(piece_s)
             done += 1
 
     count = replicas * SLOTS
@@ -297,6 +300,16 @@ def measured(name: str, urls: dict[str, str], arguments: argparse.Namespace, rep
     )
 
 
+def piece_cost(url: str, arguments: argparse.Namespace) -> float:
+    """Seconds of the processor that the front of the app that does nothing takes for one piece more."""
+    taken = []
+    for pieces in (PIECES, MANY_PIECES):
+        before = processor_s(FRONT)
+        asyncio.run(load(url, arguments.clients, arguments.requests, pieces=pieces))
+        taken.append((processor_s(FRONT) - before) / arguments.requests)
+    return (taken[1] - taken[0]) / (MANY_PIECES - PIECES)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, metavar="N")
@@ -326,15 +339,14 @@ def main() -> None:
                 ray.scale(replicas)
                 urls = {PLAIN: plain, name: ray.url, NOTHING: f"{ray.url}/nothing"}
                 measured(name, urls, arguments, report)
-    found = report[ONE]
-    pieces = round(found["pieces"])
-    # a request and a piece are one message each through the same layers
-    cost = found["processor_ms_per_request"]["ingress"] / (pieces + 1) / 1e3
-    report["ingress_message_ms"] = cost * 1e3
+            report["piece_s"] = piece_cost(urls[NOTHING], arguments)
+    found, piece_s = report[ONE], report["piece_s"]
+    request_s = found["processor_ms_per_request"]["ingress"] / 1e3 - found["pieces"] * piece_s
     print(
-        f"the ingress takes {cost * 1e3:.2f} ms of a processor for a message; {pieces} pieces, one every {GIVEN_S} s:"
+        f"the ingress takes {request_s * 1e3:.1f} ms of a processor for a request, {piece_s * 1e3:.2f} ms for a piece; "
+        f"{GIVEN} pieces, one every {GIVEN_S} s:"
     )
-    limit(report, message_s=cost, pieces=pieces)
+    limit(report, request_s=request_s, piece_s=piece_s)
     print(json.dumps(report))
 
 
