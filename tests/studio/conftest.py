@@ -16,6 +16,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.chat.conftest import make_model, make_tokenizer
+
 ROOT = Path(__file__).parents[2]
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
@@ -28,6 +30,7 @@ FLAGS = [
     "--disable-sync",
 ]
 START_S = 240
+SECOND = "second"  # the name of a chat model
 
 # One client for all requests: httpx.get creates one each time, which reads the system's certificates for 40 ms. Each
 # request still opens its own connection.
@@ -47,6 +50,7 @@ class Studio:
     url: str
     output: Path
     visitors: Path | None = None  # Gradio's folder for visitors' files
+    second: Path | None = None  # the second chat model
     early_health: list[httpx.Response] = field(default_factory=list)
 
     def health(self) -> dict[str, Any]:
@@ -106,14 +110,22 @@ def end(studio: Studio) -> None:
 
 @pytest.fixture(scope="session")
 def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    """The app as visitors get it: embedded models, all warm. Visitors' files must be deleted at the end."""
-    visitors = tmp_path_factory.mktemp("visitors")
+    """The app as visitors get it: embedded models, all warm. Visitors' files must be deleted at the end.
+
+    The second chat model is a smaller one, because the embedded one's programs take a minute to compile.
+    """
+    visitors, second = tmp_path_factory.mktemp("visitors"), tmp_path_factory.mktemp("models") / SECOND
+    make_model("llama").save_pretrained(second)
+    tokenizer = make_tokenizer()
+    tokenizer.eos_token = None  # random weights would end some answers before the first token
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    tokenizer.save_pretrained(second)
     studio = start(
         tmp_path_factory.mktemp("studio") / "log",
         GRADIO_TEMP_DIR=str(visitors),
-        HFJAX_CHAT_MODEL="chat-gemma,chat-llama",
+        HFJAX_CHAT_MODEL=f"chat-gemma,{second}",
     )
-    studio.visitors = visitors
+    studio.visitors, studio.second = visitors, second
 
     def settled(health: dict[str, Any]) -> bool:
         return all(model["state"] in ("ready", "failed") for model in health["models"])

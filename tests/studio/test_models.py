@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from hfjax_app.limits import LOGIN_FAILURES
 from tests.chat.conftest import make_model, make_tokenizer
 
-from .conftest import Studio, http, running
+from .conftest import SECOND, Studio, http, running
 
 Visit = Callable[..., Page]
 ANSWER_MS = 30_000
@@ -53,7 +53,7 @@ def test_a_conversation_goes_on_with_another_model(studio: Studio, visit: Visit)
 
     def made() -> float:
         found = re.search(
-            r'hfjax_tokens_total\{kind="made",model="chat-llama"\} (\S+)', http.get(f"{studio.url}/metrics").text
+            r'hfjax_tokens_total\{kind="made",model="second"\} (\S+)', http.get(f"{studio.url}/metrics").text
         )
         return 0.0 if found is None else float(found[1])
 
@@ -64,13 +64,13 @@ def test_a_conversation_goes_on_with_another_model(studio: Studio, visit: Visit)
     before = made()
     models.focus()
     page.keyboard.press("ArrowDown")
-    expect(models).to_have_value("chat-llama")
+    expect(models).to_have_value(SECOND)
     expect(models).to_be_focused()
     ask(page, "Hello!")
     expect(page.locator("#conversation [data-testid=user]")).to_have_count(2)
     assert made() > before
     page.reload()
-    expect(models).to_have_value("chat-llama")
+    expect(models).to_have_value(SECOND)
     before = made()
     ask(page, "Hello again!")
     assert made() > before
@@ -79,8 +79,8 @@ def test_a_conversation_goes_on_with_another_model(studio: Studio, visit: Visit)
 def test_only_the_operator_loads_models(studio: Studio, tmp_path: Path) -> None:
     key, before = key_of(studio), models(studio)
     for name, body in (
-        ("load_model", {"model": "chat-llama"}),
-        ("unload_model", {"model": "chat-llama"}),
+        ("load_model", {"model": SECOND}),
+        ("unload_model", {"model": SECOND}),
         ("cancel_load", {}),
     ):
         for wrong in ("", "wrong", None):
@@ -91,7 +91,7 @@ def test_only_the_operator_loads_models(studio: Studio, tmp_path: Path) -> None:
         assert call(studio, "cancel_load", {"key": key}, stranger).startswith("429 10 wrong operator's keys")
     assert "no model is being loaded" in call(studio, "cancel_load", {"key": key})
     assert call(studio, "load_model", {"model": "/no/such/folder", "key": key}).startswith("422 ")
-    assert "'chat-llama' is there already" in call(studio, "load_model", {"model": "chat-llama", "key": key})
+    assert "'second' is there already" in call(studio, "load_model", {"model": str(studio.second), "key": key})
     assert "'sentiment': one of chat, images" in call(
         studio, "load_model", {"model": "sentiment", "key": key, "kind": "sentiment"}
     )

@@ -17,7 +17,7 @@ from openai import APIStatusError, AsyncOpenAI, OpenAI
 from PIL import Image
 from pydantic import BaseModel, Field
 
-from tests.studio.conftest import Studio, http
+from tests.studio.conftest import SECOND, Studio, http
 
 ASKED = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "What is JAX?"}]
 WEATHER = {"type": "function", "function": {"name": "weather"}}
@@ -36,27 +36,27 @@ def post(studio: Studio, path: str, body: Any) -> httpx.Response:
 
 def test_models_are_listed(client: OpenAI) -> None:
     listed = {model.id: model.state for model in client.models.list()}
-    assert listed == dict.fromkeys(("chat-gemma", "chat-llama", "sentiment", "images"), "ready")
+    assert listed == dict.fromkeys(("chat-gemma", SECOND, "sentiment", "images"), "ready")
     assert client.models.retrieve("sentiment").id == "sentiment"
 
 
 def test_a_request_picks_its_model(client: OpenAI, studio: Studio) -> None:
     """Each has its own engine, metrics and readiness; Gradio's endpoint picks in the same way."""
     options: dict[str, Any] = {"messages": [STORY[0]], "temperature": 0, "max_tokens": 12}
-    first, second = (client.chat.completions.create(**options, model=name) for name in ("chat-gemma", "chat-llama"))
-    assert (first.model, second.model) == ("chat-gemma", "chat-llama")
+    first, second = (client.chat.completions.create(**options, model=name) for name in ("chat-gemma", SECOND))
+    assert (first.model, second.model) == ("chat-gemma", SECOND)
     texts = [answer.choices[0].message.content for answer in (first, second)]
     assert texts[0] != texts[1]
     gradio = Client(studio.url, verbose=False)
     chosen = {"messages": STORY, "temperature": 0, "max_tokens": 12, "api_name": "/chat"}
-    assert gradio.predict(**chosen, model="chat-llama")["text"] == texts[1]
+    assert gradio.predict(**chosen, model=SECOND)["text"] == texts[1]
     assert gradio.predict(**chosen)["text"] == texts[0], "as before"
     metrics = http.get(f"{studio.url}/metrics").text
-    for name in ("chat-gemma", "chat-llama"):
+    for name in ("chat-gemma", SECOND):
         assert f'hfjax_model_ready{{kind="chat",model="{name}"}} 1.0' in metrics
         assert f'hfjax_tokens_total{{kind="made",model="{name}"}}' in metrics
         assert http.get(f"{studio.url}/ready/chat", params={"model": name}).status_code == 200
-    with pytest.raises(APIStatusError, match="'llama' is not loaded; there are: chat-gemma, chat-llama") as error:
+    with pytest.raises(APIStatusError, match="'llama' is not loaded; there are: chat-gemma, second") as error:
         client.chat.completions.create(**options, model="llama")
     assert error.value.status_code == 404
     assert http.get(f"{studio.url}/ready/chat", params={"model": "llama"}).status_code == 404
