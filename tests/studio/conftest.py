@@ -30,7 +30,7 @@ FLAGS = [
     "--disable-sync",
 ]
 START_S = 240
-SECOND = "second"  # the name of a chat model
+SECOND = "second"  # the name of `second_model`
 
 # One client for all requests: httpx.get creates one each time, which reads the system's certificates for 40 ms. Each
 # request still opens its own connection.
@@ -50,7 +50,6 @@ class Studio:
     url: str
     output: Path
     visitors: Path | None = None  # Gradio's folder for visitors' files
-    second: Path | None = None  # the second chat model
     early_health: list[httpx.Response] = field(default_factory=list)
 
     def health(self) -> dict[str, Any]:
@@ -109,23 +108,30 @@ def end(studio: Studio) -> None:
 
 
 @pytest.fixture(scope="session")
-def studio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
-    """The app as visitors get it: embedded models, all warm. Visitors' files must be deleted at the end.
-
-    The second chat model is a smaller one, because the embedded one's programs take a minute to compile.
-    """
-    visitors, second = tmp_path_factory.mktemp("visitors"), tmp_path_factory.mktemp("models") / SECOND
-    make_model("llama").save_pretrained(second)
+def second_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small chat model of random weights. The embedded ones' programs take a minute to compile."""
+    folder = tmp_path_factory.mktemp("models") / SECOND
+    make_model("llama").save_pretrained(folder)
     tokenizer = make_tokenizer()
     tokenizer.eos_token = None  # random weights would end some answers before the first token
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    tokenizer.save_pretrained(second)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def studio(tmp_path_factory: pytest.TempPathFactory, second_model: Path) -> Iterator[Studio]:
+    """The app as visitors get it: embedded models, all warm, and a second chat model.
+
+    Visitors' files must be deleted at the end.
+    """
+    visitors = tmp_path_factory.mktemp("visitors")
     studio = start(
         tmp_path_factory.mktemp("studio") / "log",
         GRADIO_TEMP_DIR=str(visitors),
-        HFJAX_CHAT_MODEL=f"chat-gemma,{second}",
+        HFJAX_CHAT_MODEL=f"chat-gemma,{second_model}",
     )
-    studio.visitors, studio.second = visitors, second
+    studio.visitors = visitors
 
     def settled(health: dict[str, Any]) -> bool:
         return all(model["state"] in ("ready", "failed") for model in health["models"])

@@ -314,12 +314,12 @@ def test_clients_come_and_go(studio: Studio) -> None:
     assert studio.health()["status"] == "ready"
 
 
-def killed_and_started(tmp_path: Path, kills: int) -> None:
+def killed_and_started(tmp_path: Path, model: Path, kills: int) -> None:
     """Kills at random moments of a start with an empty cache; then a good start with what is left of the cache."""
     rng, missing = random.Random(kills), str(tmp_path / "none")
     environment = {
         "HFJAX_CACHE_DIR": str(tmp_path / "cache"),
-        "HFJAX_CHAT_MODEL": "chat-llama",
+        "HFJAX_CHAT_MODEL": str(model),
         "HFJAX_SENTIMENT_MODEL": missing,
         "HFJAX_IMAGE_MODEL": missing,
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
@@ -341,14 +341,14 @@ def killed_and_started(tmp_path: Path, kills: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_kill_9_while_starting_leaves_nothing_broken(tmp_path: Path) -> None:
-    killed_and_started(tmp_path, 2)
+def test_kill_9_while_starting_leaves_nothing_broken(tmp_path: Path, second_model: Path) -> None:
+    killed_and_started(tmp_path, second_model, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(5400)
-def test_many_kills(tmp_path: Path) -> None:
+def test_many_kills(tmp_path: Path, second_model: Path) -> None:
     """Twenty kills, each followed by a good start."""
     for number in range(20):
         (tmp_path / str(number)).mkdir()
-        killed_and_started(tmp_path / str(number), 1)
+        killed_and_started(tmp_path / str(number), second_model, 1)

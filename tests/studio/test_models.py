@@ -76,7 +76,7 @@ def test_a_conversation_goes_on_with_another_model(studio: Studio, visit: Visit)
     assert made() > before
 
 
-def test_only_the_operator_loads_models(studio: Studio, tmp_path: Path) -> None:
+def test_only_the_operator_loads_models(studio: Studio, second_model: Path) -> None:
     key, before = key_of(studio), models(studio)
     for name, body in (
         ("load_model", {"model": SECOND}),
@@ -91,7 +91,7 @@ def test_only_the_operator_loads_models(studio: Studio, tmp_path: Path) -> None:
         assert call(studio, "cancel_load", {"key": key}, stranger).startswith("429 10 wrong operator's keys")
     assert "no model is being loaded" in call(studio, "cancel_load", {"key": key})
     assert call(studio, "load_model", {"model": "/no/such/folder", "key": key}).startswith("422 ")
-    assert "'second' is there already" in call(studio, "load_model", {"model": str(studio.second), "key": key})
+    assert "'second' is there already" in call(studio, "load_model", {"model": str(second_model), "key": key})
     assert "'sentiment': one of chat, images" in call(
         studio, "load_model", {"model": "sentiment", "key": key, "kind": "sentiment"}
     )
