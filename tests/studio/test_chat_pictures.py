@@ -69,5 +69,18 @@ def test_a_question_about_a_picture(seeing: Studio, visit: Visit) -> None:
     expect(box(page)).to_have_value("What is it?")
 
 
+@pytest.mark.slow
+def test_each_conversation_has_its_own_attached_pictures(seeing: Studio, visit: Visit) -> None:
+    page = visit(seeing)
+    with answered(page):
+        box(page).fill("Hello!")
+        box(page).press("Enter")
+    attach(page, 1)
+    page.get_by_role("button", name="New chat").click()
+    expect(page.locator("#attached img")).to_have_count(0)
+    page.locator("#chat-list [data-open]").first.click()
+    expect(page.locator("#attached img")).to_have_count(1)
+
+
 def test_a_model_without_eyes_takes_no_pictures(studio: Studio, revisit: Visit) -> None:
     expect(revisit(studio).get_by_role("button", name="Add a picture")).to_be_hidden()

@@ -79,6 +79,7 @@
 
   function open(each) {
     if (saving) save();
+    chat.pictures.open(current?.id, each.id);
     current = each;
     try {
       sessionStorage.setItem("hfjax.chat", each.id);

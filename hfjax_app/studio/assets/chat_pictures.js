@@ -9,6 +9,7 @@
   const box = () => document.querySelector("#message textarea");
   const of = (entry) =>
     (Array.isArray(entry?.content) ? entry.content.slice(1) : []).flatMap((part) => PART.exec(part.text ?? "")?.[1] ?? []);
+  const drafts = new Map(); // pictures attached in other conversations, by their ids, until the page is closed
   let urls = [];
 
   function draw() {
@@ -58,6 +59,11 @@
   chat.pictures = {
     of,
     set,
+    // Another conversation is opened: each has its own attached pictures, as it has its own half-typed message.
+    open: (before, id) => {
+      if (before !== undefined) drafts.set(before, urls);
+      set(drafts.get(id) ?? []);
+    },
     // Whether this file is taken as a picture.
     takes: (file) => Boolean(chat.facts?.sees && file?.type.startsWith("image/")),
     add,
