@@ -5,6 +5,7 @@ conversations, versions of an answer, drafts, presets) is done by its scripts (a
 to this class.
 """
 
+import asyncio
 import html
 import json
 import time
@@ -238,6 +239,7 @@ class ChatTab(Tab):
         text = as_typed(question.text) if isinstance(question.text, str) else question.text
         messages = [*question.before, Message(role="user", text=text, pictures=question.pictures)]
         came, drawn_at = time.monotonic(), 0.0
+        before: list[dict[str, object]] | None = None
         begun = question.begun or Message(role="assistant", text="")
         asked = [message.to_assistant() for message in messages]
         replies = self._settings.asked(self._api, asked, settings, model=model, begun=begun.text)
@@ -260,7 +262,9 @@ class ChatTab(Tab):
                         reasoning_s=reply.reasoning_s if reply.reasoning else begun.reasoning_s,
                         is_reasoning=reply.is_reasoning,
                     )
-                    yield [_shown([*messages, answer]), box]
+                    if before is None:  # in a thread: the conversation may be long
+                        before = await asyncio.to_thread(_shown, messages)
+                    yield [[*before, *answer.to_page()], box]
                     box, drawn_at = gr.skip(), time.monotonic()
         finally:
             self._growing -= 1

@@ -7,6 +7,8 @@ code, and takes every second `$` for one.
 """
 
 import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -20,19 +22,20 @@ LATEX_DELIMITERS: list[dict[str, str | bool]] = [
     {"left": _JOINER + left, "right": right + _JOINER, "display": display} for left, right, display in _PAIRS
 ]
 
-_MARKDOWN = MarkdownIt("commonmark", {"html": False})
+_MARKDOWN = MarkdownIt("commonmark", {"html": False}).disable("inline")  # only blocks are looked for
 _NEEDS_CARE = re.compile(r"<[a-zA-Z/!?]|\\[()\[\]]|\$|&#00|\]:|[`~]{3}\s*mermaid")
 _PART = re.compile(
     r"""
-    (?P<code> (?<!`)(?P<ticks>`+)(?!`) (?:(?!\n[ \t]*\n).)+? (?<!`)(?P=ticks)(?!`) )
-    | (?P<formula> \$\$(?!\$).+?\$\$ | \\\[.+?\\\] | \\\((?:(?!\n[ \t]*\n).)+?\\\)
-        | (?<![\\$\w])\$(?![\s$])(?:[^$\n\\]|\\.)*?(?<![\s\\])\$(?![\d$]) )
+    (?P<code> (?<!`)`+ )
+    | (?P<formula> \$\$(?!\$) | \\[\[(] )
+    | (?P<inline> (?<![\\$\w])\$(?![\s$])(?:[^$\n\\]|\\.)*?(?<![\s\\])\$(?![\d$]) )
     | (?P<escape> \\[^&] )
     | (?P<tag> <(?=[a-zA-Z/!?]) )
     | (?P<number> &(?=\#00\d\d;) )
     """,
     re.DOTALL | re.VERBOSE,
 )
+_TICKS, _BLANK_LINE = re.compile("`+"), re.compile(r"\n[ \t]*\n")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _NUMBER = re.compile(r"&#(00\d\d);")
 _FENCE = re.compile(r"[`~]{3,}[ \t]*(?=mermaid)")
@@ -52,31 +55,106 @@ def drawable(text: str, *, editable: bool = False) -> str:
     pieces: list[str] = []
     prose: list[str] = []
 
-    def part(found: re.Match[str]) -> str:
-        match found.lastgroup:
+    def part(kind: str, found: str) -> str:
+        match kind:
             case "formula":
-                return f"{_JOINER}{_in_code(found[0])}{_JOINER}"
+                return f"{_JOINER}{_in_code(found)}{_JOINER}"
             case "code":
-                return _in_code(found[0])
-            case "escape" if found[0][1] in "()[]":
-                return escaped(found[0], "\\")
+                return _in_code(found)
+            case "escape" if found[1] in "()[]":
+                return escaped(found, "\\")
             case "tag" | "number":
-                return escaped(found[0], found[0])
-        return found[0]
+                return escaped(found, found)
+        return found
 
     lines = _LINE.findall(text)
     for line, kind in zip(lines, _kinds(text, len(lines)), strict=True):
         if kind == "prose":
             prose.append(line)
             continue
-        pieces.append(_PART.sub(part, "".join(prose)))
+        pieces.append(_replaced("".join(prose), part))
         if kind == "code":
             pieces.append(_in_code(line))
         else:
             before, bracket, after = line.partition("[")
-            pieces += [before, escaped(bracket, bracket), _PART.sub(part, after)]
+            pieces += [before, escaped(bracket, bracket), _replaced(after, part)]
         prose.clear()
-    return "".join([*pieces, _PART.sub(part, "".join(prose))])
+    return "".join([*pieces, _replaced("".join(prose), part)])
+
+
+def _replaced(text: str, part: Callable[[str, str], str]) -> str:
+    """The text with what `part` makes of its code, formulas, escapes, tags and numbers of HTML.
+
+    Args:
+        text: prose in Markdown.
+        part: takes the kind of a part, a group of _PART, and its text.
+    """
+    pieces, at = [], 0
+    for kind, start, end in _parts(text):
+        pieces += [text[at:start], part(kind, text[start:end])]
+        at = end
+    return "".join([*pieces, text[at:]])
+
+
+def _parts(text: str) -> Iterator[tuple[str, int, int]]:
+    """The kind, start and end of each part, in order; code and formulas without an end are none."""
+    ends, at = _Ends(text), 0
+    while (found := _PART.search(text, at)) is not None:
+        kind, start, at = str(found.lastgroup), *found.span()
+        match kind:
+            case "inline":
+                yield "formula", start, at
+            case "code" | "formula" if (end := ends.of(found[0], at)) is not None:
+                yield kind, start, end
+                at = end
+            case "formula" if found[0] != "$$":
+                yield "escape", start, at
+            case "escape" | "tag" | "number":
+                yield kind, start, at
+
+
+class _Ends:
+    """Where code and formulas of a text end.
+
+    A search that has found nothing until the end of a text is not made again. By one regular expression, a text of
+    100,000 beginnings took minutes.
+    """
+
+    def __init__(self, text: str):
+        self._text = text
+        self._next: dict[str, int] = {}
+        self._ticks: dict[int, list[int]] = {}
+        for ticks in _TICKS.finditer(text):
+            self._ticks.setdefault(len(ticks[0]), []).append(ticks.start())
+
+    def of(self, opening: str, start: int) -> int | None:
+        """The end of what this has opened; None: it has none.
+
+        Args:
+            opening: ticks, or the beginning of a formula.
+            start: behind it; not before an earlier call's.
+        """
+        if opening[0] == "`":
+            places = self._ticks[len(opening)]
+            at = bisect_left(places, start)
+            closing, place = opening, places[at] if at < len(places) else len(self._text)
+        else:
+            closing = {"$$": "$$", r"\[": r"\]", r"\(": r"\)"}[opening]
+            place = self._found(closing, start + 1)
+        if place == len(self._text) or (opening not in ("$$", r"\[") and self._found("", start) < place):
+            return None
+        return place + len(closing)
+
+    def _found(self, what: str, start: int) -> int:
+        """The next place of a text, or if it is empty, of an empty line; else the end."""
+        if self._next.get(what, -1) < start:
+            if what:
+                place = self._text.find(what, start)
+            else:
+                blank = _BLANK_LINE.search(self._text, start)
+                place = -1 if blank is None else blank.start()
+            self._next[what] = len(self._text) if place < 0 else place
+        return self._next[what]
 
 
 def as_typed(text: str) -> str:

@@ -34,6 +34,13 @@ def test_an_answer_is_drawn_whole(text: str, drawn: str) -> None:
     assert as_written(drawn) == text
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("opening", ["\\(", "\\[", "$$a"])
+def test_a_text_of_openings_is_read_once(opening: str) -> None:
+    """One such answer in a conversation that a page sent held the event loop for minutes."""
+    assert as_written(drawable(opening * 130_000)) == opening * 130_000
+
+
 def test_a_message_of_the_user_gets_invisible_characters_only() -> None:
     """The page shows it in a field too, where a number of HTML would be seen."""
     typed = "Is <div> bigger, in `<b>`? \\(x\\), \\(, [1]\n\n[1]: x"
