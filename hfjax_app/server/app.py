@@ -20,12 +20,12 @@ from hfjax_app.client import client_of
 from hfjax_app.limits import HTTP_MAX_BODY, HTTP_MAX_UPLOAD
 from hfjax_app.server.bodies import Bodies
 from hfjax_app.server.credentials import Credentials
-from hfjax_app.server.door import Door, Login, Sessions
+from hfjax_app.server.door import COOKIE, OAUTH_COOKIE, Door, Login, Sessions
 from hfjax_app.server.gradio_events import GradioEvents
 from hfjax_app.server.gradio_routes import GradioRoutes
 from hfjax_app.server.health import add_health
 from hfjax_app.server.metrics import LineMetrics, ModelMetrics, metrics_router
-from hfjax_app.server.middleware import Forwarded, SecurityHeaders
+from hfjax_app.server.middleware import Forwarded, OwnCookies, SecurityHeaders
 from hfjax_app.server.readiness import Live, Readiness
 from hfjax_app.server.request_log import RequestLog, log_request
 from hfjax_app.server.space_login import add_login, user_of
@@ -88,6 +88,7 @@ def build_app(
     )
     app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestLog, registry=usage.registry)
+    app.add_middleware(OwnCookies, names=(COOKIE, OAUTH_COOKIE))
     app.add_middleware(Forwarded, trusted=settings.forwarded_allow_ips)
     app.add_middleware(Live)
     blocks, queue = build_studio(backends, admission, usage, _log_event)

@@ -21,6 +21,7 @@ from hfjax_app.limits import LOGIN_KEPT_S, LOGINS
 from hfjax_app.server.credentials import Credentials
 
 COOKIE = "hfjax-session"
+OAUTH_COOKIE = "session"  # of a Space's login
 # For everybody: health, and what the login page needs. Gradio serves the login page at / to who is not logged in.
 _OPEN = (
     "/live",
@@ -101,7 +102,7 @@ class Door:
         cookies = cookie_parser(headers.get("cookie", ""))
         if (token := cookies.get(COOKIE)) is not None:
             return self._sessions.client(token)
-        if self._oauth_user is not None and (user := self._oauth_user(cookies.get("session", ""))):
+        if self._oauth_user is not None and (user := self._oauth_user(cookies.get(OAUTH_COOKIE, ""))):
             return Client(id=f"user:{user}", is_known=True)
         return None
 

@@ -12,10 +12,13 @@ import pytest
 import uvicorn
 from fastapi import Body, FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from hfjax_app.server import bodies, connection
 from hfjax_app.server.bodies import Bodies
 from hfjax_app.server.connection import PatientForAWhile, cut_stalled_readers
+from hfjax_app.server.door import COOKIE, OAUTH_COOKIE
+from hfjax_app.server.middleware import OwnCookies
 
 LIMIT = 1_000_000
 
@@ -102,7 +105,7 @@ def test_a_body_that_keeps_coming_has_its_time(server: Server) -> None:
 def test_long_bodies_are_a_413(server: Server) -> None:
     declared = server.connect(*POST, f"Content-Length: {LIMIT + 1}", "", "x")
     assert answer(declared).startswith(b"HTTP/1.1 413 ")
-    chunked = server.connect(*POST, "Transfer-Encoding: chunked", "", "100000", "x" * 0x100000, "")
+    chunked = server.connect(*POST, "Transfer-Encoding: chunked", "", "100000", "x" * 0x100000)
     with contextlib.suppress(ConnectionResetError):  # the rest of the body is not read
         assert answer(chunked).startswith(b"HTTP/1.1 413 ")
 
@@ -116,6 +119,69 @@ def test_json_of_many_parts_is_a_413(server: Server, monkeypatch: pytest.MonkeyP
         said = answer(server.connect("POST /typed HTTP/1.1", "Host: x", *lines))
         assert said.startswith(b"HTTP/1.1 " + status)
         assert (b"JSON with over 1,000 commas and brackets" in said) == (status == b"413")
+
+
+def test_forms_that_take_long_to_read_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A field in "punycode" held the event loop for as long as the square of its length; 16 MB of & for 10 s."""
+    monkeypatch.setattr(bodies, "HTTP_MAX_FORM_PARTS", 100)
+    form = 'Content-Type: multipart/form-data; boundary="x y"'
+    for head, body, says in (
+        ([f"{form}; charset=punycode"], "", b" 415 "),
+        ([f"{form}; charset=utf-8; charset=idna"], "", b" 415 "),
+        ([f"{form}; charset=utf-8"], "", b" 200 "),
+        ([f'{form}; charset="UTF-8"'], "\r\n--" * 100, b" 200 "),
+        ([form], "\r\n--" * 101, b" 413 "),
+        (["Content-Type: application/x-www-form-urlencoded"], "&" * bodies.HTTP_MAX_LOGIN, b" 200 "),
+        (["Content-Type: application/x-www-form-urlencoded"], "&" * (bodies.HTTP_MAX_LOGIN + 1), b" 413 "),
+        (["Content-Type: application/json", "Content-Type: text/plain"], "[]", b" 400 "),
+    ):
+        lines = (*head, f"Content-Length: {len(body)}", "Connection: close", "", body)
+        assert answer(server.connect(*POST, *lines)).startswith(b"HTTP/1.1" + says), (head, len(body))
+
+
+def test_small_chunks_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six megabytes of chunks of one byte held the event loop for 12 s."""
+    monkeypatch.setattr(connection, "HTTP_SMALL_CHUNKS", 10)
+    chunked = (*POST, "Transfer-Encoding: chunked", "Connection: close", "")
+    for chunk, count, status in (
+        ("1\r\nx\r\n", 10, b"200"),
+        ("1\r\nx\r\n", 11, b"400"),
+        ("100\r\n" + "x" * 256 + "\r\n", 20, b"200"),
+    ):
+        assert answer(server.connect(*chunked, chunk * count + "0", "")).startswith(b"HTTP/1.1 " + status), count
+
+
+def test_long_headers_are_refused(server: Server) -> None:
+    """h11 bounds only what comes in pieces: a cookie of 250 KB in one piece took minutes to read."""
+    for length, status in ((30_000, b"200"), (40_000, b"400")):
+        said = answer(server.connect(*POST, f"Cookie: {'x' * length}", "Content-Length: 0", "Connection: close", ""))
+        assert said.startswith(b"HTTP/1.1 " + status)
+
+
+def test_nonsense_after_an_answer_closes_the_connection(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """h11 has no second answer for it: asyncio wrote a traceback."""
+    peer = server.connect("POST /nothing HTTP/1.1", "Host: x", "Transfer-Encoding: chunked", "", "1", "x")
+    assert peer.recv(65_536).startswith(b"HTTP/1.1 404 ")
+    peer.sendall(b"nonsense\r\n")
+    assert answer(peer) == b""
+    assert [record.name for record in caplog.records if record.exc_info] == []
+
+
+def test_only_own_cookies_are_read() -> None:
+    """Python 3.11.7 takes 14 s to read a cookie of 60 KB in quotes; one such header held the event loop."""
+    kept: list[list[tuple[bytes, bytes]]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        kept.append([each for each in scope["headers"] if each[0] == b"cookie"])
+
+    for *sent, own in (
+        (b'a="\\\\"; hfjax-session=x', b" hfjax-session=x"),
+        (b"hfjax-session=x;b=1", b"session=y;c", b"hfjax-session=x;session=y"),
+        (b'hfjax-session="x"', None),
+    ):
+        scope = {"type": "http", "headers": [(b"host", b"x"), *((b"cookie", each) for each in sent)]}
+        asyncio.run(OwnCookies(app, (COOKIE, OAUTH_COOKIE))(scope, None, None))  # type: ignore[arg-type]
+        assert kept.pop() == ([] if own is None else [(b"cookie", own)])
 
 
 @pytest.mark.parametrize("lines", [(), ("GET /endless HTTP/1.1",), ("GET /endless HTTP/1.1", "Host: x", "X: y")])
