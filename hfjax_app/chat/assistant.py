@@ -30,7 +30,12 @@ from hfjax_app.chat.text.tools import ToolCall
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.limits import CHAT_MAX_ANSWER_CHARACTERS, CHAT_MAX_CHARACTERS, GRAMMARS_COMPILED_AT_ONCE
+from hfjax_app.limits import (
+    CHAT_MAX_ANSWER_CHARACTERS,
+    CHAT_MAX_CHARACTERS,
+    CHAT_MAX_COUNTED_TOKENS,
+    GRAMMARS_COMPILED_AT_ONCE,
+)
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.validation import checked_text
 
@@ -161,10 +166,15 @@ class ChatAssistant:
         return facts
 
     def count(self, messages: list[Message], *, system_prompt: str = "") -> list[int]:
-        """The token ids of a conversation with the opening of the assistant's next turn, however long it is."""
+        """The token ids of a conversation with the opening of the assistant's next turn.
+
+        Raises:
+            RequestRejected: it is far longer than the context, or as `reply`.
+        """
         turns = checked_messages(messages, may_show_pictures=True)
         self._check_pictures(turns)
-        return self._format.encode(turns, self._instructions(system_prompt))
+        most = max(2 * self.context, CHAT_MAX_COUNTED_TOKENS)
+        return self._format.encode(turns, self._instructions(system_prompt), most)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a text, as `complete` reads it."""
@@ -284,11 +294,12 @@ class ChatAssistant:
 
         Long prompts are made in a thread, and grammars compiled in one, because both may take long.
         """
-        turns = checked_messages(messages, may_use_tools=True, may_show_pictures=True)
+        is_short = not form.tools and _is_short(messages, system_prompt)
+        check = partial(checked_messages, messages, may_use_tools=True, may_show_pictures=True)
+        turns = check() if is_short else await asyncio.to_thread(check)
         reader = self._check_pictures(turns)
         if reader is not None:
             self.engine.check([0], params)  # before pictures are decoded
-        is_short = not form.tools and sum(len(turn["content"]) for turn in turns) <= _SHORT
         make = partial(self._prompt, turns, params, system_prompt, form)
         prompt = make() if is_short else await asyncio.to_thread(make)
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
@@ -429,3 +440,11 @@ class ChatAssistant:
                     raise progress.error
         finally:
             ticket.cancel()
+
+
+def _is_short(messages: object, system_prompt: object) -> bool:
+    """Whether a conversation, as it came from outside, is plain text of a few characters, with all that it carries."""
+    texts = [system_prompt]
+    for message in messages if isinstance(messages, list) else ():
+        texts += message.values() if isinstance(message, dict) else ()
+    return sum(len(text) if isinstance(text, str) else _SHORT + 1 for text in texts) <= _SHORT

@@ -84,6 +84,10 @@ def test_a_stream_says_what_the_whole_answer_says(client: OpenAI, studio: Studio
     assert tokenized["count"] == whole.usage.prompt_tokens
     prompt = post(studio, "/detokenize", {"tokens": tokenized["tokens"]}).json()["prompt"]
     assert "What is JAX?" in prompt
+    # Four megabytes, which are taken as a conversation, held the event loop for seconds.
+    long = [*ASKED, {"role": "assistant", "content": "a! " * 130_000}, {"role": "user", "content": "x"}]
+    refused = post(studio, "/tokenize", {"messages": long})
+    assert (refused.status_code, "more than 32,768 tokens" in refused.text) == (400, True)
 
 
 def test_several_choices_and_their_logprobs(client: OpenAI) -> None:

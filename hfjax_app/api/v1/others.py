@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 from fastapi import Request
+from fastapi.responses import JSONResponse
 
 from hfjax_app.api.admission import Admission
 from hfjax_app.api.sentiment import SentimentApi
@@ -85,7 +86,7 @@ class Others:
             scores = await api.label_scores(body.input, body.labels, judge)
         return {"object": "zero_shot", "model": judge.name, "scores": scores}
 
-    async def tokenize(self, body: TokenizeRequest, request: Request) -> dict[str, Any]:
+    async def tokenize(self, body: TokenizeRequest, request: Request) -> JSONResponse:
         """The token ids of a text, or of a conversation with its chat template."""
         if (body.prompt is None) == (body.messages is None):
             raise RequestRejected("send a prompt or messages, one of them")
@@ -98,7 +99,8 @@ class Others:
             else:
                 turns, system_prompt = turns_of(messages)
                 tokens = await asyncio.to_thread(assistant.count, turns, system_prompt=system_prompt)
-        return {"tokens": tokens, "count": len(tokens), "max_model_len": assistant.context}
+        # a response, because FastAPI would look at each token
+        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": assistant.context})
 
     async def detokenize(self, body: DetokenizeRequest, request: Request) -> dict[str, Any]:
         """The text of token ids."""

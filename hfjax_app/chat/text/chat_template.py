@@ -149,20 +149,27 @@ class ChatFormat:
         if not self.response.calls_tools:
             raise RequestRejected("tools: it is not known how this model writes calls; give it a response template")
 
-    def encode(self, messages: Sequence[Message], system_prompt: str = "") -> list[int]:
+    def encode(self, messages: Sequence[Message], system_prompt: str = "", most: int = sys.maxsize) -> list[int]:
         """Token ids of the conversation with the opening of the assistant's next turn.
 
         The typed text of a special token is split before it is tokenized, so that it becomes ordinary tokens with the
         same text. Everything else is encoded exactly as by transformers. In an answer, added tokens that are not
         special (`</think>`) are kept, because the model has written them.
+
+        Raises:
+            RequestRejected: there are more than `most`, without what pictures add.
         """
         mark = _mark()
         text = self._render(self._marked(messages, mark), self._split_special(system_prompt, mark))
         shown = pictures_of(messages)
-        if self._pictures is None or not shown:
-            return self._wrapped(self._ids(text, mark))
-        ids = self._wrapped(self._ids(text.replace(self._pictures.mark, self._pictures.written), mark))
-        return self._shown(ids, [self._pictures.placeholder] * len(shown))
+        if self._pictures is not None and shown:
+            text = text.replace(self._pictures.mark, self._pictures.written)
+        ids = self._wrapped(self._ids(text, mark, most))
+        if len(ids) > most:
+            raise RequestRejected(f"conversation of more than {most:,} tokens: {_IF_TOO_LONG}")
+        return (
+            ids if self._pictures is None or not shown else self._shown(ids, [self._pictures.placeholder] * len(shown))
+        )
 
     def answers(
         self, messages: Sequence[Message], system_prompt: str = "", tools: Sequence[Tool] = ()

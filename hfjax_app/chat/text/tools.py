@@ -89,7 +89,7 @@ def checked_calls(calls: object) -> list[dict[str, Any]]:
     """
     if not isinstance(calls, list) or not 1 <= len(calls) <= TOOLS_MAX:
         raise RequestRejected(f"tool_calls: must be a list of 1 to {TOOLS_MAX} calls")
-    found = []
+    found, size = [], 0
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
         if not isinstance(function, Mapping) or not isinstance(call.get("id"), str):
@@ -98,7 +98,8 @@ def checked_calls(calls: object) -> list[dict[str, Any]]:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise RequestRejected(f"tool_calls: name {quoted(name)}: must be 1 to 64 letters, digits, _ . and -")
         try:
-            text = checked_text(said, f"tool_calls: arguments of {name!r}", CHAT_MAX_ANSWER_CHARACTERS)
+            text = checked_text(said, f"tool_calls: arguments of {name!r}", CHAT_MAX_ANSWER_CHARACTERS - size)
+            size += len(text)
             arguments = json.loads(text)
         except (ValueError, RecursionError):
             arguments = None

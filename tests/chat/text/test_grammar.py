@@ -103,6 +103,13 @@ INSIDE = {"type": "object", "properties": {"n": {"$ref": "#/$defs/n"}}, "require
         (lambda: schema({"const": "x" * 5_000}), "a text of 5,000 characters: at most 4,000"),
         (lambda: schema({"enum": [f"{n:0100}" for n in range(2_000)]}), "characters: at most 100,000"),
         (lambda: schema({"type": "object", "properties": {f"p{n}": {} for n in range(4_000)}}), "too complex"),
+        (lambda: schema({"x": [{}] * 200_000}), "response_format of more than 100,000 values"),
+        (
+            lambda: schema({"multipleOf": 1e9 + 7}),
+            "multiple of all multipleOf, without the decimal point, is more than",
+        ),
+        (lambda: schema({"anyOf": [{"multipleOf": 9_973}, {"multipleOf": 99.67}]}), "multiple of all multipleOf"),
+        (lambda: schema({"multipleOf": 1e300}), "too many digits"),
         (lambda: schema({"const": "\ud800"}), "response_format: a text is not valid Unicode"),
     ],
 )
@@ -126,6 +133,7 @@ def test_what_is_wrong_is_refused_soon(
         lambda: regex("a" * 4_000),
         lambda: schema({"type": "string", "pattern": "^(([a-z]{1,100}){1,100}){1,100}$"}),
         lambda: schema({"type": "array", "items": {"type": "integer"}, "minItems": 50_000}),
+        lambda: schema({"anyOf": [{"multipleOf": 0.25}, {"multipleOf": 512}, {"multipleOf": 1e6}]}),
     ],
 )
 def test_what_is_costly_ends_or_fails_by_itself(make: Callable[[], AnswerGrammar], grammars: Grammars) -> None:

@@ -67,6 +67,14 @@ def test_wrong_calls_are_refused(arguments: Any) -> None:
         checked_calls([{"id": "a", "function": {"name": "f", "arguments": arguments}}])
 
 
+def test_the_arguments_of_an_answer_are_bounded_together() -> None:
+    """Before any of them is read: a message of 16 MB may hold 40 of the largest, which took a second."""
+    call = {"id": "a", "function": {"name": "f", "arguments": json.dumps({"x": "y" * 150_000})}}
+    assert len(checked_calls([call] * 2)) == 2
+    with pytest.raises(RequestRejected, match="arguments of 'f' of 150,009 characters: at most 99,982"):
+        checked_calls([call] * 3)
+
+
 def test_tools_calls_and_results_are_in_the_prompt(tokenizer: PreTrainedTokenizerFast) -> None:
     chat, turns = ChatFormat(tokenizer), checked_messages(TALK, may_use_tools=True)
     ids, dropped = chat.fit(turns, "", 500, checked_tools([WEATHER]))
