@@ -86,7 +86,8 @@ class ImagesApi:
             source = (_picture(image, "image"), _picture(mask, "mask"))
             return start(*source, strength, background, variation_of, variation)
 
-        async with aclosing(self._messages(backend, begin, _drawn)) as messages:
+        reads = image is not None or mask is not None
+        async with aclosing(self._messages(backend, begin, _drawn, reads=reads)) as messages:
             async for message in messages:
                 yield message
 
@@ -170,6 +171,8 @@ class ImagesApi:
         backend: "Backend[ImageModel]",
         begin: Callable[[], Generator[T, None, None]],
         as_messages: Callable[[Generator[T, None, None]], Generator[Message, None, None]],
+        *,
+        reads: bool = True,
     ) -> AsyncGenerator[Message, None]:
         """The messages of a request.
 
@@ -180,14 +183,18 @@ class ImagesApi:
             backend: the model that draws.
             begin: checks the request and returns its generator of steps.
             as_messages: turns the steps into messages.
+            reads: whether `begin` decodes pictures.
         """
-        steps = await self.read(begin)
+        steps = await self.read(begin) if reads else begin()
         async with aclosing(self.run(backend, as_messages(steps))) as messages:
             async for message in messages:
                 yield message
 
     async def read(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that decodes pictures. One thread does so for all requests, one after the other."""
+        """Call a function that decodes pictures. One thread does so for all requests, one after the other.
+
+        Requests without pictures don't come here, or they would wait for it.
+        """
         here = copy_context()  # with the request's sender
         return await asyncio.get_running_loop().run_in_executor(_reader, here.run, function, *arguments)
 

@@ -4,6 +4,7 @@ It needs the extra `mcp` and is not there without it. Requests pass the same doo
 each is answered by itself, so there are no sessions.
 """
 
+import asyncio
 import importlib.util
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
@@ -105,22 +106,20 @@ class _Tools:
         with self._admitted("images", backend) as client:
             generator = backend.get()
             advice = generator.recommended
-            running = await api.read(
-                lambda: generator.generate(
-                    prompt,
-                    negative_prompt=negative_prompt,
-                    steps=advice.steps if steps is None else steps,
-                    guidance_scale=advice.guidance_scale,
-                    seed=seed,
-                    client=client.id,
-                )
+            running = generator.generate(
+                prompt,
+                negative_prompt=negative_prompt,
+                steps=advice.steps if steps is None else steps,
+                guidance_scale=advice.guidance_scale,
+                seed=seed,
+                client=client.id,
             )
             newest = None
             async with aclosing(api.run(backend, running)) as drawn:
                 async for step in drawn:
                     newest = step
             [picture] = cast("ImageStep", newest).pictures
-            return Image(data=await api.read(lambda: picture.png), format="png")
+            return Image(data=await asyncio.to_thread(getattr, picture, "png"), format="png")
 
     @contextmanager
     def _admitted(self, line: str, backend: Backend[Any]) -> Iterator[Client]:

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 # For every event that classifies or explains one text, and for every one that asks the chat model for a label.
 EVENT: Concurrency = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
 ZERO_SHOT_EVENT: Concurrency = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_AT_ONCE}
-_explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")  # of all models
+# Of all models. In the event loop's own threads, requests that wait for their turn would hold up everything else there.
+_explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
+_judges = ThreadPoolExecutor(ZERO_SHOT_AT_ONCE, "zero-shot")
 
 
 class SentimentApi:
@@ -119,7 +121,7 @@ class SentimentApi:
         if zero_shot is None:
             needed = "only a model with a tokenizer and without recurrent layers can"
             raise ModelUnavailable(f"the chat model {judge.name} can't score labels: {needed}")
-        return await asyncio.to_thread(zero_shot.classify, text, labels)
+        return await asyncio.get_running_loop().run_in_executor(_judges, zero_shot.classify, text, labels)
 
     def judge(self) -> "Backend[SentimentModel] | Backend[ChatModel]":
         """The model for a client's own labels: the sentiment model if it is one for NLI, else the chat model."""

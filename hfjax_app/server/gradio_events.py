@@ -33,7 +33,7 @@ from gradio.utils import cancel_tasks
 from hfjax_app.api.http_errors import refusals_as_http
 from hfjax_app.client import client_of, sent_by
 from hfjax_app.errors import NotFound, RequestRejected
-from hfjax_app.limits import HEARTBEAT_S, SESSION_CHARACTERS
+from hfjax_app.limits import EVENT_MAX_VALUES, HEARTBEAT_S, SESSION_CHARACTERS
 from hfjax_app.server.http_body import json_object
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page_states import PageStates
@@ -107,9 +107,10 @@ class GradioEvents:
             body = await json_object(request)
             fn = self._api_function(name)
             parameters = self._signatures[fn._id]
-            if unknown := sorted(body.keys() - parameters.keys()):
-                raise RequestRejected(f"argument {quoted(unknown[0])}: /{name} takes {', '.join(parameters)}")
+            if unknown := next((name for name in body if name not in parameters), None):
+                raise RequestRejected(f"argument {quoted(unknown)}: /{name} takes {', '.join(parameters)}")
             data = [body.get(each, parameter.default) for each, parameter in parameters.items()]
+            _refuse_many(data, "the body")
             return await self._call(request, fn, data)
 
     async def _call(self, request: Request, fn: BlockFunction, data: list[Any]) -> Response:
@@ -242,6 +243,7 @@ class GradioEvents:
         """As many arguments as the function takes: left-out ones of the API's functions are their defaults."""
         if not isinstance(data, list):
             raise RequestRejected(f"data: must be a list of arguments, not {type(data).__name__}")
+        _refuse_many(data, "data")
         parameters = self._signatures.get(fn._id)
         if parameters is None:
             if fn.cancels or len(data) == len(fn.inputs):
@@ -292,13 +294,25 @@ def _as_result(message: EventMessage) -> str | None:
     return f"event: {event}\ndata: {json.dumps(data)}\n\n"
 
 
+def _refuse_many(value: object, name: str) -> None:
+    """Refuse data of more values than any page sends: Gradio goes through all of them on the event loop."""
+    stack, count = [value], 0
+    while stack:
+        each = stack.pop()
+        count += 1
+        stack.extend(each.values() if isinstance(each, dict) else each if isinstance(each, list) else ())
+        if count + len(stack) > EVENT_MAX_VALUES:
+            raise RequestRejected(f"{name} of more than {EVENT_MAX_VALUES:,} values: send less")
+
+
 def _checked(details: Any) -> Any:
     """The details of an event, such as which picture of a gallery it was.
 
     Raises:
-        RequestRejected: they name a file that is not the visitors'. Gradio would refuse it in the queue, with a
-            traceback in the log.
+        RequestRejected: they are many, or name a file that is not the visitors'. Gradio would refuse it in the queue,
+            with a traceback in the log.
     """
+    _refuse_many(details, "event_data")
     try:
         check_all_files_in_cache(details)
     except (GradioError, OSError, ValueError):  # the latter two: no file can have such a path

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import anyio.to_thread
 import uvicorn
 
 from hfjax_app.backends import Backends
 from hfjax_app.backends.watch import Watch
 from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.limits import HTTP_THREADS
 from hfjax_app.server.connection import PatientForAWhile, cut_stalled_readers
 from hfjax_app.server.credentials import Credentials
 from hfjax_app.server.request_log import set_up_log
@@ -126,6 +128,10 @@ class _Server(uvicorn.Server):
         self._backends.stop()
         _wait_while(lambda: studio.admission.inside > 0 or queue.is_read_from, TOLD_S)
         self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = HTTP_THREADS
+        await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().call_later(SHUTDOWN_S / 2, self._studio.page.stop_event.set)

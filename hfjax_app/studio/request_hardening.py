@@ -2,6 +2,7 @@
 
 - Files are read only from the upload folder.
 - Nothing is downloaded from other hosts.
+- The progress of uploads is kept for a while only, and for the page that waits for it.
 - Values of a page are not stored for links to it, which this studio does not offer.
 - A value that a component can't read is refused. Gradio writes it to the log, with what a visitor typed.
 - The queue is fair between clients, bounded, and can't be stopped by a request (`event_queue.py`).
@@ -15,7 +16,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import gradio as gr
-from gradio import processing_utils, utils
+from gradio import processing_utils, routes, utils
 from gradio.state_holder import SessionState
 
 from hfjax_app.api.admission import Admission
@@ -23,6 +24,7 @@ from hfjax_app.api.internal_errors import where
 from hfjax_app.api.usage import Usage
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.page_states import light
+from hfjax_app.studio.upload_progress import UploadProgress
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ class Page(gr.Blocks):
 
 
 def harden(page: gr.Blocks, admission: Admission, usage: Usage, log_event: LogEvent) -> FairQueue:
-    """Apply all of it, after all events have been added. The first four changes apply to the whole process.
+    """Apply all of it, after all events have been added. The first five changes apply to the whole process.
 
     Args:
         page: with all its events.
@@ -54,6 +56,7 @@ def harden(page: gr.Blocks, admission: Admission, usage: Usage, log_event: LogEv
     SessionState.__init__ = light  # type: ignore[method-assign,assignment]
     # Gradio looks for matplotlib on disk before and after each item of a stream: a third of a busy event loop's time
     utils.MatplotlibBackendMananger = nullcontext  # type: ignore[misc,assignment]
+    routes.file_upload_statuses = UploadProgress()
     # Gradio checks the path of a file only on pages that were launched; this page is mounted.
     page.has_launched = True
     queue = page._queue

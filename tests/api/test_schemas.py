@@ -30,6 +30,7 @@ USER = {"role": "user", "content": "x"}
         (ChatCompletionRequest, {"messages": [USER | {"tool_calls": [7] * MANY}]}, 1),
         (ChatCompletionRequest, {"messages": [USER], "tools": [7] * MANY}, 1),
         (ChatCompletionRequest, {"messages": [USER], **{f"unknown{number}": 1 for number in range(MANY)}}, 1),
+        (ChatCompletionRequest, {"messages": [USER | {"content": [{"type": "text", "text": ""}] * 999}] * 99}, 1),
         (TokenizeRequest, {"messages": [7] * MANY}, 1),
         (DetokenizeRequest, {"tokens": ["x"] * MANY}, 1),
         (ClassifyRequest, {"input": [7] * MANY}, 2),

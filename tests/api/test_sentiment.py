@@ -4,6 +4,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backend
@@ -37,3 +38,20 @@ def test_an_explanation_takes_no_shared_thread(tmp_path: Path) -> None:
 
     assert asyncio.run(explained()).label in ("negative", "neutral", "positive")
     backend.get().stop()
+
+
+def test_labels_that_wait_take_no_shared_thread() -> None:
+    """60 requests of one client for its own labels held up another's long prompt for eleven seconds."""
+    threads: list[str] = []
+
+    class Scorer:
+        def check(self, text: object, labels: object) -> None: ...
+
+        def classify(self, text: str, labels: list[str]) -> dict[str, float]:
+            threads.append(threading.current_thread().name)
+            return dict.fromkeys(labels, 0.5)
+
+    judge = SimpleNamespace(name="judge", get=lambda: SimpleNamespace(zero_shot=Scorer()))
+    api = SentimentApi(judge, Models("chat", ChatLoader(load_settings())))  # type: ignore[arg-type]
+    assert asyncio.run(api.label_scores("text", ["a", "b"])) == {"a": 0.5, "b": 0.5}
+    assert [name.startswith("zero-shot") for name in threads] == [True]

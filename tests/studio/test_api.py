@@ -283,6 +283,24 @@ def test_huge_bodies_are_rejected(studio: Studio) -> None:
     assert status >= 400
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("call/chat", {"data": [[{"role": "user", "content": "x", "y": [[]] * 50_000}]]}),
+        ("call/v2/chat", {"messages": [{"role": "user", "content": "x", "y": [[]] * 50_000}]}),
+        ("queue/join", {"data": ["x"], "event_data": [0] * 50_000}),
+    ],
+)
+def test_events_of_many_values_are_rejected(studio: Studio, path: str, body: dict[str, Any]) -> None:
+    """Gradio looks for files in each of them, for a second on the event loop."""
+    if path == "queue/join":
+        known = http.get(f"{studio.url}/config", timeout=30).json()["dependencies"]
+        [number] = [each["id"] for each in known if each["api_name"] == "_classify"]
+        body = body | {"fn_index": number, "session_hash": "many"}
+    answer = http.post(f"{studio.url}/gradio_api/{path}", json=body)
+    assert (answer.status_code, "of more than 50,000 values" in answer.text) == (422, True)
+
+
 def test_large_uploads_are_rejected(studio: Studio) -> None:
     """Above the 10 MB that lists of texts and pictures may have."""
     response = http.post(f"{studio.url}/gradio_api/upload", files={"files": ("big.bin", b"x" * (11 << 20))})

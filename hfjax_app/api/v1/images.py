@@ -1,5 +1,6 @@
 """POST /v1/images/generations and /v1/images/edits."""
 
+import asyncio
 import base64
 import inspect
 import re
@@ -118,14 +119,14 @@ class Images:
                 )
 
             newest: ImageStep | Waiting | None = None
-            steps = await api.read(begin)
+            steps = begin() if image is None else await api.read(begin)
             async with aclosing(api.run(backend, steps)) as running:
                 async for step in running:
                     if await request.is_disconnected():
                         raise ClientLeft
                     newest = step
             last = cast("ImageStep", newest)  # of a request that has ended
-            files = [await api.read(lambda picture=picture: picture.png) for picture in last.pictures]
+            files = [await asyncio.to_thread(getattr, picture, "png") for picture in last.pictures]
         data = [
             {"b64_json": base64.b64encode(png).decode(), "revised_prompt": None, "seed": picture.seed}
             for png, picture in zip(files, last.pictures, strict=True)

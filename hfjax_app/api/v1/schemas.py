@@ -23,7 +23,7 @@ from pydantic import (
 )
 from typing_extensions import TypeAliasType
 
-from hfjax_app.limits import CHAT_MAX_MESSAGES, CHAT_MAX_PARTS, HTTP_MAX_JSON_FIELDS, TOOLS_MAX
+from hfjax_app.limits import CHAT_MAX_ALL_PARTS, CHAT_MAX_MESSAGES, CHAT_MAX_PARTS, HTTP_MAX_JSON_FIELDS, TOOLS_MAX
 
 MOST_CHOICES = 4
 
@@ -38,6 +38,16 @@ def _few(value: object) -> object:
     if isinstance(value, dict) and len(value) > HTTP_MAX_JSON_FIELDS:
         raise ValueError(f"{len(value):,} fields: at most {HTTP_MAX_JSON_FIELDS}")
     return value
+
+
+def _few_parts(messages: object) -> object:
+    """Refuses a conversation of more parts than any has: each becomes an object of its own."""
+    contents = (
+        [each.get("content") for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
+    )
+    if (parts := sum(len(content) for content in contents if isinstance(content, list))) > CHAT_MAX_ALL_PARTS:
+        raise ValueError(f"{parts:,} parts: at most {CHAT_MAX_ALL_PARTS:,}")
+    return messages
 
 
 class Fields(BaseModel):
@@ -147,7 +157,7 @@ class ChatCompletionRequest(Sampling):
         json_schema_extra={"example": {"messages": [{"role": "user", "content": "What is JAX?"}], "temperature": 0}}
     )
 
-    messages: Annotated[Items[Message], Field(min_length=1, max_length=CHAT_MAX_MESSAGES)]
+    messages: Annotated[Items[Message], Field(min_length=1, max_length=CHAT_MAX_MESSAGES), BeforeValidator(_few_parts)]
     max_completion_tokens: StrictInt | None = None
     logprobs: StrictBool = False
     top_logprobs: StrictInt | None = None
@@ -214,7 +224,7 @@ class TokenizeRequest(Body):
     model_config = ConfigDict(json_schema_extra={"example": {"prompt": "What is JAX?"}})
 
     prompt: StrictStr | None = None
-    messages: Annotated[Items[Message], Field(max_length=CHAT_MAX_MESSAGES)] | None = None
+    messages: Annotated[Items[Message], Field(max_length=CHAT_MAX_MESSAGES), BeforeValidator(_few_parts)] | None = None
 
 
 class DetokenizeRequest(Body):
