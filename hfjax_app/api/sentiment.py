@@ -16,7 +16,13 @@ from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.models import Models
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.limits import EXPLAINED_AT_ONCE, SENTIMENT_AT_ONCE, SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_AT_ONCE
+from hfjax_app.limits import (
+    EXPLAINED_AT_ONCE,
+    LISTS_AT_ONCE,
+    SENTIMENT_AT_ONCE,
+    SENTIMENT_MAX_CHARACTERS,
+    ZERO_SHOT_AT_ONCE,
+)
 from hfjax_app.sentiment import Explanation, Prediction
 from hfjax_app.validation import checked_text
 
@@ -26,9 +32,11 @@ if TYPE_CHECKING:
 
 # For every event that classifies or explains one text, and for every one that asks the chat model for a label.
 EVENT: Concurrency = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
+_PIECE = 64  # texts that are classified together
 ZERO_SHOT_EVENT: Concurrency = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_AT_ONCE}
 # Of all models. In the event loop's own threads, requests that wait for their turn would hold up everything else there.
 _explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
+_lists = ThreadPoolExecutor(LISTS_AT_ONCE, "texts")
 _judges = ThreadPoolExecutor(ZERO_SHOT_AT_ONCE, "zero-shot")
 
 
@@ -87,6 +95,21 @@ class SentimentApi:
             ModelUnavailable: the backend is not ready.
         """
         return await asyncio.wrap_future(self._backend.get().submit(text))
+
+    async def predict_all(self, texts: list[str]) -> list[Prediction]:
+        """The predictions of several checked texts, in pieces that give way to single texts.
+
+        Raises:
+            ModelUnavailable: the backend is not ready, or its scores of a text are not finite.
+        """
+        found: list[Prediction] = []
+        for begin in range(0, len(texts), _PIECE):
+            piece, predict = texts[begin : begin + _PIECE], self._backend.get().predict
+            for prediction in await asyncio.get_running_loop().run_in_executor(_lists, predict, piece):
+                if isinstance(prediction, Exception):
+                    raise prediction
+                found.append(prediction)
+        return found
 
     async def explanation(self, text: Any, label: Any) -> Explanation:
         """What each word contributed to a label's logit.

@@ -37,7 +37,11 @@ def test_an_explanation_takes_no_shared_thread(tmp_path: Path) -> None:
             await busy
 
     assert asyncio.run(explained()).label in ("negative", "neutral", "positive")
+    # Five lists of 256 texts filled the line of single texts, and others were told that it is full.
     backend.get().stop()
+    texts = [f"w{number}" for number in range(70)]
+    predictions = asyncio.run(SentimentApi(backend, no_chat).predict_all(texts))
+    assert [found.scores for found in predictions[-2:]] == backend.get().classify(texts[-2:])
 
 
 def test_labels_that_wait_take_no_shared_thread() -> None:

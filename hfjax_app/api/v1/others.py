@@ -61,7 +61,7 @@ class Others:
         backend = self._backends.sentiment_models.find(body.model)
         api = SentimentApi(backend, self._backends.chat_models)
         with self._admission.enter(client_of(request.scope), "sentiment", backend):
-            predictions = await asyncio.gather(*map(api.predict, texts))
+            predictions = [await api.predict(texts[0])] if len(texts) == 1 else await api.predict_all(texts)
         results = [
             {"index": index, "label": found.top, "scores": found.scores, "cut": found.cut}
             for index, found in enumerate(predictions)
