@@ -161,7 +161,10 @@ def test_long_headers_are_refused(server: Server) -> None:
 def test_nonsense_after_an_answer_closes_the_connection(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     """h11 has no second answer for it: asyncio wrote a traceback."""
     peer = server.connect("POST /nothing HTTP/1.1", "Host: x", "Transfer-Encoding: chunked", "", "1", "x")
-    assert peer.recv(65_536).startswith(b"HTTP/1.1 404 ")
+    said = peer.recv(65_536)
+    while not said.endswith(b"}"):
+        said += peer.recv(65_536)
+    assert said.startswith(b"HTTP/1.1 404 ")
     peer.sendall(b"nonsense\r\n")
     assert answer(peer) == b""
     assert [record.name for record in caplog.records if record.exc_info] == []
