@@ -29,6 +29,8 @@ LOGIN_FAILURES_S = 60
 EVENTS_AT_ONCE = 160  # of all kinds: more than all chats, pictures and lists together, so one kind blocks no other
 EVENTS_WAITING = 128  # of one kind, in its queue, besides those that run
 EVENT_MAX_VALUES = 50_000  # in an event's arguments, which Gradio looks through: a conversation has a few for a message
+UPLOADS_BYTES = 512 << 20  # of a client, as long as its files are kept
+UPLOADS_TOTAL_BYTES = 8 << 30  # of all clients
 UPLOADS_WATCHED = 100  # whose progress is kept, each for one page
 HTTP_THREADS = (
     4  # that answer requests for the page, its configuration and figures: more would slow down the event loop

@@ -15,13 +15,18 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hfjax_app.api.http_errors import as_http
 from hfjax_app.api.internal_errors import where
 from hfjax_app.client import client_of
+from hfjax_app.errors import Overloaded
+from hfjax_app.server.uploads import Uploads
+from hfjax_app.studio.page import FILES_KEPT_S
 from hfjax_app.studio.page_states import PageStates
 from hfjax_app.studio.waiting_results import WaitingResults
 
 _log = logging.getLogger(__name__)
 
+_UPLOAD = "/gradio_api/upload"
 _ALLOWED = tuple(
     (frozenset(methods.split()), re.compile(path))
     for methods, path in (
@@ -33,7 +38,7 @@ _ALLOWED = tuple(
         ("GET", r"/robots\.txt"),
         ("GET", r"/gradio_api/(info|app_id)/?"),
         ("GET", r"/gradio_api/heartbeat/(?P<session>[A-Za-z0-9_-]{1,64})"),
-        ("POST", r"/gradio_api/upload"),
+        ("POST", _UPLOAD),
         ("GET", r"/gradio_api/upload_progress"),
         ("GET HEAD", r"/gradio_api/file=(?!\w+:)[^\0]+"),
         ("GET", r"/login/(huggingface|callback)"),
@@ -59,6 +64,7 @@ class GradioRoutes:
     def __init__(self, app: ASGIApp, page: App, results: WaitingResults, states: PageStates):
         self._app, self._page, self._results, self._states = app, page, results, states
         self._zipped = GZipMiddleware(app)  # the page itself, of which Gradio compresses only the files
+        self._uploads = Uploads(FILES_KEPT_S)
         self._token = secrets.token_urlsafe(32)
         page.tokens[self._token] = ""  # a user without a name
 
@@ -86,7 +92,20 @@ class GradioRoutes:
             detail = "this session belongs to another client: load the page again"
             await JSONResponse({"detail": detail}, status_code=403)(scope, receive, send)
             return
-        has_failed = False
+        if path == _UPLOAD:
+            declared = dict(scope["headers"]).get(b"content-length", b"")
+            try:
+                with self._uploads.counted(client_of(scope).id, declared, receive) as counting:
+                    await self._serve(scope, counting, send)
+            except Overloaded as error:
+                refused = as_http(error)
+                answer = JSONResponse({"detail": refused.detail}, refused.status_code, refused.headers)
+                await answer(scope, receive, send)
+            return
+        await self._serve(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, has_failed = scope["path"], False
 
         async def without_failures(message: Message) -> None:
             nonlocal has_failed

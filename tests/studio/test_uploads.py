@@ -1,0 +1,75 @@
+"""The bytes that clients may upload."""
+
+import contextlib
+import socket
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from starlette.types import Message
+
+from hfjax_app.errors import Overloaded
+from hfjax_app.limits import HTTP_MAX_BODY, UPLOADS_BYTES, UPLOADS_TOTAL_BYTES
+from hfjax_app.server.uploads import Uploads
+
+from .conftest import Studio
+
+DAY_S = 86_400
+FULL = UPLOADS_BYTES // HTTP_MAX_BODY  # uploads that fill a client's share
+
+
+BODY = bytes(HTTP_MAX_BODY)
+
+
+async def whole() -> Message:
+    return {"type": "http.request", "body": BODY}
+
+
+def upload(uploads: Uploads, client: str, declared: bytes = b"%d" % HTTP_MAX_BODY) -> None:
+    with uploads.counted(client, declared, whole) as receive:
+        with contextlib.suppress(StopIteration):  # an event loop for each would take a minute
+            receive().send(None)
+
+
+def test_a_client_can_not_fill_the_disk() -> None:
+    clock = SimpleNamespace(now=0.0)
+    uploads = Uploads(DAY_S, lambda: clock.now)
+    for _ in range(FULL - 1):
+        upload(uploads, "ada")
+    upload(uploads, "ada", b"")  # without a length it may be the longest
+    with pytest.raises(Overloaded, match="your uploads have 512 MiB already") as refused:
+        upload(uploads, "ada", b"1")
+    assert refused.value.retry_after_s == DAY_S + 1
+    upload(uploads, "bob")
+    clock.now = DAY_S + 1
+    upload(uploads, "ada")
+
+
+def test_all_clients_together_can_not_fill_it() -> None:
+    uploads = Uploads(DAY_S)
+    for number in range(UPLOADS_TOTAL_BYTES // HTTP_MAX_BODY):
+        upload(uploads, str(number // FULL))
+    with pytest.raises(Overloaded, match="all visitors' uploads have 8,192 MiB already"):
+        upload(uploads, "ada", b"1")
+
+
+def test_what_is_announced_and_not_sent_takes_no_share(studio: Studio) -> None:
+    """Only as long as it could still come; the others would be locked out by headers alone."""
+    port, stranger = int(studio.url.rsplit(":", 1)[1]), ("127.0.0.77", 0)
+    lines = ("POST /gradio_api/upload HTTP/1.1", "Host: x", "Content-Type: multipart/form-data; boundary=x")
+    head = "\r\n".join((*lines, f"Content-Length: {HTTP_MAX_BODY}", "", "--x")).encode()
+    coming = [socket.create_connection(("127.0.0.1", port), source_address=stranger) for _ in range(FULL)]
+    for each in coming:
+        each.sendall(head)
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=stranger[0]), timeout=30) as client:
+
+        def status() -> int:
+            files = {"files": ("a.txt", b"one", "text/plain")}
+            return client.post(f"{studio.url}/gradio_api/upload", files=files).status_code
+
+        assert status() == 429
+        for each in coming:
+            each.close()
+        while status() == 429:
+            pass
+        assert status() == 200
