@@ -23,9 +23,11 @@ from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.chat.weight_use import WeightUse, weight_use
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
-from hfjax_app.runtime.checkpoints.hub import NoTokenizer, OnBytes, fetch, missing_bytes, weight_files
+from hfjax_app.runtime.checkpoints.hub import OnBytes, fetch, missing_bytes
 from hfjax_app.runtime.checkpoints.lora import base_of
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
+from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer
+from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.held_weights import shapes
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of

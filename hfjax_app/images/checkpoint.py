@@ -21,16 +21,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.images.single_file import SingleFile, single_file
-from hfjax_app.runtime.checkpoints.hub import (
-    Checkpoint,
-    OnBytes,
-    check_vocabulary,
-    explain,
-    fetch,
-    needs_code,
-    wants_code,
-    weight_files,
-)
+from hfjax_app.runtime.checkpoints.hub import Checkpoint, OnBytes, fetch
+from hfjax_app.runtime.checkpoints.load_errors import explain, needs_code, wants_code
+from hfjax_app.runtime.checkpoints.tokenizer_files import check_vocabulary
+from hfjax_app.runtime.checkpoints.weight_files import weight_files
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5

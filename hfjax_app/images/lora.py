@@ -15,7 +15,7 @@ from huggingface_hub import hf_hub_download
 from safetensors.torch import load_file
 
 from hfjax_app.errors import ModelUnavailable, first_line
-from hfjax_app.runtime.checkpoints.hub import explain
+from hfjax_app.runtime.checkpoints.load_errors import explain
 
 _FILE = "pytorch_lora_weights.safetensors"  # diffusers' usual name
 _ADAPTER = "lora"

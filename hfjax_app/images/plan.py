@@ -15,7 +15,8 @@ from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.images.checkpoint import fetch_weights, network_names, read_empty, recommended
 from hfjax_app.images.pipeline import DiffusionPrograms
 from hfjax_app.images.single_file import single_file
-from hfjax_app.runtime.checkpoints.hub import OnBytes, missing_bytes, weight_files
+from hfjax_app.runtime.checkpoints.hub import OnBytes, missing_bytes
+from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import PAIR, serving_mesh
 from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported

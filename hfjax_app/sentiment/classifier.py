@@ -19,8 +19,8 @@ from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.hub import load
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
+from hfjax_app.runtime.checkpoints.tokenizer_files import load
 from hfjax_app.runtime.held_memory import HeldMemory, bytes_of
 from hfjax_app.runtime.mesh import replicated, serving_mesh
 from hfjax_app.runtime.module import Weights, weights_of

@@ -13,7 +13,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.hub import NoTokenizer, OnBytes, fetch, load, missing_bytes, weight_files
+from hfjax_app.runtime.checkpoints.hub import OnBytes, fetch, missing_bytes
+from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer, load
+from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.held_weights import weights_for
 from hfjax_app.runtime.mesh import platform_of, serving_mesh

@@ -33,9 +33,9 @@ from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
-from hfjax_app.runtime.checkpoints.hub import NoTokenizer
 from hfjax_app.runtime.checkpoints.lora import base_and_adapter
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
+from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.mesh import device_memory, serving_mesh
 from hfjax_app.runtime.process import prepare

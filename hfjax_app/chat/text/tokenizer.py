@@ -1,6 +1,6 @@
 """The tokenizer of a chat model, with the chat template of the checkpoint wherever it stands.
 
-Files and downloads are those of `runtime/checkpoints/hub.py`.
+Does not find its files: `runtime/checkpoints/tokenizer_files.py` does.
 """
 
 import json
@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime.checkpoints.hub import NoTokenizer, fetch, load
+from hfjax_app.runtime.checkpoints.hub import fetch
+from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer, load
 
 # Files of processors, which AutoTokenizer does not read.
 _PROCESSOR_FILES = ("chat_template.json", "processor_config.json", "preprocessor_config.json")

@@ -17,7 +17,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import dtype_policy
 from hfjax_app.runtime.checkpoints.config import read_config
-from hfjax_app.runtime.checkpoints.hub import explain, fetch
+from hfjax_app.runtime.checkpoints.hub import fetch
+from hfjax_app.runtime.checkpoints.load_errors import explain
 from hfjax_app.runtime.checkpoints.quantized import READABLE
 from hfjax_app.runtime.checkpoints.text_part import causal_lm_class, text_part
 

@@ -15,7 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.checkpoints.hub import explain, fetch
+from hfjax_app.runtime.checkpoints.hub import fetch
+from hfjax_app.runtime.checkpoints.load_errors import explain
 from hfjax_app.runtime.checkpoints.text_part import own_names
 from hfjax_app.runtime.model_transform import LazyTensor
 

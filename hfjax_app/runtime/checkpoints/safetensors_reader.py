@@ -29,9 +29,11 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, ren
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints import quantized
-from hfjax_app.runtime.checkpoints.hub import Checkpoint, explain, fetch, weight_files
+from hfjax_app.runtime.checkpoints.hub import Checkpoint, fetch
+from hfjax_app.runtime.checkpoints.load_errors import explain
 from hfjax_app.runtime.checkpoints.lora import Adapter
 from hfjax_app.runtime.checkpoints.text_part import own_names
+from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.model_transform import LazyTensor, Transforms
 from hfjax_app.runtime.module import Weights

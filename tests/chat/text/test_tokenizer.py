@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.checkpoints.hub import load
+from hfjax_app.runtime.checkpoints.tokenizer_files import load
 from tests.chat.conftest import TEMPLATE, make_tokenizer
 
 LINES = [

@@ -3,7 +3,6 @@
 A local server simulates the hub. A new process sends the requests, because HF_ENDPOINT is read at import.
 """
 
-import errno
 import hashlib
 import json
 import os
@@ -19,7 +18,8 @@ from typing import Any
 import pytest
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.checkpoints.hub import explain, fetch, weight_files
+from hfjax_app.runtime.checkpoints.hub import fetch
+from hfjax_app.runtime.checkpoints.load_errors import explain
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -104,7 +104,8 @@ def hub() -> Iterator[str]:
 ASK = """
 import json, sys
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.checkpoints.hub import fetch, is_gated, load
+from hfjax_app.runtime.checkpoints.hub import fetch, is_gated
+from hfjax_app.runtime.checkpoints.tokenizer_files import load
 messages = {}
 for name in sys.argv[1:]:
     if name.startswith("parts?"):
@@ -218,80 +219,6 @@ def test_without_a_network_the_cache_is_enough(tmp_path: Path) -> None:
     name = cached(tmp_path, "config.json", "tokenizer.json")
     options = {"trust_remote_code": False, "local_files_only": True}
     assert ask("http://127.0.0.1:9", tmp_path, name, f"load?{name}") == {f"load?{name}": options}
-
-
-def test_weight_files_of_a_folder(tmp_path: Path) -> None:
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model-2.safetensors", "b": "model-1.safetensors"}}))
-    for file in ("model-1.safetensors", "model-2.safetensors", "consolidated.safetensors"):
-        (tmp_path / file).touch()
-    assert [path.name for path in weight_files(tmp_path, "m")] == ["model-1.safetensors", "model-2.safetensors"]
-
-
-def test_weight_files_of_diffusers(tmp_path: Path) -> None:
-    """float16 weights only if there are no others, in one file or several."""
-    half, whole = "diffusion_pytorch_model.fp16.safetensors", "diffusion_pytorch_model.safetensors"
-    for names in ([half], [half, whole]):
-        (tmp_path / names[-1]).touch()
-        assert [path.name for path in weight_files(tmp_path, "m")] == names[-1:]
-    (tmp_path / half).unlink()
-    (tmp_path / whole).unlink()
-    shard = "diffusion_pytorch_model.fp16-00001-of-00001.safetensors"
-    index = tmp_path / "diffusion_pytorch_model.safetensors.index.fp16.json"
-    index.write_text(json.dumps({"weight_map": {"a": shard}}))
-    (tmp_path / shard).touch()
-    assert [path.name for path in weight_files(tmp_path, "m")] == [shard]
-
-
-def test_weight_files_of_another_variant_and_without_an_index(tmp_path: Path) -> None:
-    """bfloat16 files were refused for want of an index, which such a checkpoint never has."""
-
-    def found(*names: str) -> list[str]:
-        for path in tmp_path.iterdir():
-            path.unlink()
-        for name in names:
-            (tmp_path / name).touch()
-        return [path.name for path in weight_files(tmp_path, "m")]
-
-    bf16, fp16, own = (f"model{variant}.safetensors" for variant in (".bf16", ".fp16", ""))
-    assert found(bf16) == [bf16]
-    assert found("diffusion_pytorch_model.non_ema.safetensors") == ["diffusion_pytorch_model.non_ema.safetensors"]
-    assert found(bf16, fp16) == [fp16]
-    assert found(bf16, fp16, own) == [own]
-    parts = [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
-    assert found(bf16, *parts) == parts
-    assert found(*(part.replace("model", "model.bf16") for part in parts))[1] == "model.bf16-00002-of-00002.safetensors"
-    with pytest.raises(ModelUnavailable, match="'m' is here in part: 1 of 2 weight files are missing"):
-        found(parts[1])
-    with pytest.raises(ModelUnavailable, match="has weights, but none as safetensors"):
-        found("else.bf16.safetensors", "model.bin")
-
-
-def test_an_incomplete_download(tmp_path: Path) -> None:
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}))
-    (tmp_path / "model-1.safetensors").touch()
-    with pytest.raises(
-        ModelUnavailable, match=r"'m' is here in part: 1 of 2 weight files are missing, such as model-2"
-    ):
-        weight_files(tmp_path, "m")
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"a": "../secret"}}'])
-def test_an_invalid_index(tmp_path: Path, content: str) -> None:
-    (tmp_path / "model.safetensors.index.json").write_text(content)
-    with pytest.raises(
-        ModelUnavailable, match=r"model 'm': model\.safetensors\.index\.json (is no index|names '\.\./)"
-    ):
-        weight_files(tmp_path, "m")
-
-
-def test_a_full_disk_says_where_and_what_to_do() -> None:
-    """The hub's client wraps the operating system's error."""
-    error = RuntimeError("download failed")
-    error.__cause__ = OSError(errno.ENOSPC, "No space left on device")
-    assert "the disk is full; downloads go to" in explain("owner/large", error)
-    assert "HF_HOME" in explain("owner/large", error)
 
 
 def test_a_missing_revision(hub: str, tmp_path: Path) -> None:

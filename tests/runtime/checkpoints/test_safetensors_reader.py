@@ -26,9 +26,9 @@ from transformers import (
 from hfjax_app.chat.model.decoder import bare_model
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.hub import load as load_tokenizer
 from hfjax_app.runtime.checkpoints.int8 import Int8
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
+from hfjax_app.runtime.checkpoints.tokenizer_files import load as load_tokenizer
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.held_weights import shapes
 from hfjax_app.runtime.model_transform import Transforms
