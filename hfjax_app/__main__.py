@@ -260,7 +260,7 @@ def compile_programs(arguments: argparse.Namespace) -> None:
     import jax
 
     from hfjax_app.backends.compile_ahead import compile_ahead
-    from hfjax_app.runtime.programs import ProgramReport
+    from hfjax_app.runtime.program_report import ProgramReport
 
     compiled = []
 

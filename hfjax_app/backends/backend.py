@@ -14,7 +14,8 @@ from hfjax_app.errors import HfjaxError, ModelUnavailable, without_folders
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.process import cache_folder
-from hfjax_app.runtime.programs import LoadedProgramFailed, ProgramReport
+from hfjax_app.runtime.program import LoadedProgramFailed
+from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.warm_up import WarmUp
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.backends.models import KINDS
 from hfjax_app.backends.planners import planner_for
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.settings import Settings
 
 _KINDS = {flag: kind for kind, flag in KINDS.items()}

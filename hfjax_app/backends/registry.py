@@ -23,8 +23,8 @@ from hfjax_app.backends.operator import Operator
 from hfjax_app.errors import HfjaxError, RequestRejected
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.checkpoints.bundles import prune_bundles
+from hfjax_app.runtime.compiler_events import CompilerCount
 from hfjax_app.runtime.process import collect_removed, freeze_objects, keep_compiled, prepare
-from hfjax_app.runtime.programs import CompilerCount
 from hfjax_app.settings import Settings
 
 if TYPE_CHECKING:

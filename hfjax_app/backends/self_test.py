@@ -25,7 +25,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.planning import cycles
 from hfjax_app.planning.floor import decode_floor
 from hfjax_app.planning.topology import Topology, parse, topology_here
-from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.settings import Settings
 
 PROMPTS = ("What is JAX?", "Once upon a time", "1, 2, 3, 4,")

@@ -13,7 +13,7 @@ from hfjax_app.backends.registry import Backends
 from hfjax_app.chat.engine.stats import EngineActivity
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.held_memory import HeldMemory
-from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.program_report import ProgramReport
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.packed_arguments import PackedArguments
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.transforms import packs_arguments
 from hfjax_app.runtime.warm_up import ProgramSpec, run_on_zeros
 

@@ -61,7 +61,7 @@ from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.fair_lock import FairLock
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.process import prepare
-from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.warm_up import OnExpected, ignore
 
 _LOOK_UP_S = 0.5

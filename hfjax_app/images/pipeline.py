@@ -29,7 +29,8 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.held_memory import bytes_of
 from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore
 

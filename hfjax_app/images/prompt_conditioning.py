@@ -28,7 +28,8 @@ from hfjax_app.images.prompt_weights import has_weights, plain
 from hfjax_app.images.weighted_prompts import WeightedPrompts
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.programs import Program, Programs
+from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.programs import Programs
 
 # Text encoders whose embeddings can be weighted.
 _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)

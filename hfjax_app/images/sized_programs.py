@@ -17,7 +17,7 @@ from hfjax_app.images.denoiser import Denoiser
 from hfjax_app.images.prompt_conditioning import Conditioning
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.warm_up import ProgramSpec, run_on_zeros
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ import numpy as np
 from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line, without_folders
 from hfjax_app.ladder.kept import KeptPart, KeptRung
 from hfjax_app.ladder.rungs import CHAT, DEVICES, IMAGES, Part, Rung
-from hfjax_app.runtime.programs import CompilerCount
+from hfjax_app.runtime.compiler_events import CompilerCount
 
 FEWEST_STEPS = 3  # of a run that is stopped: the first one is not like the others
 FORWARDS = 20  # of a run of the devices part

@@ -9,7 +9,8 @@ from types import FrameType
 
 from jax.sharding import Mesh
 
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import ProgramSpec, compile_all
 
 # Called with each program's report as soon as it is compiled, and its number, such as "3 of 8".

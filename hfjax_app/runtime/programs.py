@@ -6,25 +6,26 @@ traced. Does not cover what the programs compute.
 """
 
 import secrets
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import numpy as np
 
-from hfjax_app.errors import HfjaxError, ModelUnavailable, first_line
-from hfjax_app.runtime import compile_cache, compiled_text, tracing_lock
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime import compile_cache, tracing_lock
 from hfjax_app.runtime.bundle import NO_COST, Bundle, Cost
+from hfjax_app.runtime.compiler_events import cache_hits
 from hfjax_app.runtime.fingerprint import signature_of
 from hfjax_app.runtime.mesh import replicated
+from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.program_report import ProgramReport, Source, report_of
 from hfjax_app.runtime.serialized_program import watch_origin
 
 # Advice for the operator of a server; a plan gives numbers instead.
@@ -46,135 +47,8 @@ _CPU_OPTIONS = {
 _compiler = ThreadPoolExecutor(1, "compile")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProgramReport:
-    """One line of the ledger: a program's name, the seconds until it was ready, and where it came from.
-
-    `source` is "compiled", "cache" (jax's, which has compiled programs) or "bundle" (which has whole ones). `traced` is
-    the time of tracing, for a program from a bundle that of the process which compiled it. `saved` is the time that
-    cache or bundle saved.
-
-    The compiler's figures, in bytes on each device, 0 if unknown: `arguments` of the program, `temporary` memory while
-    it runs, and `in_place`, the results that reuse a donated argument. Read from the program's text, for planned
-    programs only: `constant`, bytes of the largest constant; `all_reduces`, their number; and `moved`, bytes of the
-    largest array that a step only copies, transposes or converts.
-    """
-
-    name: str
-    seconds: float
-    source: Literal["compiled", "cache", "bundle"]
-    traced: float = 0.0
-    saved: float = 0.0
-    arguments: int = 0
-    temporary: int = 0
-    in_place: int = 0
-    constant: int = 0
-    all_reduces: int = 0
-    moved: int = 0
-
-    @property
-    def cached(self) -> bool:
-        """Whether an earlier process compiled it."""
-        return self.source != "compiled"
-
-    @property
-    def compiling(self) -> float:
-        """Seconds of compiling, here or in the process that did it; 0 if unknown."""
-        whole = self.saved if self.source == "bundle" else self.seconds + self.saved
-        return max(whole - self.traced, 0.0)
-
-
-class CompilerCount:
-    """Counts compilations and cache hits of jax in this process, in all threads, after `start`."""
-
-    _COMPILED, _HIT = "/jax/core/compile/backend_compile_duration", "/jax/compilation_cache/cache_hits"
-
-    def __init__(self) -> None:
-        self._events: list[str] = []  # several threads append; a sum would lose some
-
-    def start(self) -> None:
-        jax.monitoring.register_event_duration_secs_listener(self._listen)
-        jax.monitoring.register_event_listener(self._listen)
-
-    @property
-    def compilations(self) -> int:
-        """All compilations, including cache hits."""
-        return self._events.count(self._COMPILED)
-
-    @property
-    def from_cache(self) -> int:
-        return self._events.count(self._HIT)
-
-    def _listen(self, event: str, *_: Any, **__: Any) -> None:
-        if event in (self._COMPILED, self._HIT):
-            self._events.append(event)
-
-
-class LoadedProgramFailed(HfjaxError):
-    """A program from a bundle failed at its first run. The bundle is dropped: loading the model again compiles it."""
-
-
 class ProgramTooLarge(ModelUnavailable):
     """The compiler refuses a program, because its devices have too little memory."""
-
-
-class Program:
-    """A compiled program with the interface of jax.stages.Compiled; its use waits until it is compiled.
-
-    Any thread may call it, also on several devices. Each device runs programs in the order of their dispatch and waits
-    inside a program for the other devices. If two threads dispatched two programs to two devices in different orders,
-    both would wait for ever.
-    """
-
-    _dispatching = threading.Lock()  # one order of dispatch for all devices of the process
-
-    def __init__(
-        self,
-        compiled: Future[jax.stages.Compiled],
-        mesh: jax.sharding.Mesh | None,
-        on_failure: Callable[[], None] | None = None,
-    ):
-        self._compiled = compiled
-        self._on_failure = on_failure  # of a program that another process made and that has not run here yet
-        on_one_device = mesh is None or mesh.size == 1
-        self._order: AbstractContextManager[Any] = nullcontext() if on_one_device else self._dispatching
-
-    def __call__(self, *args: Any) -> Any:
-        program = self._compiled.result()
-        with self._order:
-            return program(*args) if self._on_failure is None else self._first_run(program, args, self._on_failure)
-
-    def _first_run(self, program: jax.stages.Compiled, args: tuple[Any, ...], on_failure: Callable[[], None]) -> Any:
-        """Some programs load and fail when they run: found out now, in the warm-up, and not by a request."""
-        try:
-            result = jax.block_until_ready(program(*args))
-        except jax.errors.JaxRuntimeError as error:
-            on_failure()
-            raise LoadedProgramFailed(
-                f"a program from the bundle can't run and was removed, start again: {first_line(error)}"
-            ) from error
-        self._on_failure = None
-        return result
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._compiled.result(), name)
-
-
-@contextmanager
-def _cache_hits() -> Iterator[list[float]]:
-    """The seconds that each hit of the persistent cache saves in this thread, while the block runs."""
-    saved: list[float] = []
-    thread = threading.get_ident()
-
-    def listen(event: str, duration_secs: float, **_: Any) -> None:
-        if event == "/jax/compilation_cache/compile_time_saved_sec" and threading.get_ident() == thread:
-            saved.append(duration_secs)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        yield saved
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
 
 
 class Programs:
@@ -321,7 +195,7 @@ class Programs:
         done: Future[jax.stages.Compiled] = Future()
         done.set_result(loaded)
         seconds, cost = time.perf_counter() - started, self.bundle.costs.get(name, NO_COST)
-        report = self._report_of(
+        report = report_of(
             name, loaded, seconds=seconds, source="bundle", traced=cost.traced, saved=cost.traced + cost.compiled
         )
         return Program(done, self.mesh, self.bundle.clear), report
@@ -342,7 +216,7 @@ class Programs:
     def _finish(self, name: str, lowered: jax.stages.Lowered, traced: float, signature: str) -> jax.stages.Compiled:
         """Compile a program that was traced in `traced` seconds, report it, and save it in the bundle."""
         started = time.perf_counter()
-        with _cache_hits() as hits, watch_origin() as origin:
+        with cache_hits() as hits, watch_origin() as origin:
             try:
                 compiled = lowered.compile(compiler_options=self._compiler_options)  # type: ignore[arg-type]
             except jax.errors.JaxRuntimeError as error:
@@ -354,8 +228,10 @@ class Programs:
         if (folder := jax.config.jax_compilation_cache_dir) and not hits:  # type: ignore[attr-defined]
             compile_cache.seal(Path(folder))
         seconds = traced + time.perf_counter() - started
-        source: Literal["cache", "compiled"] = "cache" if hits else "compiled"
-        report = self._report_of(name, compiled, seconds=seconds, source=source, traced=traced, saved=sum(hits))
+        source: Source = "cache" if hits else "compiled"
+        report = report_of(
+            name, compiled, seconds=seconds, source=source, traced=traced, saved=sum(hits), reads_text=self.planned
+        )
         self.report(report)
         if self.bundle is not None:
             self.bundle.save(name, signature, compiled, origin, Cost(traced=traced, compiled=report.compiling))
@@ -365,32 +241,6 @@ class Programs:
         """Keep a report in the ledger."""
         self.reports.append(report)
         self._on_report(report)
-
-    def _report_of(
-        self,
-        name: str,
-        compiled: jax.stages.Compiled,
-        *,
-        seconds: float,
-        source: Literal["compiled", "cache", "bundle"],
-        traced: float = 0.0,
-        saved: float = 0.0,
-    ) -> ProgramReport:
-        memory = compiled.memory_analysis()
-        text = (compiled.as_text() or "") if self.planned else ""
-        return ProgramReport(
-            name=name,
-            seconds=seconds,
-            source=source,
-            traced=traced,
-            saved=saved,
-            arguments=getattr(memory, "argument_size_in_bytes", 0),
-            temporary=getattr(memory, "temp_size_in_bytes", 0),
-            in_place=getattr(memory, "alias_size_in_bytes", 0),
-            constant=compiled_text.largest_constant(text),
-            all_reduces=compiled_text.all_reduces(text),
-            moved=compiled_text.largest_move(text),
-        )
 
     @property
     def _compiler_options(self) -> dict[str, int] | None:

@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from hfjax_app.runtime.programs import Program, Programs
+from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.programs import Programs
 
 # Takes the names of the programs that are compiled at the start, in order, and the number of all programs.
 OnExpected = Callable[[Sequence[str], int], None]

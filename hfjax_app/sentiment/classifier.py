@@ -26,7 +26,8 @@ from hfjax_app.runtime.mesh import replicated, serving_mesh
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.process import prepare
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, WarmUp, ignore

@@ -8,7 +8,7 @@ from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.first_answer import FIRST_ANSWERS
 from hfjax_app.backends.watch import MOST_DEATHS
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.server.metrics import ModelMetrics
 from hfjax_app.server.request_log import set_up_log
 from hfjax_app.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hfjax_app.backends.snapshot import ModelSnapshot, Snapshot
 from hfjax_app.chat.engine.stats import EngineActivity, SlotState
 from hfjax_app.chat.engine.throughput import PERIOD_S, PERIODS
-from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.program_report import ProgramReport
 
 MOST_SLOTS = 32  # that are drawn
 _NUMBERS = re.compile(r"_?(\d+(?:x\d+)*)$")

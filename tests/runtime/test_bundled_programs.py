@@ -14,7 +14,9 @@ import pytest
 
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.fingerprint import Fingerprint
-from hfjax_app.runtime.programs import LoadedProgramFailed, ProgramReport, Programs
+from hfjax_app.runtime.program import LoadedProgramFailed
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 
 X = np.arange(6, dtype=np.float32)
 

@@ -3,9 +3,7 @@
 import importlib.util
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 
 import jax
@@ -14,7 +12,8 @@ import numpy as np
 import pytest
 
 from hfjax_app.runtime.process import prepare
-from hfjax_app.runtime.programs import Program, ProgramReport, Programs
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 
 # 40 GB on a chip of 16 GB; only libtpu's compiler reports that before anything runs.
 TOO_LARGE = """
@@ -144,28 +143,6 @@ def test_a_compiled_program_gets_its_checksum_at_once() -> None:
     assert not programs.reports[0].cached
     [entry] = folder.glob("*a_name_to_seal*-cache")
     assert entry.with_name(f"{entry.name}.sha256").exists()
-
-
-@pytest.mark.parametrize("devices", [1, 2])
-def test_several_devices_get_programs_in_one_order(devices: int) -> None:
-    """Two threads that dispatch two programs to two devices in different orders wait for each other for ever."""
-    mesh = jax.sharding.AbstractMesh((devices,), ("x",))
-    inside = threading.Event()
-
-    def program(call: Callable[[], object]) -> Program:
-        compiled: Future = Future()
-        compiled.set_result(call)
-        return Program(compiled, mesh)
-
-    other = threading.Thread(target=program(inside.set))
-
-    def wait_for_the_other() -> bool:
-        other.start()
-        return inside.wait(0.2 if devices > 1 else 30)
-
-    assert program(wait_for_the_other)() == (devices == 1)
-    other.join(30)
-    assert inside.is_set()
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("libtpu"), reason="libtpu is not installed")

@@ -7,7 +7,8 @@ import numpy as np
 
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.process import prepare
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 
 
 def test_one_model_is_traced_while_another_is_compiled() -> None:

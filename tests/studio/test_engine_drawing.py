@@ -10,7 +10,7 @@ from hfjax_app.chat.engine.throughput import PERIODS
 from hfjax_app.ladder.kept import KeptLadder, KeptPart, KeptRung
 from hfjax_app.ladder.rungs import CHAT, PARTS
 from hfjax_app.runtime.held_memory import HeldMemory
-from hfjax_app.runtime.programs import ProgramReport
+from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.studio.engine_drawing import live, named, programs
 from hfjax_app.studio.ladder_drawing import ladder
 

@@ -39,7 +39,8 @@ from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.mesh import device_memory, serving_mesh
 from hfjax_app.runtime.process import prepare
-from hfjax_app.runtime.programs import ProgramReport, Programs
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore
 from hfjax_app.validation import quoted
 

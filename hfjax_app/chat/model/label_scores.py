@@ -14,7 +14,7 @@ from hfjax_app.chat.model.kv_cache import allocate, cache_shape
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.module import Weights
-from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 
 MAX_LABELS = 10

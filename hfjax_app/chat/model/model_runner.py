@@ -32,7 +32,7 @@ from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
 from hfjax_app.runtime.mesh import TensorParallel, platform_of, replicated
 from hfjax_app.runtime.module import Shapes, Weights
-from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.transforms import chat_transforms, head_packing, is_accelerated
 from hfjax_app.runtime.warm_up import ProgramSpec
 

@@ -15,7 +15,7 @@ from hfjax_app.chat.model.decode_state import DecodeOutput
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
-from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 
 if TYPE_CHECKING:

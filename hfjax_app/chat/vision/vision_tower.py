@@ -29,7 +29,7 @@ from hfjax_app.runtime.held_weights import shapes
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
-from hfjax_app.runtime.programs import Program
+from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 
 # A picture in RGB -> float32 pixels [..., 3, height, width].
