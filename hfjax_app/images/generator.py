@@ -1,25 +1,19 @@
-"""Text (and a picture) to images: runs the compiled programs step by step, in fair order among requests.
+"""Text (and a picture) to images: takes requests, admits a few of them at a time, and yields their steps.
 
-Does not check values (`request.py`), and has no networks (`pipeline.py`) and no schedulers (`schedule.py`).
+Does not check values (`request.py`) and does not run the steps (`denoising_loop.py`).
 """
 
 import os
-import threading
-import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, wait
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import jax
 import numpy as np
 from PIL import Image
 from torchax.ops import mappings
 
-from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images import preview
+from hfjax_app.errors import RequestRejected
 from hfjax_app.images.admission_queue import AdmissionQueue
 from hfjax_app.images.checkpoint import (
     Pipeline,
@@ -30,7 +24,7 @@ from hfjax_app.images.checkpoint import (
     recommended,
     revision_of,
 )
-from hfjax_app.images.denoising_state import DenoisingState
+from hfjax_app.images.denoising_loop import DenoisingLoop
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions, digest
 from hfjax_app.images.lora import Lora, merge, revision_with
 from hfjax_app.images.mask import to_text
@@ -50,24 +44,20 @@ from hfjax_app.images.request import (
 )
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.single_file import single_file
-from hfjax_app.images.sized_programs import SizedPrograms
+from hfjax_app.images.size_compiler import SizeCompiler
 from hfjax_app.images.sizes import Sizes
-from hfjax_app.images.steps import ImageStep, Picture, Waiting
+from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.pictures.colours import WHITE, checked_colour, is_transparent
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
-from hfjax_app.runtime.fair_lock import FairLock
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.warm_up import OnExpected, ignore
 
 _LOOK_UP_S = 0.5
-
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 class ImageGenerator:
@@ -132,19 +122,13 @@ class ImageGenerator:
         )
         self.warm_up = self._programs.warm_up
         self.versions = current_versions(self._programs.device, self._programs.dtype.name)
-        self._device = FairLock()
-        self._queue = AdmissionQueue(IMAGES_SERVED_TOGETHER)
-        self.steps = 0  # denoising steps of all pictures
-        self.steps_per_s: float | None = None  # of the latest request that has ended
-        self._compiler = threading.Lock()  # held while a size compiles
-        self._colours: np.ndarray | None = None
         self._programs.start()
-        own = self._programs.sized(self.size)
-        if max(self.size) > preview.MAX_DECODED:
-            self._colours = preview.fit_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
+        self._queue = AdmissionQueue(IMAGES_SERVED_TOGETHER)
+        self._size_compiler = SizeCompiler(self._programs)
+        self._denoising_loop = DenoisingLoop(self._programs)
         for _ in self.generate("warm-up", steps=1, seed=0):
             pass
-        self.steps_per_s = None
+        self._denoising_loop.steps_per_s = None
 
     @classmethod
     def from_pretrained(
@@ -186,6 +170,16 @@ class ImageGenerator:
     def held_memory(self) -> HeldMemory:
         """What the weights take."""
         return HeldMemory(weights=self._programs.weight_bytes)
+
+    @property
+    def steps(self) -> int:
+        """The denoising steps of all pictures so far."""
+        return self._denoising_loop.steps
+
+    @property
+    def steps_per_s(self) -> float | None:
+        """Of the latest request that has ended; None: none has."""
+        return self._denoising_loop.steps_per_s
 
     @property
     def size(self) -> tuple[int, int]:
@@ -349,132 +343,17 @@ class ImageGenerator:
         client: str,
     ) -> Generator[ImageStep | Waiting, None, None]:
         # First, so that it holds no place in the queue meanwhile.
-        while self._programs.is_pending(request.size):
-            self._check_not_given_up()
-            yield Waiting(reason="the programs for {} x {} are being compiled".format(*request.size))
-            time.sleep(_LOOK_UP_S)
-        programs = yield from self._compiled(request.size)
-        while request.image is not None and not programs.can_encode:
-            self._check_not_given_up()
-            yield Waiting(reason="the program that reads pictures is being compiled")
-            time.sleep(_LOOK_UP_S)
+        programs = yield from self._size_compiler.programs_for(request)
         ticket = self._queue.join(client)
         try:
             for place in self._queue.wait(ticket, _LOOK_UP_S):
                 yield Waiting(reason=f"number {place} in the line")
-            yield from self._draw(request, parameters, schedule, given, previews, programs)
+            notice = self._notice(request)
+            yield from self._denoising_loop.draw(
+                request, parameters, schedule, programs, given=given, previews=previews, notice=notice
+            )
         finally:
             self._queue.leave(ticket)
-
-    def _check_not_given_up(self) -> None:
-        if reason := self.warm_up.given_up:
-            raise ModelUnavailable(f"the programs for this request are missing: {reason}")
-
-    def _compiled(self, size: tuple[int, int]) -> Generator[Waiting, None, SizedPrograms]:
-        """The programs for a size. They compile in another thread, one size at a time.
-
-        A request that is closed does not wait for a compilation. One that has begun is finished and kept for later
-        requests; one that has not begun is dropped.
-        """
-        started, (wide, tall), compiling = time.perf_counter(), size, None
-        while compiling is None or not compiling.done():
-            if not (seconds := self._programs.compile_seconds(size)):
-                break
-            if compiling is None and self._compiler.acquire(blocking=False):
-                compiling = self._compile(size)
-            left = max(1, round(seconds - (time.perf_counter() - started)))
-            yield Waiting(reason=f"{wide} x {tall} compiles about {left} s first")
-            if compiling is None:
-                time.sleep(_LOOK_UP_S)  # a caller that has gone can close the generator at each yield
-            else:
-                wait([compiling], _LOOK_UP_S)
-        return self._programs.sized(size) if compiling is None else compiling.result()
-
-    def _compile(self, size: tuple[int, int]) -> Future[SizedPrograms]:
-        """Compile in a daemon thread, so that the process can end meanwhile; releases `_compiler` afterwards."""
-        compiling: Future[SizedPrograms] = Future()
-
-        def compile_programs() -> None:
-            try:
-                compiling.set_result(self._programs.sized(size))
-            except Exception as error:
-                compiling.set_exception(error)
-            finally:
-                self._compiler.release()
-
-        threading.Thread(target=compile_programs, name="image-compiler", daemon=True).start()
-        return compiling
-
-    def _draw(
-        self,
-        request: ImageRequest,
-        parameters: GenerationParameters,
-        schedule: Schedule,
-        given: np.ndarray | None,
-        previews: bool,
-        programs: SizedPrograms,
-    ) -> Generator[ImageStep, None, None]:
-        started = time.perf_counter()
-        with self._device:
-            conditioning = programs.read(request.prompt, request.negative_prompt, request.guidance_scale)
-        notice = self._notice(request)
-        states = []
-        for seed in request.seeds:
-            with self._device:
-                states.append(DenoisingState.begin(request, schedule, programs, seed, given, self._programs.scale))
-        began = time.perf_counter()
-        for i in range(schedule.steps):
-            advance = partial(
-                DenoisingState.advance, programs=programs, conditioning=conditioning, schedule=schedule, step=i
-            )
-            expected = self._in_turns(advance, states)
-            self.steps += len(states)
-            results: list[tuple[np.ndarray | None, np.ndarray | None]] = [(None, None)] * len(states)
-            if i == schedule.steps - 1:
-                self.steps_per_s = schedule.steps * len(states) / (time.perf_counter() - began)
-                results = self._in_turns(partial(self._finished, programs=programs), states)
-            pictures = tuple(
-                Picture(
-                    seed=state.seed, pixels=pixels, latents=latents, parameters=replace(parameters, seed=state.seed)
-                )
-                for state, (pixels, latents) in zip(states, results, strict=True)
-            )
-            yield ImageStep(
-                step=i + 1,
-                steps=schedule.steps,
-                seconds=time.perf_counter() - started,
-                pictures=pictures,
-                show=partial(self._previews, pictures, expected, programs) if previews else tuple,
-                notice=notice,
-            )
-
-    def _finished(self, state: DenoisingState, programs: SizedPrograms) -> tuple[np.ndarray, np.ndarray]:
-        """Pixels and latents of a picture after its last step."""
-        pixels = programs.decode(state.arrays["latents"])
-        if not np.isfinite(pixels).all():
-            raise ModelUnavailable("the image model made pixels that are no numbers (NaN); try another seed")
-        return pixels, np.asarray(state.arrays["latents"])
-
-    def _in_turns(self, call: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-        """`call` of each item, in groups of as many as `calls` runs in parallel.
-
-        The device is released after each group is done, so that at most one group waits in its queue.
-        """
-        results: list[_Result] = []
-        for group in self._programs.calls.groups(items):
-            with self._device:
-                results += self._programs.calls.together(call, group)
-        return results
-
-    def _previews(
-        self, pictures: Sequence[Picture], expected: list[jax.Array], programs: SizedPrograms
-    ) -> list[Image.Image]:
-        """The pictures; before the last step, pictures of their predicted clean latents."""
-        if finished := [picture.image for picture in pictures if picture.image is not None]:
-            return finished
-        if self._colours is not None:
-            return [preview.estimate(np.asarray(clean), self._colours, programs.size) for clean in expected]
-        return [preview.to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]
 
     def _checked_latents(self, latents: np.ndarray, request: ImageRequest) -> np.ndarray:
         array = np.array(latents, np.float32)

@@ -1,6 +1,6 @@
 """What a request yields: Waiting, then a step at a time, with its pictures.
 
-Does not draw: `generator.py` does.
+Does not draw: `denoising_loop.py` does.
 """
 
 from collections.abc import Callable, Sequence

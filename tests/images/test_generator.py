@@ -28,7 +28,6 @@ from PIL import Image
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
 from hfjax_app.images.schedule import GivenNoise
-from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 
 NOISE = np.random.default_rng(7).standard_normal((1, 4, 16, 16)).astype(np.float32)
 
@@ -478,15 +477,3 @@ def test_a_bad_folder_says_why(
     with pytest.raises(ModelUnavailable, match=message) as caught:
         ImageGenerator.from_pretrained(tmp_path)
     assert "\n" not in str(caught.value)
-
-
-def test_a_request_that_waits_for_another_size_takes_no_place_in_the_queue(generator: ImageGenerator) -> None:
-    """Four requests for new sizes kept all others in the queue until the last size was compiled. No other test may use
-    these sizes before."""
-    waiting = [
-        generator.generate("a", width=32 + 8 * i, height=64, steps=1) for i in range(1, IMAGES_SERVED_TOGETHER + 1)
-    ]
-    assert all("compiles about" in next(each).reason for each in waiting)
-    assert isinstance(next(generator.generate("a", steps=1)), ImageStep)
-    for each in waiting:
-        each.close()
