@@ -18,17 +18,9 @@ from jax.interpreters import partial_eval
 from torchax.ops import mappings
 from transformers import PreTrainedModel
 
-from hfjax_app.chat.model.kv_cache import (
-    WITH_POSITIONS,
-    KVCache,
-    Place,
-    fresh_states,
-    keep_states,
-    layer_specs,
-    slot_leaves,
-    slot_view,
-)
+from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, KVCache, fresh_states, keep_states, layer_specs
 from hfjax_app.chat.model.rotary import choose_frequencies
+from hfjax_app.chat.model.slot_view import Place, slot_leaves, slot_view
 from hfjax_app.chat.model.symbolic_length import SymbolicLength
 from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.chat.vision import masks
