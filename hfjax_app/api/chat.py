@@ -20,8 +20,8 @@ from hfjax_app.limits import CHAT_AT_ONCE, CHAT_MAX_CHARACTERS
 from hfjax_app.validation import checked_text, quoted
 
 if TYPE_CHECKING:
-    from hfjax_app.chat.assistant import Reply
     from hfjax_app.chat.interface import ChatModel
+    from hfjax_app.chat.reply import Reply
 
 # For every event that asks the chat model for an answer.
 EVENT: Concurrency = {"concurrency_id": "chat", "concurrency_limit": CHAT_AT_ONCE}

@@ -5,10 +5,9 @@ Does not compute: the engine does.
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import takewhile
 
@@ -18,7 +17,7 @@ from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.interface import Answers
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.prompt import Prompt
-from hfjax_app.chat.sampling.logprobs import TokenLogprobs
+from hfjax_app.chat.reply import Reply, ReplyBuilder
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
@@ -26,7 +25,6 @@ from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messa
 from hfjax_app.chat.text.detokenizer import Detokenizer
 from hfjax_app.chat.text.grammar import Grammars
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
-from hfjax_app.chat.text.tools import ToolCall
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
@@ -41,50 +39,6 @@ from hfjax_app.validation import checked_text
 
 HEARTBEAT_S = 0.5
 _SHORT = 2_000  # characters that become tokens on the event loop, in about a millisecond
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """The state of an answer at one moment.
-
-    Args:
-        text: the whole answer so far.
-        tool_calls: the calls of tools so far, each as soon as it is complete.
-        reasoning: the whole reasoning before it, of models that reason; else empty.
-        reasoning_s: seconds that it took so far; None if there is none.
-        is_reasoning: whether it is growing.
-        finish_reason: None while running, then "stop", "length" or "context" (the context is full).
-        place: place in the queue; 0 while being served.
-        dropped_messages: how many of the oldest messages were left out so that the conversation fits.
-        prompt_tokens: tokens of the prompt, template included.
-        reused_tokens: prompt tokens that were still in the cache, from this client's conversations or the operator's
-            system prompt.
-        drafted_tokens: tokens that were drafted from the conversation and verified several at once.
-        accepted_tokens: drafted tokens that were accepted.
-        tokens: tokens made so far.
-        ttft_s: seconds from the request to its first token; None before.
-        tokens_per_s: tokens per second after the first one; None before the second.
-        new_tokens: the ids that came since the reply before; some of them may not be shown.
-        new_logprobs: theirs, where the request's parameters ask for them.
-    """
-
-    text: str
-    tool_calls: tuple[ToolCall, ...] = ()
-    reasoning: str = ""
-    reasoning_s: float | None = None
-    is_reasoning: bool = False
-    finish_reason: str | None
-    place: int
-    dropped_messages: int
-    prompt_tokens: int
-    reused_tokens: int
-    drafted_tokens: int
-    accepted_tokens: int
-    tokens: int
-    ttft_s: float | None
-    tokens_per_s: float | None
-    new_tokens: tuple[int, ...] = ()
-    new_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class ChatAssistant:
@@ -364,9 +318,7 @@ class ChatAssistant:
     ) -> AsyncGenerator[Reply, None]:
         """One answer to a prompt, see `reply`."""
         stops = StopStrings(checked_stop(stop))
-        answer = prompt.new_answer()
         constraint = None if prompt.new_constraint is None else prompt.new_constraint()
-        public = self._public_tokens(prompt.tokens)
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
 
@@ -374,61 +326,22 @@ class ChatAssistant:
             with contextlib.suppress(RuntimeError):  # the event loop is closed: the client has left
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
-        detokenizer = Detokenizer(self.engine.tokenizer)
-        tokens, reused, drafted, accepted = 0, 0, 0, 0
-        first_at: float | None = None
-        reasoning_s: float | None = None
-        started = time.perf_counter()
+        builder = ReplyBuilder(prompt, stops, Detokenizer(self.engine.tokenizer))
         ticket = self.engine.submit(
             prompt.tokens,
             params,
             deliver,
             client=client,
-            public=public,
+            public=self._public_tokens(prompt.tokens),
             pictures=prompt.pictures,
             constraint=constraint,
         )
         try:
             progress = Progress()
             while True:
-                now = time.perf_counter()
-                if progress.tokens:
-                    first_at = first_at or now
-                    tokens += len(progress.tokens)
-                    reused = progress.reused_tokens
-                    drafted += progress.drafted_tokens
-                    accepted += progress.accepted_tokens
-                    was_reasoning = answer.is_reasoning or not answer.text
-                    answer.push(stops.push(detokenizer.push(progress.tokens)))
-                    if answer.reasoning and was_reasoning:
-                        reasoning_s = now - first_at
-                enough = stops.found or (prompt.one_call and bool(answer.calls))
-                finish_reason = "stop" if enough else progress.finish_reason
-                if progress.finished and not stops.found:
-                    answer.push(stops.held_back)
-                if finish_reason is not None:
-                    answer.end()
-                decoding_s = 0.0 if first_at is None else now - first_at
-                yield Reply(
-                    text=answer.text,
-                    tool_calls=tuple(answer.calls[:1] if prompt.one_call else answer.calls),
-                    reasoning=answer.reasoning,
-                    reasoning_s=reasoning_s,
-                    is_reasoning=answer.is_reasoning,
-                    finish_reason=finish_reason,
-                    place=ticket.place,
-                    dropped_messages=prompt.dropped_messages,
-                    prompt_tokens=len(prompt.tokens),
-                    reused_tokens=reused,
-                    drafted_tokens=drafted,
-                    accepted_tokens=accepted,
-                    tokens=tokens,
-                    ttft_s=None if first_at is None else first_at - started,
-                    tokens_per_s=(tokens - 1) / decoding_s if tokens > 1 and decoding_s > 0 else None,
-                    new_tokens=progress.tokens,
-                    new_logprobs=progress.logprobs,
-                )
-                if finish_reason is not None:
+                reply = builder.after(progress, ticket.place)
+                yield reply
+                if reply.finish_reason is not None:
                     return
                 try:
                     # Not wait_for: in Python 3.11 it loses a cancellation that arrives together with its result.

@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # the page is served before jax is imported
-    from hfjax_app.chat.assistant import Reply
     from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
+    from hfjax_app.chat.reply import Reply
     from hfjax_app.chat.sampling.params import SamplingParams
     from hfjax_app.chat.text.answer_form import AnswerForm
 

@@ -11,7 +11,7 @@ from hfjax_app.serving.refusal import Refusal, in_thread
 from hfjax_app.serving.replica import Replica
 
 if TYPE_CHECKING:  # jax is imported when the model is loaded
-    from hfjax_app.chat.assistant import Reply
+    from hfjax_app.chat.reply import Reply
     from hfjax_app.chat.sampling.params import SamplingParams
 
 

@@ -6,9 +6,10 @@ from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import Any
 
-from hfjax_app.chat.assistant import HEARTBEAT_S, Reply
+from hfjax_app.chat.assistant import HEARTBEAT_S
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats, SlotState
 from hfjax_app.chat.interface import Answers, LabelScorer
+from hfjax_app.chat.reply import Reply
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
 from hfjax_app.chat.text.chat_template import checked_messages

@@ -17,7 +17,7 @@ from hfjax_app.api.v1.errors import ClientLeft, as_answer
 from hfjax_app.errors import HfjaxError
 
 if TYPE_CHECKING:
-    from hfjax_app.chat.assistant import Reply
+    from hfjax_app.chat.reply import Reply
 
 Replies = AsyncGenerator["Reply", None]
 _FINISH = {"context": "length"}  # the others are OpenAI's own words

@@ -23,8 +23,8 @@ from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
     from hfjax_app.chat import SamplingParams
-    from hfjax_app.chat.assistant import Reply
     from hfjax_app.chat.interface import Answers, ChatModel
+    from hfjax_app.chat.reply import Reply
     from hfjax_app.chat.text.tools import ToolCall
 
 
