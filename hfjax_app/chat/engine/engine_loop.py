@@ -1,11 +1,11 @@
-"""The engine's thread: it runs the device's calls, delivers their tokens to the clients, and handles failures.
+"""The engine's thread: it runs the device's calls, reads what they have made, and handles failures.
 
-Does not check requests (llm_engine.py) and does not choose the next step (scheduler.py).
+Does not check requests (llm_engine.py), choose the next step (scheduler.py) or deliver tokens (token_delivery.py).
 """
 
 import threading
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -15,21 +15,19 @@ import numpy as np
 
 from hfjax_app.chat.engine.constraint import Constraint
 from hfjax_app.chat.engine.counters import Counters
+from hfjax_app.chat.engine.decode_policy import DecodePolicy
 from hfjax_app.chat.engine.dispatched_call import DispatchedCall
-from hfjax_app.chat.engine.draft_policy import DraftPolicy, DraftTracker
+from hfjax_app.chat.engine.draft_policy import DraftTracker
 from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Request, Scheduler
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
-from hfjax_app.chat.engine.steps_per_call import StepsPerCall
+from hfjax_app.chat.engine.token_delivery import TokenDelivery
 from hfjax_app.chat.engine.token_stream import Progress
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput, DraftCounts
+from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput
 from hfjax_app.chat.model.model_runner import ModelRunner
-from hfjax_app.chat.sampling.logprobs import TokenLogprobs
-from hfjax_app.errors import ConstraintFailed, EngineStopped, HfjaxError, Overloaded, kind_and_line
+from hfjax_app.errors import EngineStopped, Overloaded, kind_and_line
 from hfjax_app.limits import CHAT_QUEUE, RETRY_AFTER_S
 
 MAX_FAILURES = 3  # in a row, without a success in between: then the engine stops
-
-_Kind = tuple[int, bool]  # of a decode call: its number of slots, and whether it drafts
 
 
 @dataclass(kw_only=True, eq=False)
@@ -67,13 +65,13 @@ class EngineLoop:
         self._changed = threading.Condition()  # guards scheduler and alive; not held while the device computes
         self._trials: deque[tuple[Callable[[int], None], Future[None]]] = deque()
         self._calls: deque[DispatchedCall] = deque()  # dispatched, in the device's order; used by the thread only
-        self._steps_per_call: defaultdict[_Kind, StepsPerCall] = defaultdict(lambda: StepsPerCall(runner.decode_chunk))
-        self._draft_policy, self._always_drafts = DraftPolicy(), always_drafts
+        self._decode_policy = DecodePolicy(runner, always_drafts=always_drafts)
         self._read_at = 0.0  # time at which the latest call was read: it had ended by then
         self._failures = 0
         self._cause: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._counters = Counters()
+        self._delivery = TokenDelivery(self.scheduler, runner, end_tokens, self._counters)
 
     @property
     def started(self) -> bool:
@@ -154,7 +152,7 @@ class EngineLoop:
                 if not self.step():
                     with self._changed:
                         for request in filter(None, [*self.scheduler.running]):
-                            self._fail(request, AssertionError("no call is left that would make its tokens"))
+                            self._delivery.fail(request, AssertionError("no call is left that would make its tokens"))
                         self._changed.wait_for(lambda: not self.scheduler.idle or self._trials or not self.alive)
         except Exception as error:
             self._cause = error
@@ -213,7 +211,7 @@ class EngineLoop:
         with self._changed:
             for request in leaving:
                 if not request.released:
-                    self._finish(request, Progress(finish_reason="cancelled"))
+                    self._delivery.finish(request, Progress(finish_reason="cancelled"))
             self.scheduler.admit()
 
     def _schedule_prefill(self) -> PrefillStep | None:
@@ -225,13 +223,8 @@ class EngineLoop:
             return self.scheduler.next_constrained()
 
     def _schedule_decode(self) -> DecodeStep | None:
-        """Plain steps, or drafting rounds if only one answer runs and they are faster."""
         with self._changed:
-            width = self.runner.width(len(self.scheduler.decoding))
-            step = self.scheduler.next_decode(self._steps_per_call[width, False].steps)
-            if step is not None and self._should_draft(step):
-                step = self.scheduler.next_decode(self._steps_per_call[width, True].steps, self.runner.draft)
-            return step
+            return self._decode_policy.next_step(self.scheduler)
 
     def _run_prefill(self, step: PrefillStep | None) -> bool:
         """Dispatch a chunk of a prompt; False if there was none."""
@@ -274,7 +267,7 @@ class EngineLoop:
                     self._lose_cache(error)
                     return
                 for request in concerned:
-                    self._fail(request, error)
+                    self._delivery.fail(request, error)
 
     def _lose_cache(self, cause: Exception) -> None:
         """Begin with an empty cache; all requests that have a slot fail. Call with the lock held."""
@@ -282,7 +275,7 @@ class EngineLoop:
         self.runner.reset()
         self.scheduler.slots.forget_all()
         for request in list(filter(None, self.scheduler.running)):
-            self._fail(request, cause)
+            self._delivery.fail(request, cause)
 
     def _prefill(self, step: PrefillStep) -> None:
         request = step.request
@@ -327,18 +320,6 @@ class EngineLoop:
         with self._changed:
             self.scheduler.decoded(step)
 
-    def _should_draft(self, step: DecodeStep) -> bool:
-        """Whether drafting rounds are better for this step, which must be for one request. Call with the lock held."""
-        if len(step.requests) > 1 or not self.runner.programs.can_speculate(step.length):
-            return False
-        [request] = step.requests
-        if self._always_drafts:
-            return True
-        if request.handle.draft_tracker is None:
-            request.handle.draft_tracker = DraftTracker(request.prompt, self.runner.draft)
-        request.handle.draft_tracker.extend(request.answer)
-        return self._draft_policy.should_draft(request.handle.draft_tracker, self.runner.bucket(step.length))
-
     def _dispatched(self, output: DecodeOutput, columns: dict[Request, int], step: DecodeStep | None = None) -> None:
         output.tokens.copy_to_host_async()  # starts as soon as they are made
         now = time.perf_counter()
@@ -350,11 +331,14 @@ class EngineLoop:
         self._failures = 0
         began, self._read_at = max(call.dispatched_at, self._read_at), time.perf_counter()
         if call.step is not None and not call.step.constrained:
-            self._observe(call.step, max(len(tokens) for _, tokens, _ in answers), drafts, self._read_at - began)
+            most = max(len(tokens) for _, tokens, _ in answers)
+            self._decode_policy.observe(call.step, most, drafts, self._read_at - began)
         failures = {request: self._follow(request, tokens) for request, tokens, _ in answers if request.constrained}
         with self._changed:
             for request, tokens, logprobs in answers:
-                self._hand_out(request, tokens, logprobs, drafts, failures.get(request))
+                self._delivery.hand_out(
+                    request, tokens, logprobs, drafts=drafts, failure=failures.get(request), now=self._read_at
+                )
                 if call.step is not None and drafts is not None:
                     self.scheduler.unschedule(request, call.step.tokens - len(tokens))
 
@@ -370,82 +354,6 @@ class EngineLoop:
             return error
         return None
 
-    def _observe(self, step: DecodeStep, tokens: int, drafts: DraftCounts | None, seconds: float) -> None:
-        """Record how long a decode call took for so many tokens in its longest column."""
-        steps, drafted = (tokens, 0) if drafts is None else (drafts.rounds, drafts.drafted_rounds)
-        self._steps_per_call[self.runner.width(len(step.requests)), drafts is not None].observe(steps, seconds)
-        if len(step.requests) == 1:
-            bucket = self.runner.bucket(step.length)
-            self._draft_policy.observe(bucket, steps=steps, drafted=drafted, seconds=seconds)
-
-    def _hand_out(
-        self,
-        request: Request,
-        tokens: tuple[int, ...],
-        logprobs: tuple[TokenLogprobs, ...],
-        drafts: DraftCounts | None = None,
-        failure: Exception | None = None,
-    ) -> None:
-        """Deliver new tokens of a running request; release it with its last ones. Call with the lock held.
-
-        Args:
-            request: whose tokens they are.
-            tokens, logprobs: the new ones.
-            drafts: counts of a call that drafts.
-            failure: why its constraint can't go on after these tokens.
-        """
-        if NOT_A_NUMBER in tokens:  # also of a cancelled request: the next one in the slot must not meet the NaN
-            if not request.released:
-                self._fail(request, FloatingPointError("the model's logits are not numbers (NaN or infinite)"))
-                assert request.slot is not None
-                self.runner.clear(request.slot)
-            return
-        if request.cancelled or request.released:
-            self._counters.wasted_tokens += len(tokens)
-            return
-        if failure is not None:
-            self._fail(request, failure)
-            return
-        if tokens and not request.answer:
-            self._counters.first_token_s.append(self._read_at - request.handle.arrived_at)
-        request.answer.extend(tokens)
-        reason, constraint = None, request.handle.constraint
-        if tokens and tokens[-1] in self.end_tokens:
-            tokens, logprobs, reason = tokens[:-1], logprobs[:-1], "stop"
-        elif tokens and constraint is not None and constraint.is_complete:
-            reason = "stop"
-        elif len(request.answer) >= request.max_tokens:
-            reason = request.handle.length_reason
-        drafted, accepted = (0, 0) if drafts is None else (drafts.drafted, drafts.accepted)
-        self._counters.made(len(tokens), self._read_at, drafted=drafted, accepted=accepted)
-        progress = Progress(
-            tokens=tokens,
-            logprobs=logprobs,
-            reused_tokens=request.reused,
-            drafted_tokens=drafted,
-            accepted_tokens=accepted,
-            finish_reason=reason,
-        )
-        if reason is not None:
-            self._finish(request, progress, exact=True)
-        elif tokens:
-            _deliver(request, progress)
-
-    def _finish(self, request: Request, last: Progress, *, exact: bool = False) -> None:
-        self.scheduler.release(request, exact=exact)
-        _deliver(request, last)
-
-    def _fail(self, request: Request, cause: Exception) -> None:
-        error: HfjaxError
-        if isinstance(cause, ConstraintFailed):
-            error = cause
-        else:
-            error = EngineStopped(f"the chat engine failed on this request, and goes on: {kind_and_line(cause)}")
-            error.__cause__ = cause
-        self._finish(request, Progress(error=error))
-        if request.slot is not None:
-            self.scheduler.slots.forget(request.slot)
-
     def _fail_everyone(self) -> None:
         """Fail every request with the cause, and accept no more: the thread is ending."""
         with self._changed:
@@ -453,14 +361,6 @@ class EngineLoop:
             for request in [*self.scheduler.waiting, *filter(None, self.scheduler.running)]:
                 error = EngineStopped(f"the chat engine stopped: {self.stop_reason}")
                 error.__cause__ = self._cause
-                self._finish(request, Progress(error=error))
+                self._delivery.finish(request, Progress(error=error))
             for _, done in self._trials:
                 done.set_exception(EngineStopped(f"the chat engine stopped: {self.stop_reason}"))
-
-
-def _deliver(request: Request, progress: Progress) -> None:
-    """Call the client's callback. If it raises, this request is cancelled; the others are not affected."""
-    try:
-        request.handle.deliver(progress)
-    except Exception:
-        request.cancelled = True
