@@ -82,6 +82,7 @@ TOOL_ID_MAX_CHARACTERS = 100  # of a call
 # Zero-shot labels, which the chat model scores
 ZERO_SHOT_AT_ONCE = 4  # events: they take turns on the device, beside running chats
 ZERO_SHOT_MAX_CHARACTERS = 10_000  # of the text; its tokens are counted later
+ZERO_SHOT_MAX_LABELS = 10
 ZERO_SHOT_MAX_LABEL_CHARACTERS = 60
 
 # Sentiment

@@ -38,3 +38,25 @@ def checked_text(text: object, what: str, limit: int, *, may_be_blank: bool = Fa
     except UnicodeEncodeError as error:
         raise RequestRejected(f"{what} is not valid Unicode: half a surrogate pair at {error.start}") from None
     return text
+
+
+def checked_label_names(labels: object, most: int, longest: int) -> tuple[str, ...]:
+    """The names without white space around them, if they are different.
+
+    Args:
+        labels: what came from outside; anything at all.
+        most: how many there may be; at least two are needed.
+        longest: the most characters of one.
+
+    Raises:
+        RequestRejected: not a list of texts, too few, too many, or one that is blank, too long or there twice.
+    """
+    if not isinstance(labels, list):
+        raise RequestRejected(f"labels: must be a list of texts, not {type(labels).__name__}")
+    if not 2 <= len(labels) <= most:
+        raise RequestRejected(f"{len(labels)} labels: must be 2 to {most}")
+    names = tuple(checked_text(label, "label", longest).strip() for label in labels)
+    for at, name in enumerate(names):
+        if name.casefold() in (other.casefold() for other in names[:at]):
+            raise RequestRejected(f"label {name!r} is there twice")
+    return names

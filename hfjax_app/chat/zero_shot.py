@@ -11,12 +11,12 @@ from functools import lru_cache
 import numpy as np
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
-from hfjax_app.chat.model.label_scores import LABEL_TOKENS, MAX_LABELS, LabelScores
+from hfjax_app.chat.model.label_scores import LABEL_TOKENS, LabelScores
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.limits import ZERO_SHOT_MAX_CHARACTERS, ZERO_SHOT_MAX_LABEL_CHARACTERS
+from hfjax_app.limits import ZERO_SHOT_MAX_CHARACTERS, ZERO_SHOT_MAX_LABEL_CHARACTERS, ZERO_SHOT_MAX_LABELS
 from hfjax_app.runtime.warm_up import ProgramSpec
-from hfjax_app.validation import checked_text
+from hfjax_app.validation import checked_label_names, checked_text
 
 Labels = tuple[str, ...]
 
@@ -49,8 +49,8 @@ class ZeroShot:
 
         Args:
             text: what to classify.
-            labels: 2 to MAX_LABELS different names, each of at most ZERO_SHOT_MAX_LABEL_CHARACTERS and LABEL_TOKENS
-                tokens.
+            labels: 2 to ZERO_SHOT_MAX_LABELS different names, each of at most ZERO_SHOT_MAX_LABEL_CHARACTERS and
+                LABEL_TOKENS tokens.
 
         Raises:
             RequestRejected: the value and the limit; nothing was computed.
@@ -92,14 +92,8 @@ class ZeroShot:
             raise ModelUnavailable("the program that scores labels is still being compiled; try again in a moment")
 
     def _checked(self, labels: object) -> Labels:
-        if not isinstance(labels, list):
-            raise RequestRejected(f"labels: must be a list of texts, not {type(labels).__name__}")
-        if not 2 <= len(labels) <= MAX_LABELS:
-            raise RequestRejected(f"{len(labels)} labels: must be 2 to {MAX_LABELS}")
-        names = tuple(checked_text(label, "label", ZERO_SHOT_MAX_LABEL_CHARACTERS).strip() for label in labels)
-        for at, name in enumerate(names):
-            if name.casefold() in (other.casefold() for other in names[:at]):
-                raise RequestRejected(f"label {name!r} is there twice")
+        names = checked_label_names(labels, ZERO_SHOT_MAX_LABELS, ZERO_SHOT_MAX_LABEL_CHARACTERS)
+        for name in names:
             if (count := len(self.label_tokens(name))) > LABEL_TOKENS:
                 raise RequestRejected(f"label {name!r} of {count} tokens: at most {LABEL_TOKENS}")
         return names

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.limits import ZERO_SHOT_MAX_CHARACTERS, ZERO_SHOT_MAX_LABEL_CHARACTERS
-from hfjax_app.validation import checked_text
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.limits import ZERO_SHOT_MAX_CHARACTERS, ZERO_SHOT_MAX_LABEL_CHARACTERS, ZERO_SHOT_MAX_LABELS
+from hfjax_app.validation import checked_label_names, checked_text
 
-MAX_LABELS = 10  # as many as the chat model takes
 _HYPOTHESIS = "This example is {}."  # of transformers' pipeline
 
 Pairs = Sequence[tuple[str, str]]
@@ -42,18 +41,10 @@ class NliZeroShot:
     def __init__(self, entailment: int, logits: Callable[[Pairs], np.ndarray]):
         self._entailment, self._logits = entailment, logits
 
-    def check(self, text: object, labels: object) -> list[str]:
+    def check(self, text: object, labels: object) -> tuple[str, ...]:
         """Raise RequestRejected for what `classify` refuses; returns the labels."""
         checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS)
-        if not isinstance(labels, list):
-            raise RequestRejected(f"labels: must be a list of texts, not {type(labels).__name__}")
-        if not 2 <= len(labels) <= MAX_LABELS:
-            raise RequestRejected(f"{len(labels)} labels: must be 2 to {MAX_LABELS}")
-        names = [checked_text(label, "label", ZERO_SHOT_MAX_LABEL_CHARACTERS).strip() for label in labels]
-        for at, name in enumerate(names):
-            if name.casefold() in (other.casefold() for other in names[:at]):
-                raise RequestRejected(f"label {name!r} is there twice")
-        return names
+        return checked_label_names(labels, ZERO_SHOT_MAX_LABELS, ZERO_SHOT_MAX_LABEL_CHARACTERS)
 
     def classify(self, text: str, labels: list[str]) -> dict[str, float]:
         """The probability of each label, in the order given. A long text is cut at its end.

@@ -13,11 +13,11 @@ import numpy as np
 from hfjax_app.chat.model.kv_cache import allocate, cache_shape
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.limits import ZERO_SHOT_MAX_LABELS
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 
-MAX_LABELS = 10
 LABEL_TOKENS = 16
 PROMPT_TOKENS = 256
 
@@ -65,7 +65,7 @@ class LabelScores:
 
         Args:
             prompt: 1 ... prompt_tokens token ids.
-            labels: MAX_LABELS at most, each of 1 ... LABEL_TOKENS token ids.
+            labels: ZERO_SHOT_MAX_LABELS at most, each of 1 ... LABEL_TOKENS token ids.
         """
         assert self._program is not None, "the program has not joined"
         return np.asarray(self._program(self._weights, *self._padded(prompt, labels)), np.float64)[: len(labels)]
@@ -74,7 +74,8 @@ class LabelScores:
         """The program's arguments after the weights."""
         padded = np.zeros(self.prompt_tokens, np.int32)
         padded[: len(prompt)] = prompt
-        answers, lengths = np.zeros((MAX_LABELS, LABEL_TOKENS), np.int32), np.ones(MAX_LABELS, np.int32)
+        answers = np.zeros((ZERO_SHOT_MAX_LABELS, LABEL_TOKENS), np.int32)
+        lengths = np.ones(ZERO_SHOT_MAX_LABELS, np.int32)
         for at, ids in enumerate(labels):
             answers[at, : len(ids)], lengths[at] = ids, len(ids)
         return padded, np.int32(len(prompt)), answers, lengths
