@@ -117,7 +117,7 @@ def check_memory(name: str, estimate: MemoryEstimate, *, memory: int | None, slo
         return
 
     def fits(slots: int, context: int) -> bool:
-        return estimate.weights + estimate.slot.cache(slots, context) + estimate.slot.copied(slots, context) <= memory
+        return estimate.weights + estimate.slot.held(slots, context) <= memory
 
     fitting, tokens = largest_fitting(slots, context, fits)
     ways = [f"slots = {fitting}"] if fitting else []

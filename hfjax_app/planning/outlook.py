@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from hfjax_app.chat.model.slot_memory import SlotMemory
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.planning.fit import fits
 from hfjax_app.planning.floor import decode_floor, prefill_floor
@@ -78,7 +77,7 @@ def _outlook(chat: ChatPlanner, topology: Topology, quantize: str, beside: int, 
     slots, context, cache = chat.slots, chat.context, memory.slot
 
     def enough(slots: int, context: int) -> bool:
-        return fits(memory.weights + beside + _cached(cache, slots, context), topology)
+        return fits(memory.weights + beside + cache.held(slots, context), topology)
 
     longest = min(chat.positions or LONGEST_CONTEXT, LONGEST_CONTEXT) // _STEP
     floor = partial(decode_floor, use, cache, topology, context=context)
@@ -102,11 +101,6 @@ def _outlook(chat: ChatPlanner, topology: Topology, quantize: str, beside: int, 
         per_hour=per_hour,
         per_million=per_hour / (3600 * half) * 1e6 if per_hour and does_fit else None,
     )
-
-
-def _cached(cache: SlotMemory, slots: int, context: int) -> int:
-    """Bytes of the slots, and of the largest copy of some of them."""
-    return cache.cache(slots, context) + cache.copied(slots, context)
 
 
 def _most(enough: Callable[[int], bool], limit: int) -> int:

@@ -55,6 +55,10 @@ class SlotMemory:
         parts = self.buckets(slots, context, wanted).copied
         return max((self.filled(count, length, context) for count, length in parts), default=0)
 
+    def held(self, slots: int, context: int) -> int:
+        """Bytes of the cache, and of the largest copy of a part of it."""
+        return self.cache(slots, context) + self.copied(slots, context)
+
     def _first(self, length: int, context: int) -> int:
         """Bytes of the first positions of one slot."""
         return self.states + sum(size * min(length, context if most is None else most) for size, most in self.positions)
