@@ -52,6 +52,7 @@ _STYLES = (
     "settings_panel",
     "images",
     "images_panels",
+    "settings_drawer",
     "models",
     "sentiment",
 )
