@@ -1,15 +1,12 @@
 """The assistant: takes messages and streams the answer. The studio, the API and the command line use it.
 
-Does not compute: the engine does.
+Does not make prompts (`prompt_maker.py`) and does not compute (the engine does).
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property, partial
-from itertools import takewhile
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
@@ -17,28 +14,18 @@ from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.interface import Answers
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.prompt import Prompt
+from hfjax_app.chat.prompt_maker import PromptMaker
 from hfjax_app.chat.reply import Reply, ReplyBuilder
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
-from hfjax_app.chat.text.answer_grammar import AnswerGrammar
-from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messages, pictures_of
+from hfjax_app.chat.text.chat_template import Message
 from hfjax_app.chat.text.detokenizer import Detokenizer
-from hfjax_app.chat.text.grammar import Grammars
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
-from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.limits import (
-    CHAT_MAX_ANSWER_CHARACTERS,
-    CHAT_MAX_CHARACTERS,
-    CHAT_MAX_COUNTED_TOKENS,
-    GRAMMARS_COMPILED_AT_ONCE,
-)
 from hfjax_app.runtime.held_memory import HeldMemory
-from hfjax_app.validation import checked_text
 
 HEARTBEAT_S = 0.5
-_SHORT = 2_000  # characters that become tokens on the event loop, in about a millisecond
 
 
 class ChatAssistant:
@@ -59,18 +46,11 @@ class ChatAssistant:
             raise ModelUnavailable("this chat model has no tokenizer")
         self.engine = engine
         self.zero_shot = zero_shot
-        self._format = ChatFormat(engine.tokenizer, None if engine.vision is None else engine.vision.markup)
-        self._system_prompt = system_prompt
-        self._public = self._operators_tokens()
-        self._grammars = Grammars(engine.tokenizer, engine.runner.vocabulary, engine.end_tokens)
-        self._compilers = ThreadPoolExecutor(GRAMMARS_COMPILED_AT_ONCE, "grammars")
-        self.pictures = None if engine.vision is None else PictureReader(engine.vision)
+        self._prompts = PromptMaker(engine, system_prompt=system_prompt)
 
     def stop(self) -> None:
         self.engine.stop()
-        self._compilers.shutdown(wait=False, cancel_futures=True)
-        if self.pictures is not None:
-            self.pictures.stop()
+        self._prompts.stop()
 
     @cached_property
     def held_memory(self) -> HeldMemory:
@@ -109,7 +89,7 @@ class ChatAssistant:
     def notices(self) -> list[str]:
         """What a visitor should know about this model before asking it."""
         facts = []
-        if self._format.template is None:
+        if not self._prompts.has_template:
             facts.append("This is a base model without a chat template: it continues your text.")
         if self.sees:
             facts.append("It sees pictures: add them to your messages.")
@@ -125,14 +105,11 @@ class ChatAssistant:
         Raises:
             RequestRejected: it is far longer than the context, or as `reply`.
         """
-        turns = checked_messages(messages, may_show_pictures=True)
-        self._check_pictures(turns)
-        most = max(2 * self.context, CHAT_MAX_COUNTED_TOKENS)
-        return self._format.encode(turns, self._instructions(system_prompt), most)
+        return self._prompts.count(messages, system_prompt)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a text, as `complete` reads it."""
-        return self._format.encode_prompt(checked_text(text, "prompt", CHAT_MAX_CHARACTERS, may_be_blank=True))
+        return self._prompts.tokenize(text)
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids.
@@ -153,35 +130,7 @@ class ChatAssistant:
 
     def check(self, messages: list[dict[str, str]], params: SamplingParams, *, system_prompt: str = "") -> None:
         """Raise RequestRejected as `reply` would; works before the engine is started, since that may take minutes."""
-        prompt, _ = self._fitted(checked_messages(messages), params, system_prompt)
-        self.engine.check(prompt, params)
-
-    def _fitted(
-        self, turns: list[Message], params: SamplingParams, system_prompt: str, form: AnswerForm = ANY_TEXT
-    ) -> tuple[list[int], int]:
-        """The prompt, and the number of the oldest messages that it leaves out."""
-        checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
-        room = min(params.max_tokens, self.engine.context // 4)
-        limit = self.engine.context - room
-        return self._format.fit(turns, self._instructions(system_prompt), limit, form.tools, form.begun)
-
-    def _instructions(self, system_prompt: str) -> str:
-        """The client's system prompt, or else the operator's."""
-        return system_prompt if system_prompt.strip() else self._system_prompt
-
-    def _operators_tokens(self) -> list[int]:
-        """The tokens that every conversation with the operator's system prompt begins with; empty without one."""
-        if not self._system_prompt:
-            return []
-        one, other = (
-            self._format.fit([{"role": "user", "content": text}], self._system_prompt, self.engine.context)[0]
-            for text in ("A", "B")
-        )
-        return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
-
-    def _public_tokens(self, prompt: list[int]) -> int:
-        """How many of a prompt's first tokens are the operator's own."""
-        return len(self._public) if prompt[: len(self._public)] == self._public else 0
+        self._prompts.check(messages, params, system_prompt)
 
     async def reply(
         self,
@@ -244,74 +193,15 @@ class ChatAssistant:
         system_prompt: str = "",
         form: AnswerForm = ANY_TEXT,
     ) -> Answers:
-        """What answers a conversation, any number of times: its prompt is made once. Arguments and errors: as `reply`.
-
-        Long prompts are made in a thread, and grammars compiled in one, because both may take long.
-        """
-        is_short = not form.tools and _is_short(messages, system_prompt)
-        check = partial(checked_messages, messages, may_use_tools=True, may_show_pictures=True)
-        turns = check() if is_short else await asyncio.to_thread(check)
-        reader = self._check_pictures(turns)
-        if reader is not None:
-            self.engine.check([0], params)  # before pictures are decoded
-        make = partial(self._prompt, turns, params, system_prompt, form)
-        prompt = make() if is_short else await asyncio.to_thread(make)
-        grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
-        prompt = await self._constrained(prompt, grammar)
-        if reader is not None:
-            prompt = prompt.showing(await reader.read(pictures_of(turns[prompt.dropped_messages :])))
+        """What answers a conversation, any number of times: its prompt is made once. Arguments, errors: as `reply`."""
+        prompt = await self._prompts.of_messages(messages, params, system_prompt=system_prompt, form=form)
         return partial(self._answers, prompt)
-
-    def _check_pictures(self, turns: list[Message]) -> PictureReader | None:
-        """What reads the pictures of a conversation; None if there are none."""
-        if not pictures_of(turns):
-            return None
-        if self.pictures is None:
-            raise RequestRejected("pictures: this model answers to text only; leave them out, or choose one that sees")
-        return self.pictures
 
     async def asked_text(
         self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
     ) -> Answers:
         """The same for `complete`."""
-        make = partial(self._text_prompt, prompt, params)
-        made = make() if len(prompt) <= _SHORT else await asyncio.to_thread(make)
-        return partial(self._answers, await self._constrained(made, form.grammar))
-
-    def _prompt(self, turns: list[Message], params: SamplingParams, system_prompt: str, form: AnswerForm) -> Prompt:
-        if form.tools or any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns):
-            self._format.check_tools()
-        checked_text(form.begun, "answer to go on from", CHAT_MAX_ANSWER_CHARACTERS, may_be_blank=True)
-        tokens, dropped = self._fitted(turns, params, system_prompt, form)
-        new_answer = self._format.answers(turns[dropped:], self._instructions(system_prompt), form.tools)
-        if form.begun and new_answer().is_reasoning:
-            raise RequestRejected("this model's answers can't be continued: they begin with reasoning; ask again")
-        return Prompt(
-            tokens=tokens,
-            dropped_messages=dropped,
-            new_answer=new_answer,
-            one_call=form.one_call,
-        )
-
-    def _text_prompt(self, prompt: str | Sequence[int], params: SamplingParams) -> Prompt:
-        if isinstance(prompt, str):
-            checked_text(prompt, "prompt", CHAT_MAX_CHARACTERS)
-            prompt = self._format.encode_prompt(prompt)
-        self.engine.check(prompt, params)
-        return Prompt(tokens=list(prompt), new_answer=self._format.plain_answer)
-
-    async def _constrained(self, prompt: Prompt, grammar: AnswerGrammar | None) -> Prompt:
-        """The prompt, for answers that follow a grammar; reasoning that the prompt has begun is left free.
-
-        Raises:
-            RequestRejected: the grammar is wrong or too complex, or this model's answers can't be constrained.
-        """
-        if grammar is None:
-            return prompt
-        after = self._format.response.free_until(prompt.new_answer())
-        loop = asyncio.get_running_loop()
-        compiled = await loop.run_in_executor(self._compilers, self._grammars.compiled, grammar, after)
-        return replace(prompt, new_constraint=compiled.constraint)
+        return partial(self._answers, await self._prompts.of_text(prompt, params, form=form))
 
     async def _answers(
         self, prompt: Prompt, params: SamplingParams, *, stop: Sequence[str] = (), client: str = ""
@@ -332,7 +222,7 @@ class ChatAssistant:
             params,
             deliver,
             client=client,
-            public=self._public_tokens(prompt.tokens),
+            public=self._prompts.public_tokens(prompt.tokens),
             pictures=prompt.pictures,
             constraint=constraint,
         )
@@ -353,11 +243,3 @@ class ChatAssistant:
                     raise progress.error
         finally:
             ticket.cancel()
-
-
-def _is_short(messages: object, system_prompt: object) -> bool:
-    """Whether a conversation, as it came from outside, is plain text of a few characters, with all that it carries."""
-    texts = [system_prompt]
-    for message in messages if isinstance(messages, list) else ():
-        texts += message.values() if isinstance(message, dict) else ()
-    return sum(len(text) if isinstance(text, str) else _SHORT + 1 for text in texts) <= _SHORT

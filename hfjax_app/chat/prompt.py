@@ -1,4 +1,4 @@
-"""What the model gets of a request, made once for all its answers. `assistant.py` makes it."""
+"""What the model gets of a request, made once for all its answers. `prompt_maker.py` makes it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

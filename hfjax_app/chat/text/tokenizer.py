@@ -21,7 +21,7 @@ _PROCESSOR_FILES = ("chat_template.json", "processor_config.json", "preprocessor
 
 
 _ROOM = 64  # tokens of a short message and its answer
-_SHARE = 4 / 3  # of the context to the longest prompt, see `ChatAssistant`
+_SHARE = 4 / 3  # of the context to the longest prompt, see `PromptMaker`
 
 
 def load_tokenizer(source: str | os.PathLike[str], context: int, *, base: str | os.PathLike[str] | None = None) -> Any:
