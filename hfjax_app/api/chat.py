@@ -74,7 +74,7 @@ class ChatApi:
             messages, system_prompt, max_tokens: as for `chat`.
             options: the other arguments of `chat`, in its order.
         """
-        from hfjax_app.chat.text.chat_template import checked_messages
+        from hfjax_app.chat.text.messages import checked_messages
         from hfjax_app.chat.text.stop_strings import checked_stop
 
         *sampling, stop, model = options

@@ -18,8 +18,8 @@ from hfjax_app.chat.prompt_maker import PromptMaker
 from hfjax_app.chat.reply import Reply, ReplyBuilder
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
-from hfjax_app.chat.text.chat_template import Message
 from hfjax_app.chat.text.detokenizer import Detokenizer
+from hfjax_app.chat.text.messages import Message
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected

@@ -16,8 +16,9 @@ from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
-from hfjax_app.chat.text.chat_template import ChatFormat, Message, checked_messages, pictures_of
+from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.grammar import Grammars
+from hfjax_app.chat.text.messages import Message, checked_messages, pictures_of
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import (

@@ -12,7 +12,7 @@ from hfjax_app.chat.interface import Answers, LabelScorer
 from hfjax_app.chat.reply import Reply
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
-from hfjax_app.chat.text.chat_template import checked_messages
+from hfjax_app.chat.text.messages import checked_messages
 from hfjax_app.chat.text.stop_strings import checked_stop
 from hfjax_app.limits import CHAT_MAX_CHARACTERS
 from hfjax_app.serving.remote_labels import RemoteLabels

@@ -1,4 +1,4 @@
-"""Templates, special tokens that stay text, detokenizing without partial characters, and stop strings."""
+"""Templates, special tokens that stay text, and what is left out of a conversation that is too long."""
 
 import random
 import time
@@ -8,9 +8,8 @@ import pytest
 from tokenizers import AddedToken, processors
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
-from hfjax_app.chat.text.detokenizer import Detokenizer, Piece, shown
-from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
+from hfjax_app.chat.text.chat_template import ChatFormat
+from hfjax_app.chat.text.messages import checked_messages
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from tests.chat.conftest import TEMPLATE, make_tokenizer
 
@@ -262,101 +261,3 @@ def test_thousands_of_added_tokens_with_a_common_start_are_found_quickly() -> No
     ids = chat.encode_text(typed)
     assert max(ids) < 512
     assert tokenizer.decode(ids) == typed
-
-
-@pytest.mark.parametrize(
-    ("messages", "says"),
-    [
-        ([], "not be empty|and not empty"),
-        ("hello", "list of messages"),
-        ([{"role": "system", "content": "x"}], "role of user or assistant"),
-        (["hello"], "role of user or assistant"),
-        ([user("")], "message is empty"),
-        ([user(" \n\t ")], "message is empty"),
-        ([user(None)], "must be text, not NoneType"),
-        ([user([{"text": "hi"}])], "must be text, not list"),
-        ([user("x" * 20_001)], "20,001 characters: at most 20,000"),
-        ([user("a\0b")], "NUL character at 1"),
-        ([user("ok \ud800")], "half a surrogate pair at 3"),
-        ([user("hi"), assistant("hello")], "must end with a message of the user"),
-        ([user("hi")] * 1001, "1,001 messages: at most 1,000"),
-        ([user("x" * 15_000), user("y" * 5_001)], "of the user in a row of 20,001 characters: at most 20,000"),
-        ([user("a"), *[assistant("x" * 150_000)] * 3], "of the assistant in a row of 450,000 .*: at most 400,000"),
-        ([user("a"), assistant("x" * 400_000)] * 11, "conversation of more than 4,000,000 characters: start a new one"),
-    ],
-)
-def test_bad_conversations_are_rejected(messages: Any, says: str) -> None:
-    with pytest.raises(RequestRejected, match=says):
-        checked_messages(messages)
-
-
-def test_adjacent_messages_of_one_role_are_joined_and_a_leading_answer_is_left_out() -> None:
-    messages = [assistant("Welcome!"), user("a"), user("b"), assistant(""), user("c")]
-    assert checked_messages(messages) == [user("a\nb"), assistant(""), user("c")]
-
-
-def test_detokenizing_never_shows_part_of_a_character(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Byte-level tokens split these characters; each piece shown is whole, and together they are the text."""
-    text = "Ada 🦊 says 你好, naïvely — ok"
-    detokenizer = Detokenizer(tokenizer)
-    ids = tokenizer.encode(text)
-    pieces = [shown(detokenizer.push([i])) for i in ids]
-    assert len(ids) > len(text)
-    assert "".join(pieces) == text
-    assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)
-
-
-def test_every_answer_is_valid_in_the_next_request(tokenizer: PreTrainedTokenizerFast) -> None:
-    """A sampled byte-level token can be a NUL, and answers may be long; the conversation continues in both cases."""
-    detokenizer = Detokenizer(tokenizer)
-    said = shown(detokenizer.push(tokenizer.encode("zero\0byte "))) + "and so on " * 3_000
-    assert said.startswith("zerobyte")
-    assert checked_messages([user("hi"), assistant(said), user("go on")])[1]["content"] == said
-
-
-@pytest.mark.parametrize(
-    ("stop", "says"),
-    [
-        ("END", "list of strings, not str"),
-        ([""], "an empty string"),
-        (["x"] * 9, "9 strings: at most 8"),
-        (["x" * 101], "stop string of 101 characters"),
-        ([7], "stop string: must be text"),
-        (["\ud800"], "Unicode"),
-    ],
-)
-def test_bad_stop_strings_are_rejected(stop: object, says: str) -> None:
-    with pytest.raises(RequestRejected, match=says):
-        checked_stop(stop)
-
-
-def pushed(stops: StopStrings, pieces: list[str]) -> str:
-    return "".join(shown(stops.push([Piece(text)])) for text in pieces)
-
-
-def test_stop_strings_end_a_text_cut_into_any_pieces() -> None:
-    """Cut into pieces of any size, the text ends before the first stop string, and no part of one is ever shown. Text
-    that only looked like the start of one is shown later."""
-    text, stop = "one <en> two <<end> three<end>", ("<end>", "\nUser:")
-    for size in range(1, len(text) + 1):
-        stops = StopStrings(stop)
-        text_before = pushed(stops, [text[at : at + size] for at in range(0, len(text), size)])
-        assert stops.found
-        assert text_before == "one <en> two <"
-    for pieces in (["abcd x"], ["ab", "c", "d x"], [*"abcd x"]):  # "bc" is complete first, and begins second
-        assert pushed(StopStrings(("abcd", "bc")), pieces) == "a"
-    open_end = StopStrings(stop)
-    assert pushed(open_end, ["a <en"]) == "a "
-    assert shown(open_end.held_back) == "<en"
-    assert pushed(StopStrings(()), ["anything"]) == "anything"
-
-
-@pytest.mark.parametrize("stop", ["<end_of_turn>", "<end_of_turn>\n", "y<end_of_turn>", "of_turn>\n"])
-def test_a_stop_string_may_be_the_text_of_a_special_token(stop: str, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Special tokens are not shown, so the string never matched: the usual remedy for a model that does not stop."""
-    detokenizer, stops = Detokenizer(tokenizer), StopStrings((stop,))
-    ids = tokenizer.encode("A story<start_of_turn> by<end_of_turn>\nAda", add_special_tokens=False)
-    answer = "".join(shown(stops.push(detokenizer.push([i]))) for i in ids)
-    whole = "A story by\n"
-    assert stops.found
-    assert answer == {"y<end_of_turn>": "A story b"}.get(stop, whole[:-1])

@@ -6,8 +6,9 @@ import pytest
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
+from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.detokenizer import Piece
+from hfjax_app.chat.text.messages import checked_messages
 from hfjax_app.chat.text.response import Answer
 from hfjax_app.chat.text.tools import checked_tools
 from tests.chat.conftest import TEMPLATE, make_tokenizer

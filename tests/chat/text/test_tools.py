@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.text.chat_template import ChatFormat, checked_messages
+from hfjax_app.chat.text.chat_template import ChatFormat
+from hfjax_app.chat.text.messages import checked_messages
 from hfjax_app.chat.text.tools import checked_calls, checked_tools
 from hfjax_app.errors import RequestRejected
 from tests.chat.conftest import make_tokenizer
