@@ -326,7 +326,7 @@ def killed_and_started(tmp_path: Path, model: Path, kills: int) -> None:
     }
     for number in range(kills):
         studio = start(tmp_path / f"log{number}", **environment)
-        time.sleep(rng.random() * 12)
+        time.sleep(rng.random() * 10)
         studio.process.kill()
         studio.process.wait(10)
     studio = start(tmp_path / "log", **environment)
