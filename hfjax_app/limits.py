@@ -29,12 +29,11 @@ LOGIN_FAILURES_S = 60
 EVENTS_AT_ONCE = 160  # of all kinds: more than all chats, pictures and lists together, so one kind blocks no other
 EVENTS_WAITING = 128  # of one kind, in its queue, besides those that run
 EVENT_MAX_VALUES = 50_000  # in an event's arguments, which Gradio looks through: a conversation has a few for a message
+UPLOAD_LEAST = 64 << 10  # bytes that an upload counts for: each makes files and folders
 UPLOADS_BYTES = 512 << 20  # of a client, as long as its files are kept
 UPLOADS_TOTAL_BYTES = 8 << 30  # of all clients
 UPLOADS_WATCHED = 100  # whose progress is kept, each for one page
-HTTP_THREADS = (
-    4  # that answer requests for the page, its configuration and figures: more would slow down the event loop
-)
+HTTP_THREADS = 4  # that answer requests for the page and its configuration; more would slow down the event loop
 SESSIONS = 1_000  # pages whose values Gradio stores; later ones replace those of the client that has most
 SESSIONS_OF_A_CLIENT = 100
 SESSION_CHARACTERS = 64  # of the name that a client gives its session; a page's has eleven
@@ -57,8 +56,7 @@ CHAT_MAX_ANSWER_CHARACTERS = 400_000  # of an answer, which the next request con
 CHAT_MAX_CONVERSATION_CHARACTERS = 4_000_000  # of all messages
 CHAT_MAX_COUNTED_TOKENS = 32_768  # of a conversation that /tokenize takes; or twice the context, if that is more
 CHAT_MAX_MESSAGES = 1_000
-CHAT_MAX_PARTS = 1_000  # texts and pictures of one message
-CHAT_MAX_ALL_PARTS = 5_000  # of all messages
+CHAT_MAX_PARTS = 5_000  # texts and pictures of all messages
 CHAT_MAX_PICTURES = 8  # of a conversation; each takes a few hundred tokens of the context
 CHAT_PICTURES_AT_ONCE = 2  # decoded and prepared at a time, each with up to 400 MB; others wait
 CHAT_PICTURES_BYTES = 1 << 30  # of a model's prepared pictures whose answers wait or are made: a hundred of Gemma 3's

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 # For every event that classifies or explains one text, and for every one that asks the chat model for a label.
 EVENT: Concurrency = {"concurrency_id": "sentiment", "concurrency_limit": SENTIMENT_AT_ONCE}
-_PIECE = 64  # texts that are classified together
 ZERO_SHOT_EVENT: Concurrency = {"concurrency_id": "zero-shot", "concurrency_limit": ZERO_SHOT_AT_ONCE}
+_PIECE = 64  # texts of a list that are classified together
 # Of all models. In the event loop's own threads, requests that wait for their turn would hold up everything else there.
 _explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
 _lists = ThreadPoolExecutor(LISTS_AT_ONCE, "texts")

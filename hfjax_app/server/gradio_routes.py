@@ -64,7 +64,7 @@ class GradioRoutes:
     def __init__(self, app: ASGIApp, page: App, results: WaitingResults, states: PageStates):
         self._app, self._page, self._results, self._states = app, page, results, states
         self._zipped = GZipMiddleware(app)  # the page itself, of which Gradio compresses only the files
-        self._uploads = Uploads(FILES_KEPT_S)
+        self._uploads = Uploads(2 * FILES_KEPT_S)  # Gradio looks for old files as seldom as they may be old
         self._token = secrets.token_urlsafe(32)
         page.tokens[self._token] = ""  # a user without a name
 

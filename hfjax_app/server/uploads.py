@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from starlette.types import Message, Receive
 
 from hfjax_app.errors import Overloaded
-from hfjax_app.limits import HTTP_MAX_BODY, RETRY_AFTER_S, UPLOADS_BYTES, UPLOADS_TOTAL_BYTES
+from hfjax_app.limits import HTTP_MAX_BODY, RETRY_AFTER_S, UPLOAD_LEAST, UPLOADS_BYTES, UPLOADS_TOTAL_BYTES
 
 
 class Uploads:
@@ -41,12 +41,14 @@ class Uploads:
         """
         self._forget_old()
         size = int(declared) if declared.isdigit() and len(declared) < 20 else HTTP_MAX_BODY
-        for used, most, whose in (
-            (self._of_clients[client], UPLOADS_BYTES, "your"),
-            (self._of_clients.total(), UPLOADS_TOTAL_BYTES, "all visitors'"),
+        size = max(size, UPLOAD_LEAST)
+        for used, most, whose, owners in (
+            (self._of_clients[client], UPLOADS_BYTES, "your", {client}),
+            (self._of_clients.total(), UPLOADS_TOTAL_BYTES, "all visitors'", self._of_clients.keys()),
         ):
             if used + size > most:
-                left = int(self._kept[0][0] + self._kept_s - self._now()) + 1 if self._kept else RETRY_AFTER_S
+                oldest = next((at for at, owner, _ in self._kept if owner in owners), None)
+                left = RETRY_AFTER_S if oldest is None else int(oldest + self._kept_s - self._now()) + 1
                 raise Overloaded(f"{whose} uploads have {most >> 20:,} MiB already: try again later", left)
         self._add(client, size)
         received = 0
@@ -60,8 +62,10 @@ class Uploads:
         try:
             yield counting
         finally:
-            self._add(client, received - size)
-            self._kept.append((self._now(), client, received))
+            kept = max(received, UPLOAD_LEAST) if received else 0
+            self._add(client, kept - size)
+            if kept:
+                self._kept.append((self._now(), client, kept))
 
     def _add(self, client: str, size: int) -> None:
         self._of_clients[client] += size

@@ -57,8 +57,8 @@ def expected(settings: Settings) -> list[list[int]]:
 
 def test_programs_join_while_requests_run(settings: Settings, compilations: Callable) -> None:
     """More requests than slots: a program joins when a slot is free for a moment. Requests compile nothing, and their
-    tokens are those of a solo run before, while and after programs join. Pauses leave a core to the process that
-    compiles, whose priority is low."""
+    tokens are those of a solo run before, while and after programs join. Until the last program, pauses leave a core to
+    the process that compiles, whose priority is low; that one joins without any."""
     alone = expected(settings)
     backends = Backends(settings.model_copy(update={"sentiment_model": settings.image_model})).start()
     assert backends.wait(timeout=120)
@@ -68,7 +68,7 @@ def test_programs_join_while_requests_run(settings: Settings, compilations: Call
     with pytest.raises(ModelUnavailable, match="the program that scores labels is still being compiled"):
         chat.get().zero_shot.classify("turn", ["user", "model"])
     with compilations() as seen:
-        while not backends.wait_for_all_programs(0.3):
+        while not backends.wait_for_all_programs(0.3 if len(chat.reports) < chat.expected - 1 else 0):
             assert chat.get().engine.generate(PROMPTS, GREEDY) == alone
         assert chat.get().engine.generate(PROMPTS, GREEDY) == alone
         assert chat.get().zero_shot.classify("turn", ["user", "model"])
@@ -91,7 +91,7 @@ def test_a_second_model_joins_while_requests_run(settings: Settings, compilation
     chat, other = backends.chat_models
     assert other.state in ("waiting", "preparing")
     with compilations() as seen:
-        while not backends.wait_for_all_programs(0.3):
+        while not backends.wait_for_all_programs(0):
             assert chat.get().engine.generate(PROMPTS, GREEDY) == alone
         assert other.get().engine.generate(PROMPTS, GREEDY) == alone
     assert len(seen) < 5, "single operations beside the second model's programs"

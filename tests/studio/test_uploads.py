@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
-from starlette.types import Message
+from starlette.types import Message, Receive
 
 from hfjax_app.errors import Overloaded
-from hfjax_app.limits import HTTP_MAX_BODY, UPLOADS_BYTES, UPLOADS_TOTAL_BYTES
+from hfjax_app.limits import HTTP_MAX_BODY, UPLOAD_LEAST, UPLOADS_BYTES, UPLOADS_TOTAL_BYTES
 from hfjax_app.server.uploads import Uploads
 
 from .conftest import Studio
@@ -25,8 +25,12 @@ async def whole() -> Message:
     return {"type": "http.request", "body": BODY}
 
 
-def upload(uploads: Uploads, client: str, declared: bytes = b"%d" % HTTP_MAX_BODY) -> None:
-    with contextlib.suppress(StopIteration), uploads.counted(client, declared, whole) as receive:
+async def one_byte() -> Message:
+    return {"type": "http.request", "body": b"x"}
+
+
+def upload(uploads: Uploads, client: str, declared: bytes = b"%d" % HTTP_MAX_BODY, body: Receive = whole) -> None:
+    with contextlib.suppress(StopIteration), uploads.counted(client, declared, body) as receive:
         receive().send(None)  # an event loop for each would take a minute
 
 
@@ -42,6 +46,18 @@ def test_a_client_can_not_fill_the_disk() -> None:
     upload(uploads, "bob")
     clock.now = DAY_S + 1
     upload(uploads, "ada")
+
+
+def test_small_uploads_count_for_their_files() -> None:
+    """And for the memory of this count; bob, who has uploaded earlier, does not tell ada when she may go on."""
+    clock = SimpleNamespace(now=0.0)
+    uploads = Uploads(DAY_S, lambda: clock.now)
+    for client, clock.now in (("bob", 0), ("ada", 100)):
+        for _ in range(UPLOADS_BYTES // UPLOAD_LEAST):
+            upload(uploads, client, b"1", one_byte)
+        with pytest.raises(Overloaded, match="your uploads have 512 MiB already") as refused:
+            upload(uploads, client, b"1", one_byte)
+        assert refused.value.retry_after_s == DAY_S + 1
 
 
 def test_all_clients_together_can_not_fill_it() -> None:

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from typing_extensions import TypeAliasType
 
-from hfjax_app.limits import CHAT_MAX_ALL_PARTS, CHAT_MAX_MESSAGES, CHAT_MAX_PARTS, HTTP_MAX_JSON_FIELDS, TOOLS_MAX
+from hfjax_app.limits import CHAT_MAX_MESSAGES, CHAT_MAX_PARTS, HTTP_MAX_JSON_FIELDS, TOOLS_MAX
 
 MOST_CHOICES = 4
 
@@ -45,8 +45,8 @@ def _few_parts(messages: object) -> object:
     contents = (
         [each.get("content") for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
     )
-    if (parts := sum(len(content) for content in contents if isinstance(content, list))) > CHAT_MAX_ALL_PARTS:
-        raise ValueError(f"{parts:,} parts: at most {CHAT_MAX_ALL_PARTS:,}")
+    if (parts := sum(len(content) for content in contents if isinstance(content, list))) > CHAT_MAX_PARTS:
+        raise ValueError(f"{parts:,} parts: at most {CHAT_MAX_PARTS:,}")
     return messages
 
 
@@ -133,7 +133,7 @@ class Part(Fields):
 
 class Message(Fields):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: StrictStr | Annotated[Items[Part], Field(max_length=CHAT_MAX_PARTS)] | None = None
+    content: StrictStr | Items[Part] | None = None
     tool_calls: Annotated[Items[dict[str, Any]], Field(max_length=TOOLS_MAX)] | None = None
     tool_call_id: StrictStr | None = None
     reasoning_content: StrictStr | None = None
