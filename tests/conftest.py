@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from hfjax_app.runtime.process import default_cache_folder
+
 # Before the import of jax and huggingface_hub; subprocesses of the tests inherit it.
 for name in [name for name in os.environ if name.startswith("HFJAX_")]:
     del os.environ[name]
@@ -17,7 +19,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HFJAX_CHAT_MODEL"] = "chat-gemma"  # tests of several models name them
 os.environ["HFJAX_WARM_UP"] = "whole"  # tests/backends/test_staged_start.py tests the other way
 os.environ["JAX_PLATFORMS"] = "cpu"
-os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parent.parent / ".pytest_cache" / "programs")
+# Kept between runs, for each kind of processor: code for another one may end in an illegal instruction.
+_PROGRAMS = Path(__file__).parent.parent / ".pytest_cache" / "programs"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(_PROGRAMS / default_cache_folder().name)
 gc.set_threshold(50_000, 20, 100)  # as in the commands: most new objects stay
 os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported, so too late for the commands that tests run in-process
 
