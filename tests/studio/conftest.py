@@ -1,20 +1,24 @@
 """Real servers, started once a session, and real browsers that fail a test when a page logs an error."""
 
+import asyncio
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+import uvicorn
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect, sync_playwright
 
 from tests.chat.conftest import make_model, make_tokenizer
 
@@ -29,17 +33,68 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-START_S = 240
+# Limits end what hangs: they are ten times what a slow machine takes.
+START_S = 900
+LIMIT_S = 60.0
+LIMIT_MS = LIMIT_S * 1000
+expect.set_options(timeout=LIMIT_MS)
 SECOND = "second"  # the name of `second_model`
 
 # One client for all requests: httpx.get creates one each time, which reads the system's certificates for 40 ms. Each
 # request still opens its own connection.
-http = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+http = httpx.Client(timeout=LIMIT_S, limits=httpx.Limits(max_keepalive_connections=0))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of a server waits for its models; a start without compiled programs takes minutes."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(START_S + 300))
 
 
 def free_port() -> int:
+    """For servers that can't bind port 0: it may be taken before they bind it, so that they are started again."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]
+
+
+@contextmanager
+def served(
+    serve: Callable[[], Coroutine[Any, Any, uvicorn.Config]], listener: socket.socket | None = None
+) -> Iterator[str]:
+    """A server in a thread of this process; the value is its address.
+
+    Args:
+        serve: makes the app. In the server's event loop: without a running one, Gradio makes its own and never closes
+            it.
+        listener: a bound socket; None: any port of 127.0.0.1.
+    """
+    servers: list[uvicorn.Server] = []
+    faults: list[BaseException] = []
+
+    async def run(listener: socket.socket) -> None:
+        try:
+            servers.append(uvicorn.Server(await serve()))
+            await servers[0].serve(sockets=[listener])
+        except BaseException as fault:
+            faults.append(fault)
+            raise
+
+    with listener or socket.create_server(("127.0.0.1", 0)) as bound:
+        thread = threading.Thread(target=lambda: asyncio.run(run(bound)))
+        thread.start()
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while not (servers and servers[0].started):
+                assert faults == []
+                assert time.monotonic() < deadline, "the server does not start"
+                time.sleep(0.02)
+            yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+        finally:
+            for server in servers:
+                server.should_exit = server.force_exit = True
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
 
 
 @dataclass(kw_only=True)
@@ -53,7 +108,7 @@ class Studio:
     early_health: list[httpx.Response] = field(default_factory=list)
 
     def health(self) -> dict[str, Any]:
-        return http.get(f"{self.url}/health", timeout=30).json()
+        return http.get(f"{self.url}/health", timeout=LIMIT_S).json()
 
     def wait_until(self, holds: Callable[[dict[str, Any]], bool], seconds: float, what: str) -> dict[str, Any]:
         """Poll /health until a condition holds; fails after `seconds`."""
@@ -66,17 +121,25 @@ class Studio:
             time.sleep(0.1)
 
     def wait_busy(self, slots: int = 1) -> None:
-        self.wait_until(lambda health: health["chat_engine"]["busy"] >= slots, 20, f"{slots} slots busy")
+        self.wait_until(lambda health: health["chat_engine"]["busy"] >= slots, LIMIT_S, f"{slots} slots busy")
 
-    def wait_idle(self, seconds: float = 2.0) -> None:
+    def wait_idle(self) -> dict[str, Any]:
+        """The engine's figures, when nothing runs."""
+
         def idle(health: dict[str, Any]) -> bool:
             return health["chat_engine"]["busy"] == health["chat_engine"]["waiting"] == 0
 
-        self.wait_until(idle, seconds, "engine idle")
+        return self.wait_until(idle, LIMIT_S, "engine idle")["chat_engine"]
 
 
 def start(output: Path, **environment: str) -> Studio:
     """Start `python app.py` on a free port; returns when it answers."""
+    while (studio := _started(output, **environment)) is None:
+        """Another process took the port first."""
+    return studio
+
+
+def _started(output: Path, **environment: str) -> Studio | None:
     port = free_port()
     with output.open("w") as log:
         process = subprocess.Popen(
@@ -90,10 +153,12 @@ def start(output: Path, **environment: str) -> Studio:
     studio = Studio(process=process, url=f"http://127.0.0.1:{port}", output=output)
     deadline = time.monotonic() + START_S
     while not studio.early_health:
+        if process.poll() is not None and f"port {port} is taken" in output.read_text():
+            return None
         assert process.poll() is None, output.read_text()
         assert time.monotonic() < deadline, "the server does not answer"
         try:
-            studio.early_health.append(http.get(f"{studio.url}/health", timeout=30))
+            studio.early_health.append(http.get(f"{studio.url}/health", timeout=LIMIT_S))
         except httpx.TransportError:
             time.sleep(0.2)
     return studio
@@ -102,7 +167,7 @@ def start(output: Path, **environment: str) -> Studio:
 def end(studio: Studio) -> None:
     studio.process.terminate()
     try:
-        studio.process.wait(30)
+        studio.process.wait(LIMIT_S)
     finally:
         studio.process.kill()
 
@@ -178,6 +243,81 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+# The requests that a page waits for, but for those of every page: whether the server is there.
+_waits: WeakKeyDictionary[Page, set[Request]] = WeakKeyDictionary()
+_LASTING = ("/heartbeat/", "/live")
+# Gradio draws in pieces, between which nothing is to do for a few milliseconds at most.
+_QUIET = """() => new Promise(done => {
+    let changed = performance.now()
+    const observer = new MutationObserver(() => { changed = performance.now() })
+    observer.observe(document, {subtree: true, childList: true, attributes: true, characterData: true})
+    const look = () => requestIdleCallback(() => {
+        if (performance.now() - changed < 100) setTimeout(look, 20)
+        else { observer.disconnect(); done() }
+    }, {timeout: 5000})
+    look()
+})"""
+
+
+def watch(page: Page) -> Page:
+    """Prepare a new page for `settled`."""
+    waits = _waits[page] = set()
+
+    def begin(request: Request) -> None:
+        if request.is_navigation_request() and request.frame == page.main_frame:
+            waits.clear()  # the document before it waits no longer
+        if not any(part in request.url for part in _LASTING):
+            waits.add(request)
+
+    page.on("request", begin)
+    for end in ("requestfinished", "requestfailed"):
+        page.on(end, waits.discard)
+    page.set_default_timeout(2 * LIMIT_MS)
+    return page
+
+
+def settled(page: Page) -> Page:
+    """Wait until the page is drawn: it waits for no answer, its thread is idle, and nothing on it changes.
+
+    Gradio mounts parts of a page when they are first opened, and then sets their values; what is typed meanwhile is lost.
+    """
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        page.evaluate(_QUIET)
+        if not _waits[page]:
+            return page
+        assert time.monotonic() < deadline, [request.url for request in _waits[page]]
+
+
+def load(page: Page, url: str) -> Page:
+    """Go there, and wait until the page is drawn."""
+    page.goto(url)
+    return settled(page)
+
+
+def reload(page: Page) -> Page:
+    page.reload()
+    return settled(page)
+
+
+def open_tab(page: Page, name: str) -> Page:
+    page.get_by_role("tab", name=name).click()
+    return settled(page)
+
+
+def asks_nothing(page: Page, *, but: str = "/live", for_ms: float = 2_000) -> None:
+    """Wait until the page sends no request for a while, in which a page that polls would, but those that end so."""
+    asked: list[str] = []
+    page.on("request", lambda request: None if request.url.endswith(but) else asked.append(request.url))
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        asked.clear()
+        page.wait_for_timeout(for_ms)
+        if not asked:
+            return
+        assert time.monotonic() < deadline, asked
+
+
 @contextmanager
 def running(page: Page, sign: str, within_ms: float) -> Iterator[None]:
     """Run the block, and wait until what it starts has ended: `sign`, a selector, has appeared and disappeared."""
@@ -205,16 +345,14 @@ class Visits:
     ) -> Page:
         context = self._browser.new_context(viewport={"width": width, "height": 900})
         self._contexts.append(context)
-        page = context.new_page()
+        page = watch(context.new_page())
         page.on("console", lambda message: self._faults.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: self._faults.append(str(error)))
         local = (studio.url, "data:", "blob:")
         page.on("request", lambda request: None if request.url.startswith(local) else self._faults.append(request.url))
         if before is not None:
             before(page)
-        page.goto(studio.url)
-        page.get_by_role("tab", name=tab).click()
-        return page
+        return open_tab(load(page, studio.url), tab)
 
     def again(self, studio: Studio, *, width: int = 1280, tab: str = "Chat") -> Page:
         """The page that was opened before, with its messages closed; a new page if there is none."""
@@ -222,8 +360,7 @@ class Visits:
             self._pages[studio.url, width] = self.open(studio, width=width, tab=tab)
         page = self._pages[studio.url, width]
         page.locator(".toast-close").evaluate_all("buttons => buttons.forEach(button => button.click())")
-        page.get_by_role("tab", name=tab).click()
-        return page
+        return open_tab(page, tab)
 
     def check(self) -> None:
         faults, self._faults = self._faults, []

@@ -1,4 +1,4 @@
-"""A running studio under attack: fuzzed requests, clients that come and go, kill -9 while starting.
+"""A running studio under attack: fuzzed requests, and clients that come and go.
 
 `make test-all` runs more of each. Counts decide, not times.
 """
@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import socket
 import threading
 import time
 from collections import Counter
@@ -17,11 +18,14 @@ from typing import Any
 import httpx
 import pytest
 
-from .conftest import START_S, Studio, http, start
+from hfjax_app.limits import HTTP_MAX_BODY, UPLOADS_BYTES
+
+from .conftest import LIMIT_S, START_S, Studio, http
 from .test_api import CHAT, GENERATE, ended, post
 from .test_request_log import values
 
-LONG = float(os.environ.get("CHURN_SECONDS", "10"))  # `make test-all` takes two minutes
+LONG = float(os.environ.get("CHURN_SECONDS", "0"))  # seconds; `make test-all` takes two minutes
+ROUNDS = 3  # requests of each client at least
 CLIENTS = 64
 HUGE = 10**40
 
@@ -156,7 +160,7 @@ def fuzzed(rng: random.Random) -> tuple[str, str, dict[str, str], bytes]:
 def fuzz(studio: Studio, count: int, seed: int) -> None:
     rng, statuses = random.Random(seed), Counter[int]()
     before, logged = studio.health(), len(studio.output.read_text())
-    with httpx.Client(timeout=httpx.Timeout(30, read=5), base_url=studio.url) as client:
+    with httpx.Client(timeout=LIMIT_S, base_url=studio.url) as client:
         for number in range(count):
             method, path, headers, content = fuzzed(rng)
             said = b""
@@ -175,7 +179,7 @@ def fuzz(studio: Studio, count: int, seed: int) -> None:
             assert b"root:" not in said, about
     assert statuses[0] < count / 20
     assert sum(number for status, number in statuses.items() if 400 <= status < 500) > count / 3
-    studio.wait_idle(30)
+    studio.wait_idle()
     after = studio.health()
     assert (after["status"], after["queue"]) == ("ready", "running")
     assert after["compilations"] == before["compilations"]
@@ -186,7 +190,7 @@ def fuzz(studio: Studio, count: int, seed: int) -> None:
 
 
 def nobody_inside(studio: Studio) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while any(value for name, value in values(studio).items() if name.startswith("hfjax_requests")):
         assert time.monotonic() < deadline, values(studio)
         time.sleep(0.2)
@@ -256,7 +260,7 @@ def test_every_parameter_is_refused_by_name(studio: Studio) -> None:
     assert after["chat_engine"]["requests"] == before["chat_engine"]["requests"]
 
 
-@pytest.mark.timeout(LONG + 280)
+@pytest.mark.timeout(LONG + START_S)
 def test_clients_come_and_go(studio: Studio) -> None:
     """64 clients, each with an address of its own; 30 % leave in the middle. The others get what they get alone."""
     words = ["cat", "fox", "sea", "moon", "tea", "tree"]
@@ -274,11 +278,13 @@ def test_clients_come_and_go(studio: Studio) -> None:
         rng = random.Random(number)
         transport = httpx.HTTPTransport(local_address=f"127.0.1.{number + 1}")
         url = f"{studio.url}/gradio_api/call/chat"
-        with httpx.Client(transport=transport, timeout=60) as http:
-            while time.monotonic() < ends:
+        with httpx.Client(transport=transport, timeout=LIMIT_S) as http:
+            done = 0
+            while done < ROUNDS or time.monotonic() < ends:
                 which, length = rng.randrange(len(words)), rng.randrange(len(arguments))
                 try:
                     joined = http.post(url, json={"data": [messages[which], *arguments[length]]})
+                    done += joined.status_code == 200
                     if joined.status_code == 429:
                         counts["refused"] += 1
                         time.sleep(0.2)
@@ -307,48 +313,33 @@ def test_clients_come_and_go(studio: Studio) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert counts["stayed"] > CLIENTS / 4
-    assert counts["left"] > 0
-    studio.wait_idle(30)
+    assert counts["stayed"] + counts["left"] >= CLIENTS * ROUNDS
+    assert counts["stayed"] > CLIENTS
+    assert counts["left"] > CLIENTS / 10
+    studio.wait_idle()
     nobody_inside(studio)
     assert studio.health()["status"] == "ready"
 
 
-def killed_and_started(tmp_path: Path, model: Path, kills: int) -> None:
-    """Kills at random moments of a start with an empty cache; then a good start with what is left of the cache."""
-    rng, missing = random.Random(kills), str(tmp_path / "none")
-    environment = {
-        "HFJAX_CACHE_DIR": str(tmp_path / "cache"),
-        "HFJAX_CHAT_MODEL": str(model),
-        "HFJAX_SENTIMENT_MODEL": missing,
-        "HFJAX_IMAGE_MODEL": missing,
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    }
-    for number in range(kills):
-        studio = start(tmp_path / f"log{number}", **environment)
-        time.sleep(rng.random() * 10)
-        studio.process.kill()
-        studio.process.wait(10)
-    studio = start(tmp_path / "log", **environment)
-    try:
-        ended = ("ready", "failed")
-        states = studio.wait_until(lambda health: health["backends"]["chat"]["state"] in ended, START_S, "warm")
-        assert states["backends"]["chat"]["state"] == "ready", states
-        assert http.get(f"{studio.url}/ready/chat").status_code == 200
-    finally:
-        studio.process.kill()
-        studio.process.wait(10)
+def test_what_is_announced_and_not_sent_takes_no_share(studio: Studio) -> None:
+    """An upload takes a share only as long as it could still come; the others would be locked out by headers alone."""
+    port, stranger = int(studio.url.rsplit(":", 1)[1]), ("127.0.0.77", 0)
+    lines = ("POST /gradio_api/upload HTTP/1.1", "Host: x", "Content-Type: multipart/form-data; boundary=x")
+    head = "\r\n".join((*lines, f"Content-Length: {HTTP_MAX_BODY}", "", "--x")).encode()
+    coming = [socket.create_connection(("127.0.0.1", port), source_address=stranger) for _ in range(UPLOADS_BYTES // HTTP_MAX_BODY)]
+    for each in coming:
+        each.sendall(head)
+    with httpx.Client(transport=httpx.HTTPTransport(local_address=stranger[0]), timeout=LIMIT_S) as client:
 
+        def status() -> int:
+            files = {"files": ("a.txt", b"one", "text/plain")}
+            return client.post(f"{studio.url}/gradio_api/upload", files=files).status_code
 
-@pytest.mark.timeout(600)
-def test_kill_9_while_starting_leaves_nothing_broken(tmp_path: Path, second_model: Path) -> None:
-    killed_and_started(tmp_path, second_model, 2)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(5400)
-def test_many_kills(tmp_path: Path, second_model: Path) -> None:
-    """Twenty kills, each followed by a good start."""
-    for number in range(20):
-        (tmp_path / str(number)).mkdir()
-        killed_and_started(tmp_path / str(number), second_model, 1)
+        assert status() == 429
+        for each in coming:
+            each.close()
+        deadline = time.monotonic() + LIMIT_S
+        while (found := status()) == 429:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert found == 200

@@ -9,10 +9,10 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from hfjax_app.studio.transcript import Message
 
-from .conftest import Studio, running
+from .conftest import LIMIT_MS, Studio, load, reload, running, settled, watch
 
 Visit = Callable[..., Page]  # what `visit` and `revisit` are
-ANSWER_MS = 30_000
+ANSWER_MS = 2 * LIMIT_MS
 
 
 def answers(page: Page) -> Locator:
@@ -42,19 +42,20 @@ def ask(page: Page, text: str) -> str:
     box(page).fill(text)
     with answered(page):
         box(page).press("Enter")
-    return answers(page).last.inner_text()
+    return answers(settled(page)).last.inner_text()
 
 
 def clear(page: Page) -> None:
     page.get_by_role("button", name="New chat").click()
     expect(questions(page)).to_have_count(0)
     expect(page.locator("#message .submit-button")).to_be_visible()
+    settled(page)
 
 
 def option_field(page: Page, elem_id: str) -> Locator:
     if elem_id == "chat-seed" and not page.locator("#chat-seed").is_visible():
         page.get_by_role("button", name="Finer sampling").click()
-        page.wait_for_timeout(500)  # opened for the first time, Gradio mounts the fields and sets their values
+        settled(page)
     return page.locator(f"#{elem_id} input[type=number], #{elem_id} textarea, #{elem_id} input[type=text]").first
 
 
@@ -66,7 +67,7 @@ def set_option(page: Page, elem_id: str, value: str) -> None:
     field = option_field(page, elem_id)
     field.fill(value)
     field.blur()
-    page.wait_for_timeout(100)
+    settled(page)  # the page's scripts have the value too
     expect(field).to_have_value(value)
 
 
@@ -103,7 +104,7 @@ def test_remembers_a_name(page: Page) -> None:
     with option(page, "temperature", "0"):
         ask(page, "My name is Ada.")
     before = notes(page).inner_text()
-    page.reload()
+    reload(page)
     expect(notes(page)).to_have_text(before)
     with option(page, "temperature", "0"):
         assert "Ada" in ask(page, "What's my name?")
@@ -130,7 +131,7 @@ def test_retry_edit_undo_clear(page: Page) -> None:
 
     ask(page, "Hello!")
     clear(page)
-    page.reload()
+    reload(page)
     expect(example(page)).to_be_visible()
     expect(questions(page)).to_have_count(0)
 
@@ -227,7 +228,7 @@ def test_an_answer_is_drawn_whole(page: Page) -> None:
     shown = Message(role="assistant", text=answer, reasoning="A <b>sum</b>.", reasoning_s=2.5, note="a <b>note</b>")
     entries = [*Message(role="user", text="Hi").to_page(), *shown.to_page()]
     keep(page, entries)
-    page.reload()
+    reload(page)
     expect(notes(page)).to_have_text("a <b>note</b>")
     text = page.locator("#conversation .bot").last
     expect(text).to_contain_text("A <div> where i<b, List<String> and")
@@ -249,9 +250,9 @@ def test_an_answer_is_drawn_whole(page: Page) -> None:
 def test_a_message_loads_nothing_from_other_hosts(studio: Studio, browser: Browser) -> None:
     """Messages are Markdown, also the model's. The address of a picture in one could leak the conversation."""
     context = browser.new_context()
-    page, asked = context.new_page(), []
+    page, asked = watch(context.new_page()), []
     context.route("https://elsewhere.example/**", lambda route: (asked.append(route.request.url), route.abort()))
-    page.goto(studio.url)
+    load(page, studio.url)
     page.evaluate("document.addEventListener('securitypolicyviolation', event => window.blocked = event.blockedURI)")
     ask(page, "Look: ![a picture](https://elsewhere.example/leak.png)")
     page.wait_for_function("window.blocked")

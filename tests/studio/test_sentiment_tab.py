@@ -2,23 +2,24 @@
 
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
-from .conftest import Studio
+from .conftest import LIMIT_MS, Studio, http, open_tab, settled
+from .test_api import page_events
 
-LIST_MS = 60_000
+LIST_MS = 2 * LIMIT_MS
 
 
 @pytest.fixture
 def page(studio: Studio, revisit: Callable[..., Page]) -> Page:
     """The tab as the last test left it, at "One text"."""
     page = revisit(studio, tab="Sentiment")
-    page.get_by_role("tab", name="One text").click()
-    return page
+    return open_tab(page, "One text")
 
 
 def test_i_loved_it_is_positive(page: Page) -> None:
@@ -27,6 +28,7 @@ def test_i_loved_it_is_positive(page: Page) -> None:
     expect(page.locator("#sentiment-result h3")).to_have_text("positive")
     rows = page.locator("#sentiment-result .prob")
     expect(rows).to_have_count(3)
+    settled(page)
     texts = rows.all_inner_texts()
     assert {re.search(r"[a-z]+", text)[0] for text in texts} == {"negative", "neutral", "positive"}
     assert 98 <= sum(int(re.search(r"(\d+)\s*%", text)[1]) for text in texts) <= 102
@@ -67,6 +69,7 @@ def test_why(page: Page) -> None:
     words = page.locator("#sentiment-words .words")
     expect(page.locator("#sentiment-words h3")).to_have_text("What speaks for positive")
     expect(words).to_contain_text(re.compile(r"We\s+.*loved.*the\s+.*old.*museum"))
+    settled(page)
     shown = words.locator("> span").evaluate_all(
         """spans => spans.map(span => [span.childNodes[0].data, Number(span.style.getPropertyValue("--a")),
         getComputedStyle(span).borderBottomStyle, span.querySelector(".sr")?.textContent ?? ""])"""
@@ -93,6 +96,7 @@ def test_nothing_of_a_text_disappears(page: Page) -> None:
     page.locator("#sentiment-text textarea").fill(text)
     page.locator("#why").click()
     expect(page.locator("#sentiment-words .words")).to_contain_text("script")
+    settled(page)
     shown = page.locator("#sentiment-words .words").evaluate(
         "words => { const copy = words.cloneNode(true); copy.querySelectorAll('.sr').forEach(e => e.remove());"
         "return copy.textContent; }"
@@ -107,18 +111,27 @@ def test_a_long_text_is_cut_visibly(page: Page) -> None:
 
 
 def open_many(page: Page) -> None:
-    page.get_by_role("tab", name="Many texts").click()
+    open_tab(page, "Many texts")
+
+
+def emptied(page: Page) -> Locator:
+    """The field for a file, without the one that is there."""
+    field = page.locator("#many-file")
+    if field.get_by_role("button", name="Clear").count():
+        field.get_by_role("button", name="Clear").click()
+        expect(field.locator("input[type=file]")).to_be_attached()
+        settled(page)
+    return field
 
 
 def bring(page: Page, file: Path) -> None:
     """Upload the file; it replaces another one."""
-    field = page.locator("#many-file")
-    if field.get_by_role("button", name="Clear").count():
-        field.get_by_role("button", name="Clear").click()
+    field = emptied(page)
     field.locator("input[type=file]").set_input_files(file)
 
 
 def downloaded(page: Page, folder: Path) -> list[dict[str, str]]:
+    settled(page)  # the button has the file that belongs to what is shown
     with page.expect_download() as waiting:
         page.locator("#many-download").click()
     path = folder / "results.csv"
@@ -136,7 +149,7 @@ def test_pasted_lines(page: Page, tmp_path: Path) -> None:
     expect(page.locator("#many-progress")).to_contain_text("5 rows in")
     expect(page.locator("#many-table")).to_contain_text("We loved every minute.")
     expect(page.locator("#many-table")).to_contain_text("empty")
-    parts = page.locator("#many-labels .share i")
+    parts = settled(page).locator("#many-labels .share i")
     colours = parts.evaluate_all("parts => parts.map(part => getComputedStyle(part).backgroundColor)")
     assert len(colours) == len(set(colours)) >= 2, "a colour for each label"
     expect(page.locator("#many-labels .key")).to_contain_text(re.compile(r"positive\s+[23]"))
@@ -160,6 +173,7 @@ def test_a_csv_file_with_a_column_picker(page: Page, tmp_path: Path) -> None:
     open_many(page)
     bring(page, path)
     expect(page.locator("#many-progress")).to_contain_text("reviews.csv: 3 rows")
+    settled(page)
     expect(page.locator("#many-column input")).to_have_value("review")
     page.locator("#classify-all").click()
     expect(page.locator("#many-progress")).to_contain_text("3 rows in")
@@ -167,6 +181,7 @@ def test_a_csv_file_with_a_column_picker(page: Page, tmp_path: Path) -> None:
     expect(page.locator("#many-table")).to_contain_text("row has 2 cells instead of 3")
     page.locator("#many-column input").click()
     page.get_by_role("option", name="title").click()
+    settled(page)
     page.locator("#classify-all").click()
     expect(page.locator("#many-table")).to_contain_text("Awful")
     assert downloaded(page, tmp_path)[0]["label"] == "negative"
@@ -175,16 +190,15 @@ def test_a_csv_file_with_a_column_picker(page: Page, tmp_path: Path) -> None:
 def test_the_example_beside_its_labels_and_its_words(page: Page) -> None:
     """A press brings a file whose labels are found; the words say over how many texts they were computed."""
     open_many(page)
-    field = page.locator("#many-file")
-    if field.get_by_role("button", name="Clear").count():
-        field.get_by_role("button", name="Clear").click()
+    emptied(page)
     page.get_by_role("button", name="Try a file of 40 short reviews").press("Enter")
     expect(page.locator("#many-progress")).to_contain_text("reviews.csv: 40 rows")
     expect(page.locator("#many-column input")).to_have_value("review")
     expect(page.locator("#many-truth input")).to_have_value("label")
+    settled(page)
     page.locator("#classify-all").click()
     expect(page.locator("#many-progress")).to_contain_text("40 rows in")
-    matrix = page.get_by_role("table", name="Your labels in rows")
+    matrix = settled(page).get_by_role("table", name="Your labels in rows")
     cells = matrix.locator("tbody td b").all_inner_texts()
     assert (len(cells), sum(map(int, cells))) == (9, 40)
     expect(page.locator("#many-agreement header")).to_have_text(re.compile(r"[\d.]+ % agree: \d+ of 40 texts"))
@@ -218,38 +232,44 @@ def test_bad_files_are_rejected(page: Page, tmp_path: Path, name: str, content: 
     expect(page.get_by_text(says)).to_be_visible()
 
 
+LONG = "This is a long review of a small hotel. " * 60 + "\n" + ("The stay was fine. " * 120 + "\n") * 3000
+
+
 def begin_long_list(page: Page, folder: Path) -> None:
     path = folder / "long.txt"
-    path.write_text(
-        "This is a long review of a small hotel. " * 60 + "\n" + ("The stay was fine. " * 120 + "\n") * 3000
-    )
+    path.write_text(LONG)
     bring(page, path)
     expect(page.locator("#many-progress")).to_contain_text("long.txt: 3,001 rows")
+    settled(page)
     page.locator("#classify-all").click()
 
 
-def test_a_third_list_waits_in_line_and_can_be_cancelled_there(
-    studio: Studio, page: Page, visit: Callable[..., Page], tmp_path: Path
-) -> None:
+@contextmanager
+def long_list(studio: Studio, session: str) -> Iterator[None]:
+    """Another visitor's long list, which is at work when the block begins; the visitor leaves at its end."""
+    event = page_events(studio)["_run"]
+    body = {"data": [None, LONG, None, True, None, ""], "fn_index": event, "session_hash": session}
+    joined = http.post(f"{studio.url}/gradio_api/queue/join", json=body)
+    assert joined.status_code == 200, joined.text
+    with http.stream("GET", f"{studio.url}/gradio_api/queue/data", params={"session_hash": session}) as stream:
+        lines = stream.iter_lines()  # a variable, because the connection ends when the iterator is collected
+        next(line for line in lines if "of 3,001 rows" in line)
+        yield
+
+
+def test_a_third_list_waits_in_line_and_can_be_cancelled_there(studio: Studio, page: Page, tmp_path: Path) -> None:
     """It showed nothing while it waited, and the results of the previous list stayed, with this list's download."""
-    pages = [page, *(visit(studio, tab="Sentiment") for _ in range(2))]
-    for page in pages:
-        open_many(page)
-    third = pages[2]
-    third.locator("#many-lines textarea").fill("I loved it")
-    third.locator("#classify-all").click()
-    expect(third.locator("#many-results")).to_be_visible()
-    for page in pages[:2]:
+    open_many(page)
+    emptied(page)
+    page.locator("#many-lines textarea").fill("I loved it")
+    page.locator("#classify-all").click()
+    expect(page.locator("#many-results")).to_be_visible()
+    with long_list(studio, "first-list"), long_list(studio, "second-list"):
         begin_long_list(page, tmp_path)
-        expect(page.locator("#many-progress")).to_contain_text("of 3,001 rows", timeout=LIST_MS)
-    begin_long_list(third, tmp_path)
-    expect(third.locator("#many-progress")).to_contain_text("Place 1 in line")
-    expect(third.locator("#many-results")).to_be_hidden()
-    third.locator("#many-cancel").click()
-    expect(third.locator("#many-progress")).to_contain_text("Cancelled: 0 of 3,001 rows done")
-    for page in pages[:2]:
+        expect(page.locator("#many-progress")).to_contain_text("Place 1 in line")
+        expect(page.locator("#many-results")).to_be_hidden()
         page.locator("#many-cancel").click()
-        expect(page.locator("#many-progress")).to_contain_text("Cancelled", timeout=LIST_MS)
+        expect(page.locator("#many-progress")).to_contain_text("Cancelled: 0 of 3,001 rows done")
 
 
 def test_cancel_keeps_what_is_done(page: Page, tmp_path: Path) -> None:
@@ -268,15 +288,14 @@ def test_cancel_keeps_what_is_done(page: Page, tmp_path: Path) -> None:
 
 def test_zero_shot(page: Page) -> None:
     """The chat model gives the probabilities of all labels; a label that is there twice is rejected."""
-    page.get_by_role("tab", name="Your own labels").click()
-    page.wait_for_timeout(500)  # opened for the first time, Gradio mounts the fields and sets their values
+    open_tab(page, "Your own labels")
     page.locator("#own-text textarea").fill("I want my money back, it broke after a day.")
     page.locator("#own-labels").locator("textarea, input").fill("refund request, praise, bug report")
     expect(page.get_by_text("was never trained for that")).to_be_visible()
     page.locator("#own-classify").click()
     shown = page.locator("#own-result .prob")
     expect(shown).to_have_count(3, timeout=LIST_MS)
-    texts = shown.all_inner_texts()
+    texts = settled(page).locator("#own-result .prob").all_inner_texts()
     assert {re.search(r"[a-z ]*[a-z]", text)[0] for text in texts} == {"refund request", "praise", "bug report"}
     assert 98 <= sum(int(re.search(r"(\d+)\s*%", text)[1]) for text in texts) <= 102
     page.locator("#own-labels").locator("textarea, input").fill("praise, Praise")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import Studio, http
+from .conftest import Studio, http, load, reload, settled, watch
+from .test_accessibility import still
 
 Visit = Callable[..., Page]
 # What a page may cost. A stock chat of Gradio makes 44 requests.
@@ -24,7 +25,7 @@ def test_tabs_have_addresses(page: Page) -> None:
     page.get_by_role("tab", name="Sentiment").click()
     expect(page).to_have_url(re.compile("#sentiment$"))
     expect(page).to_have_title("Sentiment · hfjax studio")
-    page.reload()
+    reload(page)
     expect(page.locator("#classify")).to_be_visible()
     page.get_by_role("tab", name="Images").click()
     expect(page.locator("#generate")).to_be_visible()
@@ -53,11 +54,11 @@ def test_the_theme_is_chosen_and_kept(page: Page) -> None:
     """In the dark, what is nearer is lighter: the page, a card, and nothing white."""
 
     def lightness(selector: str) -> float:
-        channels = page.locator(selector).first.evaluate("element => getComputedStyle(element).backgroundColor")
+        channels = still(page, selector, "backgroundColor")
         return sum(map(int, re.findall(r"\d+", channels)[:3]))
 
     page.get_by_role("button", name="Light or dark").click()
-    page.reload()
+    reload(page)
     expect(page.locator("body")).to_have_class(re.compile(r"\bdark\b"))
     page.get_by_role("tab", name="Sentiment").click()
     expect(page.locator("#classify")).to_be_visible()
@@ -69,8 +70,8 @@ def test_the_theme_is_chosen_and_kept(page: Page) -> None:
 @pytest.fixture
 def unwatched(studio: Studio, browser: Browser) -> Iterator[Page]:
     """A page that may log errors."""
-    page = browser.new_page()
-    page.goto(studio.url)
+    page = watch(browser.new_page())
+    load(page, studio.url)
     yield page
     page.close()
 
@@ -84,11 +85,11 @@ def test_a_lost_server_is_said(unwatched: Page) -> None:
     page.evaluate("dispatchEvent(new Event('offline'))")
     expect(state).to_have_text(re.compile("the server is gone"), use_inner_text=True)
     expect(page.get_by_role("status").filter(has_text="The server is gone")).to_be_attached()
-    dot = state.locator(".dot").evaluate("dot => getComputedStyle(dot).backgroundColor")
+    dot = still(page, "#status-line .state .dot", "backgroundColor")
     page.unroute("**/live")
     page.evaluate("dispatchEvent(new Event('online'))")
     expect(state).to_have_text(re.compile("all warm"), use_inner_text=True)
-    assert dot != state.locator(".dot").evaluate("dot => getComputedStyle(dot).backgroundColor")
+    assert dot != still(page, "#status-line .state .dot", "backgroundColor")
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -123,7 +124,7 @@ def test_what_a_page_costs(studio: Studio, visit: Visit) -> None:
 
     page = visit(studio, before=count)
     expect(page.locator("#message textarea")).to_be_visible()
-    page.wait_for_timeout(1_000)
+    settled(page)
     assert sum(costs) < MAX_BYTES
     assert len(costs) < MAX_REQUESTS
     assert page.locator("#generate").count() == 0
