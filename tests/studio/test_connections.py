@@ -20,6 +20,8 @@ from hfjax_app.server.connection import PatientForAWhile, cut_stalled_readers
 from hfjax_app.server.door import COOKIE, OAUTH_COOKIE
 from hfjax_app.server.middleware import OwnCookies
 
+from .conftest import LIMIT_S
+
 LIMIT = 1_000_000
 
 
@@ -55,23 +57,23 @@ class Server:
         self.thread.start()
 
     def connect(self, *lines: str) -> socket.socket:
-        peer = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        peer = socket.create_connection(("127.0.0.1", self.port), timeout=LIMIT_S)
         peer.sendall("".join(f"{line}\r\n" for line in lines).encode())
         return peer
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(bodies, "HTTP_BODY_S", 0.3)
-    monkeypatch.setattr(connection, "HTTP_HEADERS_S", 0.3)
-    monkeypatch.setattr(connection, "HTTP_STALLED_S", 1)
+def server(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The limits are long, so that a slow machine meets none; a test's parameter makes those short that it is about."""
+    for module, name in ((bodies, "HTTP_BODY_S"), (connection, "HTTP_HEADERS_S"), (connection, "HTTP_STALLED_S")):
+        monkeypatch.setattr(module, name, getattr(request, "param", {}).get(name, int(LIMIT_S)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         cut_stalled_readers(listener)
         server = Server(listener)
         yield server
         server.server.should_exit = True
         server.server.force_exit = True
-        server.thread.join(10)
+        server.thread.join(LIMIT_S)
 
 
 POST = ("POST /length HTTP/1.1", "Host: x")
@@ -83,6 +85,7 @@ def answer(peer: socket.socket) -> bytes:
         return b"".join(iter(lambda: peer.recv(65_536), b""))
 
 
+@pytest.mark.parametrize("server", [{"HTTP_BODY_S": 0.3}], indirect=True)
 @pytest.mark.parametrize("path", ["/length", "/typed"])
 def test_a_slow_body_is_a_408(server: Server, path: str) -> None:
     """200 such requests were held for as long as their clients liked. FastAPI, which reads typed bodies, said 400."""
@@ -93,12 +96,14 @@ def test_a_slow_body_is_a_408(server: Server, path: str) -> None:
     assert b"the body came too slowly: 11 bytes in 0.3 s" in said
 
 
-def test_a_body_that_keeps_coming_has_its_time(server: Server) -> None:
+@pytest.mark.parametrize("server", [{"HTTP_BODY_S": 0.3}], indirect=True)
+def test_a_body_that_keeps_coming_has_its_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a body of a few bytes may take, and no slower than HTTP_BODY_BYTES_PER_S."""
-    peer = server.connect(*POST, "Content-Length: 40000", "Connection: close", "")
-    for _ in range(4):
-        peer.sendall(b"x" * 10_000)
+    monkeypatch.setattr(bodies, "HTTP_BODY_BYTES_PER_S", 10_000 / LIMIT_S)
+    peer = server.connect(*POST, "Content-Length: 40000", "Connection: close", "", "x" * 9_998)
+    for _ in range(3):
         time.sleep(0.15)
+        peer.sendall(b"x" * 10_000)
     assert answer(peer).endswith(b"40000")
 
 
@@ -187,13 +192,15 @@ def test_only_own_cookies_are_read() -> None:
         assert kept.pop() == ([] if own is None else [(b"cookie", own)])
 
 
+@pytest.mark.parametrize("server", [{"HTTP_HEADERS_S": 0.3}], indirect=True)
 @pytest.mark.parametrize("lines", [(), ("GET /endless HTTP/1.1",), ("GET /endless HTTP/1.1", "Host: x", "X: y")])
 def test_a_connection_without_a_request_is_closed(server: Server, lines: tuple[str, ...]) -> None:
     assert answer(server.connect(*lines)) == b""
 
 
+@pytest.mark.parametrize("server", [{"HTTP_STALLED_S": 1}], indirect=True)
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux's kernel cuts them")
 def test_a_reader_that_stalls_is_cut(server: Server) -> None:
     peer = server.connect("GET /endless HTTP/1.1", "Host: x", "")
-    assert server.left.wait(20)
+    assert server.left.wait(LIMIT_S)
     peer.close()
