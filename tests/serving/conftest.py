@@ -79,20 +79,20 @@ class Cluster:
                     found.append(int(path.parent.name))
         return sorted(found)
 
-    def wait(self, holds: Callable[[], bool], seconds: float, what: str) -> float:
-        """Wait until it holds; returns how long that took."""
+    def wait(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
+        """Wait until it holds."""
         started = time.monotonic()
         while True:
             with suppress(httpx.HTTPError, ValueError, KeyError):
                 if holds():
-                    return time.monotonic() - started
+                    return
             assert time.monotonic() < started + seconds, f"not {what} after {seconds} s\n{self.log()}"
             time.sleep(0.2)
 
-    def wait_ready(self, seconds: float = START_S) -> float:
-        return self.wait(lambda: self.get("/ready").status_code == 200, seconds, "ready")
+    def wait_ready(self, seconds: float = START_S) -> None:
+        self.wait(lambda: self.get("/ready").status_code == 200, seconds, "ready")
 
-    def wait_idle(self, seconds: float = 60.0) -> None:
+    def wait_idle(self, seconds: float = START_S) -> None:
         """No slot is busy and no request waits, by the replicas' own report."""
 
         def idle() -> bool:
@@ -127,16 +127,16 @@ class Cluster:
         status: dict[str, Any] = found.raise_for_status().json()["applications"]["hfjax"]
         return status
 
-    def kill_ingress(self) -> float:
-        """SIGKILL; returns the seconds until it is ready again."""
+    def kill_ingress(self) -> None:
+        """SIGKILL; returns when it is ready again."""
         [victim] = self.processes("ingress")
         os.kill(victim, signal.SIGKILL)
-        self.wait(lambda: victim not in self.processes("ingress"), 30, "gone")
-        return self.wait_ready()
+        self.wait(lambda: victim not in self.processes("ingress"), START_S, "gone")
+        self.wait_ready()
 
     def run(self, *command: str) -> str:
         program = [str(Path(sys.executable).with_name(command[0])), *command[1:]]
-        done = subprocess.run(program, env=self.environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(program, env=self.environment, capture_output=True, text=True, timeout=START_S)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
