@@ -124,13 +124,13 @@ def test_a_whole_answer_is_made_while_a_step_lasts(
     def held(*args: Any) -> Any:
         begun.append(None)
         in_step.set()
-        assert may_end.wait(30), "the answer waits for the step"
+        assert may_end.wait(60), "the answer waits for the step"
         return step(*args)
 
     alone = answer(engine, 40)
     monkeypatch.setattr(Denoiser, "__call__", held)
     with drawn(generator):
-        assert in_step.wait(30)
+        assert in_step.wait(60)
         beside, steps = answer(engine, 40), len(begun)
         may_end.set()
     assert beside == alone

@@ -21,7 +21,7 @@ class Steps(Iterator[int]):
     def __next__(self) -> int:
         self.begun += 1
         self.in_step.set()
-        assert self.may_end.wait(10)
+        assert self.may_end.wait(60)
         return self.begun
 
     def close(self) -> None:
@@ -39,13 +39,13 @@ def test_cancelled_in_the_middle_of_a_step_ends_with_that_step() -> None:
                     pass
 
         task = asyncio.create_task(draw())
-        await asyncio.to_thread(steps.in_step.wait, 10)
+        await asyncio.to_thread(steps.in_step.wait, 60)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
         assert not steps.closed.is_set()
         steps.may_end.set()
-        assert await asyncio.to_thread(steps.closed.wait, 10)
+        assert await asyncio.to_thread(steps.closed.wait, 60)
 
     asyncio.run(cancel_in_a_step())
     assert steps.begun == 1

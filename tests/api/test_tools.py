@@ -1,6 +1,7 @@
 """Calls of tools through OpenAI's client, on a small model whose template takes tools."""
 
 import asyncio
+import base64
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -19,9 +20,14 @@ from hfjax_app.backends import Backends
 from hfjax_app.settings import load_settings
 from tests.chat.conftest import make_model, make_tokenizer
 from tests.chat.text.test_tools import TEMPLATE
+from tests.chat.vision.checkpoints import drawn, png
 from tests.conftest import quickly_compiled
 
 ASKED = [{"role": "user", "content": "Hi"}]
+PICTURE = {
+    "type": "image_url",
+    "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png(drawn(1))).decode()}"},
+}
 WEATHER = {
     "type": "function",
     "function": {
@@ -116,6 +122,7 @@ def test_calls_in_a_text(app: FastAPI, several: bool, count: int) -> None:
         ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "leaves no other form"),
         ({"tools": [WEATHER, WEATHER]}, "two of them have the name"),
         ({"messages": [*ASKED, {"role": "tool", "content": "x", "tool_call_id": "y"}]}, "of a call before it"),
+        ({"messages": [{"role": "user", "content": [PICTURE]}]}, "this model answers to text only"),
     ],
 )
 def test_what_is_wrong_is_refused(app: FastAPI, change: dict[str, Any], said: str) -> None:
