@@ -15,7 +15,8 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.studio.conftest import CHROMIUM, FLAGS, ROOT, START_S, Studio, end, start
+from tests.studio.conftest import CHROMIUM, FLAGS, ROOT, START_S, Studio, end, load, open_tab, start, watch
+from tests.studio.test_accessibility import at_rest
 
 FOLDER = ROOT / "docs" / "screenshots"
 WIDTHS = {1280: 900, 390: 844}
@@ -45,7 +46,7 @@ def fill(page: Page, selector: str, value: str) -> None:
 
 def greedy(page: Page) -> None:
     """Make answers the same in every run."""
-    page.get_by_role("tab", name="Chat").click()
+    open_tab(page, "Chat")
     expect(page.locator("#message textarea")).to_be_visible(timeout=ANSWER_MS)  # the page is drawn
     with settings_open(page, "chat-settings"):
         fill(page, "#temperature input[type=number]", "0")
@@ -71,7 +72,7 @@ def answered(page: Page, number: int) -> None:
 
 
 def chosen_seed(page: Page) -> None:
-    page.get_by_role("tab", name="Images").click()
+    open_tab(page, "Images")
     expect(page.locator("#prompt textarea")).to_be_visible(timeout=ANSWER_MS)
     with settings_open(page, "image-settings"):
         page.locator("#random-seed input").uncheck()
@@ -91,7 +92,7 @@ def chat(page: Page) -> None:
 
 
 def sentiment(page: Page) -> None:
-    page.get_by_role("tab", name="Sentiment").click()
+    open_tab(page, "Sentiment")
     page.locator("#sentiment-text textarea").fill(SENTENCE)
     page.locator("#why").click()
     expect(page.locator("#sentiment-words .words")).to_be_visible(timeout=ANSWER_MS)
@@ -105,7 +106,7 @@ def images(page: Page) -> None:
 
 
 def engine(page: Page) -> None:
-    page.get_by_role("tab", name="Engine").click()
+    open_tab(page, "Engine")
     expect(page.locator("#engine-ladder .rung").first).to_be_visible(timeout=ANSWER_MS)
 
 
@@ -148,8 +149,7 @@ class Recording:
 
 
 def record(browser: Browser, studio: Studio, path: Path) -> None:
-    page = browser.new_page(viewport=RECORDED)
-    page.goto(studio.url)
+    page = load(watch(browser.new_page(viewport=RECORDED)), studio.url)
     chosen_seed(page)
     greedy(page)
     recording = Recording(page)
@@ -159,7 +159,7 @@ def record(browser: Browser, studio: Studio, path: Path) -> None:
         page.locator("#message textarea").press("Enter")
         answered(page, number)
         page.wait_for_timeout(READ_MS)
-    page.get_by_role("tab", name="Images").click()
+    open_tab(page, "Images")
     page.locator("#prompt textarea").press_sequentially(PROMPT, delay=KEY_MS)
     page.locator("#generate").click()
     drawn(page)
@@ -194,12 +194,11 @@ def main() -> None:
             record(browser, studio, FOLDER / "studio.webp")
         with warm(Path(name)) as studio:
             for width, height in WIDTHS.items():
-                page = browser.new_page(viewport={"width": width, "height": height})
-                page.goto(studio.url)
+                page = load(watch(browser.new_page(viewport={"width": width, "height": height})), studio.url)
                 for use in (chat, sentiment, images, engine):
                     use(page)
                     page.mouse.move(0, 0)
-                    page.wait_for_timeout(800)  # transitions of the page
+                    at_rest(page)
                     save(page.screenshot(full_page=True), FOLDER / f"{use.__name__}-{width}.png")
         browser.close()
 
