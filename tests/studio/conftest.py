@@ -108,7 +108,7 @@ class Studio:
     early_health: list[httpx.Response] = field(default_factory=list)
 
     def health(self) -> dict[str, Any]:
-        return http.get(f"{self.url}/health", timeout=LIMIT_S).json()
+        return http.get(f"{self.url}/health").json()
 
     def wait_until(self, holds: Callable[[dict[str, Any]], bool], seconds: float, what: str) -> dict[str, Any]:
         """Poll /health until a condition holds; fails after `seconds`."""
@@ -158,7 +158,7 @@ def _started(output: Path, **environment: str) -> Studio | None:
         assert process.poll() is None, output.read_text()
         assert time.monotonic() < deadline, "the server does not answer"
         try:
-            studio.early_health.append(http.get(f"{studio.url}/health", timeout=LIMIT_S))
+            studio.early_health.append(http.get(f"{studio.url}/health"))
         except httpx.TransportError:
             time.sleep(0.2)
     return studio
@@ -195,6 +195,7 @@ def studio(tmp_path_factory: pytest.TempPathFactory, second_model: Path) -> Iter
         tmp_path_factory.mktemp("studio") / "log",
         GRADIO_TEMP_DIR=str(visitors),
         HFJAX_CHAT_MODEL=f"chat-gemma,{second_model}",
+        JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # half the time to compile; the models are so small that they stay quick
     )
     studio.visitors = visitors
 
@@ -271,7 +272,7 @@ def watch(page: Page) -> Page:
 
     page.on("request", begin)
     for end in ("requestfinished", "requestfailed"):
-        page.on(end, waits.discard)
+        page.on(end, lambda request: waits.discard(request))
     page.set_default_timeout(2 * LIMIT_MS)
     return page
 
@@ -279,7 +280,7 @@ def watch(page: Page) -> Page:
 def settled(page: Page) -> Page:
     """Wait until the page is drawn: it waits for no answer, its thread is idle, and nothing on it changes.
 
-    Gradio mounts parts of a page when they are first opened, and then sets their values; what is typed meanwhile is lost.
+    Gradio mounts parts of a page when they are opened, and then sets their values: what is typed meanwhile is lost.
     """
     deadline = time.monotonic() + LIMIT_S
     while True:

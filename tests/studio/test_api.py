@@ -51,13 +51,13 @@ def call(studio: Studio, name: str, *values: Any) -> tuple[str, Any]:
 def post(studio: Studio, name: str, *values: Any) -> httpx.Response:
     body = json.dumps({"data": values})  # not httpx's json=, which rejects NaN
     url, headers = f"{studio.url}/gradio_api/call/{name}", {"content-type": "application/json"}
-    return http.post(url, content=body, headers=headers, timeout=LIMIT_S)
+    return http.post(url, content=body, headers=headers)
 
 
 def ended(studio: Studio, name: str, joined: httpx.Response) -> tuple[str, Any]:
     assert joined.status_code == 200, joined.text
     url = f"{studio.url}/gradio_api/call/{name}"
-    with http.stream("GET", f"{url}/{joined.json()['event_id']}", timeout=LIMIT_S) as stream:
+    with http.stream("GET", f"{url}/{joined.json()['event_id']}") as stream:
         lines = [line for line in stream.iter_lines() if line.strip()]
     event, data = lines[-2].removeprefix("event: "), lines[-1].removeprefix("data: ")
     return event, json.loads(data)
@@ -295,7 +295,7 @@ def test_huge_bodies_are_rejected(studio: Studio) -> None:
 def test_events_of_many_values_are_rejected(studio: Studio, path: str, body: dict[str, Any]) -> None:
     """Gradio looks for files in each of them, for a second on the event loop."""
     if path == "queue/join":
-        known = http.get(f"{studio.url}/config", timeout=LIMIT_S).json()["dependencies"]
+        known = http.get(f"{studio.url}/config").json()["dependencies"]
         [number] = [each["id"] for each in known if each["api_name"] == "_classify"]
         body = body | {"fn_index": number, "session_hash": "many"}
     answer = http.post(f"{studio.url}/gradio_api/{path}", json=body)

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,7 +21,7 @@ from hfjax_app.limits import HTTP_MAX_BODY, UPLOADS_BYTES
 
 from .conftest import LIMIT_S, START_S, Studio, http
 from .test_api import CHAT, GENERATE, ended, post
-from .test_request_log import values
+from .test_request_log import nobody_inside
 
 LONG = float(os.environ.get("CHURN_SECONDS", "0"))  # seconds; `make test-all` takes two minutes
 ROUNDS = 3  # requests of each client at least
@@ -189,13 +188,6 @@ def fuzz(studio: Studio, count: int, seed: int) -> None:
     nobody_inside(studio)
 
 
-def nobody_inside(studio: Studio) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while any(value for name, value in values(studio).items() if name.startswith("hfjax_requests")):
-        assert time.monotonic() < deadline, values(studio)
-        time.sleep(0.2)
-
-
 def test_fuzzed_requests(studio: Studio) -> None:
     """1,320 of 5,000 ended with a 5xx, and some stopped the queue."""
     fuzz(studio, 300, seed=1)
@@ -326,7 +318,10 @@ def test_what_is_announced_and_not_sent_takes_no_share(studio: Studio) -> None:
     port, stranger = int(studio.url.rsplit(":", 1)[1]), ("127.0.0.77", 0)
     lines = ("POST /gradio_api/upload HTTP/1.1", "Host: x", "Content-Type: multipart/form-data; boundary=x")
     head = "\r\n".join((*lines, f"Content-Length: {HTTP_MAX_BODY}", "", "--x")).encode()
-    coming = [socket.create_connection(("127.0.0.1", port), source_address=stranger) for _ in range(UPLOADS_BYTES // HTTP_MAX_BODY)]
+    coming = [
+        socket.create_connection(("127.0.0.1", port), source_address=stranger)
+        for _ in range(UPLOADS_BYTES // HTTP_MAX_BODY)
+    ]
     for each in coming:
         each.sendall(head)
     with httpx.Client(transport=httpx.HTTPTransport(local_address=stranger[0]), timeout=LIMIT_S) as client:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import Page, expect
 
-from .conftest import LIMIT_S, Studio, asks_nothing, http
+from .conftest import Studio, asks_nothing, http
 
 Visit = Callable[..., Page]
 QUESTION = "Tell me about zebras."
@@ -19,7 +19,7 @@ def test_a_running_stream_is_a_busy_slot(slow_studio: Studio, revisit: Visit) ->
     data = [[{"role": "user", "content": QUESTION}], "", 450, 1.0, 1.0, 0, None, 0.0, 1.0, None]
     call = f"{slow_studio.url}/gradio_api/call/chat"
     event = http.post(call, json={"data": data}).json()["event_id"]
-    with http.stream("GET", f"{call}/{event}", timeout=LIMIT_S) as stream:
+    with http.stream("GET", f"{call}/{event}") as stream:
         lines = stream.iter_lines()
         next(line for line in lines if '"tokens": 1' in line)
         busy = page.locator("#engine-live .slot.decode")

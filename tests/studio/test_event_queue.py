@@ -26,7 +26,7 @@ from hfjax_app.studio import event_queue, waiting_results
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.request_hardening import harden
 
-from .conftest import free_port
+from .conftest import LIMIT_S, served
 
 SHARE = 2 * EVENTS_WAITING
 
@@ -37,9 +37,8 @@ class Held:
     def __init__(self) -> None:
         self.go = threading.Event()
         self.served: list[str] = []
-        self.port = free_port()
+        self.address = ""
         self.queue: FairQueue
-        self.server: uvicorn.Server
         # a line without a model needs no backends
         nothing = SimpleNamespace(chat_models=None, sentiment_models=None, image_models=None)
         self.usage, self.logged = Usage(), []
@@ -47,13 +46,13 @@ class Held:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/gradio_api"
+        return f"{self.address}/gradio_api"
 
     def client(self, number: int = 1) -> httpx.Client:
         """A client with an address of its own."""
-        return httpx.Client(transport=httpx.HTTPTransport(local_address=f"127.0.0.{number}"), timeout=30)
+        return httpx.Client(transport=httpx.HTTPTransport(local_address=f"127.0.0.{number}"), timeout=LIMIT_S)
 
-    async def serve(self) -> None:
+    async def serve(self) -> uvicorn.Config:
         async def slow(text: str, times: int = 3) -> str:
             while not self.go.is_set():
                 await asyncio.sleep(0.01)
@@ -77,24 +76,19 @@ class Held:
         app = FastAPI()
         self.queue = harden(page, self.admission, self.usage, lambda event, status, *rest: self.logged.append(status))
         mount_page(app, page, self.queue)
-        self.server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=self.port, log_level="warning"))
-        await self.server.serve()
+        return uvicorn.Config(app, log_level="warning")
 
 
 @pytest.fixture
 def held() -> Iterator[Held]:
     held = Held()
-    thread = threading.Thread(target=lambda: asyncio.run(held.serve()))
-    thread.start()
-    wait_until(lambda: hasattr(held, "server") and held.server.started, "serves")
-    yield held
-    held.go.set()
-    held.server.should_exit = True
-    thread.join(30)
+    with served(held.serve) as held.address:
+        yield held
+        held.go.set()
 
 
-def wait_until(holds: Callable[[], bool], what: str, seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)

@@ -397,7 +397,7 @@ def test_a_client_gets_a_message_that_a_size_compiles_first(studio: Studio) -> N
     url = f"{studio.url}/gradio_api/call/generate"
     options = ["a red circle", "", 2, 7.5, 1, 1, *COLD_SIZE, None, None, None, 0.8]
     event = http.post(url, json={"data": options}).json()["event_id"]
-    with http.stream("GET", f"{url}/{event}", timeout=60) as stream:
+    with http.stream("GET", f"{url}/{event}") as stream:
         sent = "".join(stream.iter_lines())
     assert re.search(rf'"waiting": "{COLD_SIZE[0]} x {COLD_SIZE[1]} compiles about \d+ s first"', sent), sent[:1000]
     after = studio.health()["backends"]["images"]
@@ -445,7 +445,7 @@ def drawing(studio: Studio) -> Iterator[None]:
     """Another visitor's pictures, which are drawn when the block begins; the visitor leaves at its end."""
     url = f"{studio.url}/gradio_api/call/generate"
     event = http.post(url, json={"data": ["a red boat on a lake", "", 100, 7.5, 1, 4]}).json()["event_id"]
-    with http.stream("GET", f"{url}/{event}", timeout=LIMIT_S) as stream:
+    with http.stream("GET", f"{url}/{event}") as stream:
         lines = stream.iter_lines()  # a variable, because the connection ends when the iterator is collected
         next(line for line in lines if '"step": ' in line)
         yield

@@ -165,7 +165,7 @@ def test_what_has_no_picture_does_not_wait_for_those_that_are_read(generator: Ge
         busy = asyncio.create_task(api.read(release.wait))
         await asyncio.sleep(0)
         try:
-            return await asyncio.wait_for(everything(api.generate("a")), 20)
+            return await asyncio.wait_for(everything(api.generate("a")), 60)
         finally:
             release.set()
             await busy

@@ -3,7 +3,6 @@
 The server runs in this process, so that each visitor's denoising steps can be counted and held.
 """
 
-import asyncio
 import base64
 import io
 import itertools
@@ -32,7 +31,7 @@ from hfjax_app.server.app import build_app
 from hfjax_app.settings import Settings
 from tests.images.pipelines import stable_diffusion
 
-from .conftest import free_port, http
+from .conftest import LIMIT_S, http, served
 
 STEPS = 60
 LEAVES, STAYS = 1, 2  # two visitors, known by their seeds
@@ -61,7 +60,7 @@ class Steps:
         self.begun[seed] += 1
         if seed == LEAVES and self.begun[seed] >= self.held_at:
             self.is_held.set()
-            assert self.has_happened.wait(30)
+            assert self.has_happened.wait(LIMIT_S)
             if self.slow and self.begun[seed] > self.held_at:
                 time.sleep(SLOW_S)
 
@@ -92,24 +91,11 @@ def backends(quick_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def url(backends: Backends) -> Iterator[str]:
-    port, servers, is_there = free_port(), [], threading.Event()
+    async def serve() -> uvicorn.Config:
+        return uvicorn.Config(build_app(backends).app, log_level="warning")
 
-    async def serve() -> None:  # without a running loop, Gradio makes its own and never closes it
-        servers.append(uvicorn.Server(uvicorn.Config(build_app(backends).app, port=port, log_level="warning")))
-        is_there.set()
-        await servers[0].serve()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    assert is_there.wait(60)
-    deadline = time.monotonic() + 30
-    while not servers[0].started:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}"
-    servers[0].should_exit = True
-    thread.join(30)
-    assert not thread.is_alive()
+    with served(serve) as found:
+        yield found
 
 
 class Visitor:
@@ -119,20 +105,22 @@ class Visitor:
 
     def __init__(self, url: str):
         self.url, self.session = f"{url}/gradio_api", f"visitor-{next(self._numbers)}"
-        dependencies = http.get(f"{url}/config", timeout=30).json()["dependencies"]
+        dependencies = http.get(f"{url}/config").json()["dependencies"]
         [self.event] = [each["id"] for each in dependencies if each["api_name"] == "generate"]
         self.event_id = "none"  # until something is drawn
 
     def draw(self, seed: int) -> None:
         data = ["red dot", "", STEPS, 2.0, seed, 1, None, None, None, None, None, 0.8]
         body = {"data": data, "fn_index": self.event, "session_hash": self.session}
-        joined = http.post(f"{self.url}/queue/join", json=body, timeout=30)
+        joined = http.post(f"{self.url}/queue/join", json=body)
         assert joined.status_code == 200, joined.text
         self.event_id = joined.json()["event_id"]
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Messages until the picture is complete. Closing the iterator closes the connection, as a closed tab does."""
-        with http.stream("GET", f"{self.url}/queue/data", params={"session_hash": self.session}, timeout=60) as stream:
+        with http.stream(
+            "GET", f"{self.url}/queue/data", params={"session_hash": self.session}, timeout=LIMIT_S
+        ) as stream:
             for line in stream.iter_lines():
                 if line.startswith("data:"):
                     message = json.loads(line.removeprefix("data:"))
@@ -147,7 +135,7 @@ class Visitor:
 
     def cancel(self) -> None:
         body = {"session_hash": self.session, "fn_index": self.event, "event_id": self.event_id}
-        assert http.post(f"{self.url}/cancel", json=body, timeout=30).status_code == 200
+        assert http.post(f"{self.url}/cancel", json=body).status_code == 200
 
 
 def picture(output: dict[str, Any]) -> bytes:
@@ -183,11 +171,11 @@ def test_cancelling_ends_no_other_visitors_picture(url: str, generator: ImageGen
         cancelled = threads.submit(leaves.result)
         stays.draw(STAYS)
         finished = threads.submit(stays.result)
-        assert steps.is_held.wait(30)
+        assert steps.is_held.wait(LIMIT_S)
         leaves.cancel()
         steps.has_happened.set()
-        got = picture(finished.result(60))
-        assert not cancelled.result(60).get("data"), "no picture came of it"
+        got = picture(finished.result(LIMIT_S))
+        assert not cancelled.result(LIMIT_S).get("data"), "no picture came of it"
     wait_for_places(generator)
     assert steps.begun[LEAVES] == steps.held_at
     assert steps.begun[STAYS] == STEPS
@@ -204,9 +192,9 @@ def test_closing_a_page_ends_no_other_visitors_picture(url: str, generator: Imag
             assert any(message["msg"] == "process_generating" for message in messages)
             stays.draw(STAYS)
             finished = threads.submit(stays.result)
-            assert steps.is_held.wait(30)
+            assert steps.is_held.wait(LIMIT_S)
         steps.has_happened.set()
-        got = picture(finished.result(60))
+        got = picture(finished.result(LIMIT_S))
     wait_for_places(generator)
     assert steps.held_at <= steps.begun[LEAVES] < STEPS
     assert steps.begun[STAYS] == STEPS
@@ -219,10 +207,10 @@ def test_no_visitor_can_cancel_anothers_picture(url: str, generator: ImageGenera
     with ThreadPoolExecutor(1) as threads:
         draws.draw(LEAVES)
         finished = threads.submit(draws.result)
-        assert steps.is_held.wait(30)
+        assert steps.is_held.wait(LIMIT_S)
         meddles.cancel()
         steps.has_happened.set()
-        got = picture(finished.result(60))
+        got = picture(finished.result(LIMIT_S))
     assert steps.begun[LEAVES] == STEPS
     assert got == alone(generator, LEAVES)
 
@@ -233,12 +221,12 @@ def test_a_stopping_server_ends_streams_with_an_error(
 ) -> None:
     """The last test, because it stops the backends. A page whose stream is cut off waits until it is reloaded."""
     page = visit(SimpleNamespace(url=url), tab="Images")
-    expect(page.locator("#generate")).to_be_enabled(timeout=30_000)
+    expect(page.locator("#generate")).to_be_enabled()
     page.locator("#prompt textarea").fill("red dot")
     page.locator("#seed input").fill(str(LEAVES))
     expect(page.locator("#random-seed input")).not_to_be_checked()
     page.locator("#generate").click()
-    assert steps.is_held.wait(30)
+    assert steps.is_held.wait(LIMIT_S)
     visitor = Visitor(url)
     visitor.draw(STAYS)
     backends.stop()

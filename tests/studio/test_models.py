@@ -14,7 +14,7 @@ from playwright.sync_api import Page, expect
 from hfjax_app.limits import LOGIN_FAILURES
 from tests.chat.conftest import make_model, make_tokenizer
 
-from .conftest import LIMIT_MS, SECOND, Studio, http, reload, running, settled
+from .conftest import LIMIT_MS, LIMIT_S, SECOND, Studio, http, reload, running, settled
 
 Visit = Callable[..., Page]
 ANSWER_MS = 2 * LIMIT_MS
@@ -33,7 +33,7 @@ def call(studio: Studio, name: str, body: dict[str, Any], client: httpx.Client =
     joined = client.post(f"{studio.url}{CALL}/{name}", json=body)
     if joined.status_code != 200:
         return f"{joined.status_code} {joined.json()['detail']}"
-    with client.stream("GET", f"{studio.url}{CALL}/{name}/{joined.json()['event_id']}", timeout=60) as stream:
+    with client.stream("GET", f"{studio.url}{CALL}/{name}/{joined.json()['event_id']}", timeout=LIMIT_S) as stream:
         lines = [line for line in stream.iter_lines() if line.startswith("data: ")]
     return json.dumps(json.loads(lines[-1].removeprefix("data: ")))
 
@@ -86,7 +86,7 @@ def test_only_the_operator_loads_models(studio: Studio, second_model: Path) -> N
     ):
         for wrong in ("", "wrong", None):
             assert call(studio, name, body | {"key": wrong}).startswith("403 this is not the operator's key")
-    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.9"), timeout=60) as stranger:
+    with httpx.Client(transport=httpx.HTTPTransport(local_address="127.0.0.9"), timeout=LIMIT_S) as stranger:
         for _ in range(LOGIN_FAILURES):
             assert call(studio, "cancel_load", {"key": "wrong"}, stranger).startswith("403 ")
         assert call(studio, "cancel_load", {"key": key}, stranger).startswith("429 10 wrong operator's keys")

@@ -1,11 +1,9 @@
 """The studio behind nginx with deploy/nginx.conf, under a prefix: page, streams, uploads and downloads."""
 
-import asyncio
 import json
 import re
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +18,7 @@ from hfjax_app.server.app import Studio, build_app
 from hfjax_app.server.connection import PatientForAWhile
 from hfjax_app.settings import Settings
 
-from .conftest import ROOT, free_port
+from .conftest import LIMIT_S, ROOT, free_port, served
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
@@ -31,39 +29,47 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if NGINX is None:
         pytest.skip("nginx is not installed: apt-get install nginx-light")
     folder: Path = tmp_path_factory.mktemp("nginx")
-    inner, outer = free_port(), free_port()
-    config = (ROOT / "deploy" / "nginx.conf").read_text()
-    for old, new in (("127.0.0.1:7860;", f"127.0.0.1:{inner};"), ("listen 80;", f"listen 127.0.0.1:{outer};")):
+
+    async def serve() -> uvicorn.Config:
+        studio: Studio = build_app(Backends(Settings(root_path="/studio")))
+        return uvicorn.Config(studio.app, http=PatientForAWhile, proxy_headers=False, log_level="warning")
+
+    with served(serve) as inner:
+        while (nginx := started(folder, inner)) is None:
+            """Another process took the port first."""
+        process, outer = nginx
+        with process:
+            yield f"{outer}/studio"
+            process.terminate()
+
+
+def started(folder: Path, inner: str) -> tuple[subprocess.Popen[bytes], str] | None:
+    """nginx before the server `inner`, when it answers, and its address; None: its port is taken."""
+    port, config = free_port(), (ROOT / "deploy" / "nginx.conf").read_text()
+    address = f"127.0.0.1:{port}"
+    temporary = " ".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    for old, new in (
+        ("127.0.0.1:7860;", f"{inner.removeprefix('http://')};"),
+        ("listen 80;", f"listen {address};"),
+        ("access_log off;", f"access_log off; {temporary}"),
+    ):
         assert config.count(old) == 1
         config = config.replace(old, new)
     (folder / "nginx.conf").write_text(config)
-    running: list[uvicorn.Server] = []
-
-    async def serve() -> None:
-        studio: Studio = build_app(Backends(Settings(root_path="/studio")))
-        served = uvicorn.Config(studio.app, port=inner, http=PatientForAWhile, proxy_headers=False, log_level="warning")
-        running.append(uvicorn.Server(served))
-        await running[0].serve()
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    temporary = " ".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    (folder / "nginx.conf").write_text(config.replace("access_log off;", f"access_log off; {temporary}"))
     options = f"daemon off; pid {folder}/pid; error_log {folder}/error.log; user root;"
-    with subprocess.Popen([NGINX, "-p", folder, "-c", folder / "nginx.conf", "-g", options]) as nginx:
-        url, deadline = f"http://127.0.0.1:{outer}/studio", time.monotonic() + 60
-        while True:
-            try:
-                if httpx.get(f"{url}/live").status_code == 200:
-                    break
-            except httpx.TransportError:
-                assert nginx.poll() is None, (folder / "error.log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        yield url
-        nginx.terminate()
-    running[0].should_exit = running[0].force_exit = True
-    thread.join(30)
+    nginx = subprocess.Popen([str(NGINX), "-p", folder, "-c", folder / "nginx.conf", "-g", options])
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            if httpx.get(f"http://{address}/studio/live").status_code == 200:
+                return nginx, f"http://{address}"
+        except httpx.TransportError:
+            if nginx.poll() is not None:
+                said = (folder / "error.log").read_text()
+                assert "Address already in use" in said, said
+                return None
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_the_page_loads_from_its_prefix(site: str, browser: Browser) -> None:
@@ -77,7 +83,7 @@ def test_the_page_loads_from_its_prefix(site: str, browser: Browser) -> None:
     page.on("console", note)
     page.on("response", lambda answer: faults.append(answer.url) if answer.status >= 400 else None)
     page.goto(f"{site}/")
-    expect(page.locator("#status-line .chip.waiting")).to_have_count(3, timeout=30_000)
+    expect(page.locator("#status-line .chip.waiting")).to_have_count(3)
     assert faults == [], faults
     page.close()
 
@@ -90,7 +96,7 @@ def test_addresses_are_nginx_s(site: str) -> None:
 
 def test_streams_are_not_held_back(site: str) -> None:
     """With nginx's buffering, the first byte of a stream came after 2.1 s."""
-    with httpx.stream("GET", f"{site}/gradio_api/heartbeat/nginx", timeout=10) as stream:
+    with httpx.stream("GET", f"{site}/gradio_api/heartbeat/nginx", timeout=LIMIT_S) as stream:
         assert next(stream.iter_lines()) == "data: ALIVE"
         assert "x-accel-buffering" not in stream.headers, "nginx has read it"
 
@@ -98,9 +104,9 @@ def test_streams_are_not_held_back(site: str) -> None:
 def test_large_files_go_up_and_come_down(site: str) -> None:
     """nginx's default limit is 1 MB."""
     content = b"text\n" + b"x" * (5 << 20)
-    [path] = httpx.post(f"{site}/gradio_api/upload", files={"files": ("list.csv", content)}, timeout=30).json()
-    assert httpx.get(f"{site}/gradio_api/file={path}", timeout=30).content == content
-    over = httpx.post(f"{site}/gradio_api/upload", content=b"x" * (17 << 20), timeout=30)
+    [path] = httpx.post(f"{site}/gradio_api/upload", files={"files": ("list.csv", content)}, timeout=LIMIT_S).json()
+    assert httpx.get(f"{site}/gradio_api/file={path}", timeout=LIMIT_S).content == content
+    over = httpx.post(f"{site}/gradio_api/upload", content=b"x" * (17 << 20), timeout=LIMIT_S)
     assert over.status_code == 413
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import ROOT, Studio, free_port, http
+from .conftest import ROOT, START_S, Studio, free_port, http
 
 
 def file_at(path: str) -> dict[str, Any]:
@@ -19,11 +19,11 @@ def file_at(path: str) -> dict[str, Any]:
 def run_event(studio: Studio, event: str, *data: Any) -> dict[str, Any]:
     """The last message of an event that a page's session starts."""
     url, session = f"{studio.url}/gradio_api", secrets.token_hex(8)
-    known = http.get(f"{studio.url}/config", timeout=30).json()["dependencies"]
+    known = http.get(f"{studio.url}/config").json()["dependencies"]
     [number] = [each["id"] for each in known if each["api_name"] == event]
     body = {"data": data, "fn_index": number, "session_hash": session}
-    assert http.post(f"{url}/queue/join", json=body, timeout=60).status_code == 200
-    with http.stream("GET", f"{url}/queue/data", params={"session_hash": session}, timeout=60) as stream:
+    assert http.post(f"{url}/queue/join", json=body).status_code == 200
+    with http.stream("GET", f"{url}/queue/data", params={"session_hash": session}) as stream:
         for line in stream.iter_lines():
             message = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {"msg": ""}
             if message["msg"] == "process_completed":
@@ -56,11 +56,11 @@ def test_only_uploaded_files_are_read(studio: Studio, path: str) -> None:
 def test_the_details_of_an_event_name_no_other_files(studio: Studio, event: str, path: str) -> None:
     """Gradio refused them in its queue, with a traceback that had the path."""
     logged = len(studio.output.read_text())
-    known = http.get(f"{studio.url}/config", timeout=30).json()["dependencies"]
+    known = http.get(f"{studio.url}/config").json()["dependencies"]
     [dependency] = [each for each in known if each["api_name"] == event]
     details = {"do": "ask", "more": [file_at(path)]}
     body = {"data": [None] * len(dependency["inputs"]), "fn_index": dependency["id"], "session_hash": "details"}
-    joined = http.post(f"{studio.url}/gradio_api/queue/join", json=body | {"event_data": details}, timeout=60)
+    joined = http.post(f"{studio.url}/gradio_api/queue/join", json=body | {"event_data": details})
     assert (joined.status_code, "event_data: names a file" in joined.text) == (422, True), joined.text
     said = studio.output.read_text()[logged:]
     assert "Traceback" not in said
@@ -111,5 +111,7 @@ class Interrupted(Backends):
 
 launch(Interrupted(Settings()), Settings(port=int(sys.argv[1])))
 """
-    ended = subprocess.run([sys.executable, "-c", code, str(free_port())], cwd=ROOT, timeout=60, capture_output=True)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(free_port())], cwd=ROOT, timeout=START_S, capture_output=True
+    )
     assert ended.returncode == 0, ended.stderr.decode()

@@ -1,10 +1,11 @@
 """The log and the metrics of a running studio: every request once, and nothing of what visitors wrote."""
 
 import re
+import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from .conftest import Studio, http
+from .conftest import LIMIT_S, Studio, http
 from .test_api import call, post
 
 SECRET = "zebra-crossing-seventeen"
@@ -21,7 +22,16 @@ def values(studio: Studio) -> dict[str, float]:
     }
 
 
+def nobody_inside(studio: Studio) -> None:
+    """Wait until all requests have left and are logged, which they are a moment after their last message."""
+    deadline = time.monotonic() + LIMIT_S
+    while any(value for name, value in values(studio).items() if name.startswith("hfjax_requests")):
+        assert time.monotonic() < deadline, values(studio)
+        time.sleep(0.05)
+
+
 def test_requests_are_logged_and_counted(studio: Studio) -> None:
+    nobody_inside(studio)
     logged, before = len(studio.output.read_text()), values(studio)
     message = [{"role": "user", "content": f"Say {SECRET}!"}]
     event, [reply] = call(studio, "chat", message, "", 6, 0.0)
@@ -30,6 +40,7 @@ def test_requests_are_logged_and_counted(studio: Studio) -> None:
     assert event == "complete"
     assert post(studio, "chat", message, "", -1).status_code == 422
     assert http.get(f"{studio.url}/nowhere/{SECRET}").status_code == 404
+    nobody_inside(studio)
     after, log = values(studio), studio.output.read_text()[logged:]
 
     assert SECRET not in log

@@ -1,48 +1,58 @@
 """How the server starts and ends."""
 
-import os
 import random
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from .conftest import LIMIT_S, ROOT, START_S, Studio, end, http, start
+from hfjax_app import console
+from hfjax_app.__main__ import main
+from hfjax_app.server import server
+
+from .conftest import LIMIT_S, START_S, Studio, http, start
 
 
-def test_a_taken_port_is_one_line_and_status_1() -> None:
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Runs `hfjax serve` in this process, whose log stays as it is: exit status and stderr. No model may be loaded."""
+    monkeypatch.setattr(server, "set_up_log", lambda form: None)
+    monkeypatch.setattr(server, "importlib", None)
+    monkeypatch.setattr(console, "quiet", lambda: None)
+
+    def run(*arguments: str) -> tuple[int, str]:
+        return main(["serve", *arguments]), capsys.readouterr().err
+
+    return run
+
+
+def test_a_taken_port_is_one_line_and_status_1(served: Callable[..., tuple[int, str]]) -> None:
     """The error comes before any model is loaded."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-        ended = subprocess.run(
-            [sys.executable, "app.py"],
-            cwd=ROOT,
-            env={**os.environ, "HFJAX_PORT": str(port)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert ended.returncode == 1
-    assert ended.stderr == f"error: port {port} is taken; choose another with --port or HFJAX_PORT\n"
+        said = f"error: port {port} is taken; choose another with --port or HFJAX_PORT\n"
+        assert served("--port", str(port)) == (1, said)
 
 
-def test_an_unknown_setting_is_one_line_and_status_2() -> None:
-    ended = subprocess.run(
-        [sys.executable, "app.py"],
-        cwd=ROOT,
-        env={**os.environ, "HFJAX_SLOT": "4"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert ended.returncode == 2
-    assert "HFJAX_SLOT" in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+def test_an_unknown_setting_is_one_line_and_status_2(
+    served: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HFJAX_SLOT", "4")
+    status, said = served()
+    assert status == 2
+    assert "HFJAX_SLOT" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_space_s_login_starts_only_in_a_space(served: Callable[..., tuple[int, str]]) -> None:
+    """Elsewhere Gradio mocks it, and every visitor would be the user of this machine."""
+    status, said = served("--auth", "oauth")
+    assert status == 2
+    assert said.startswith("error: auth = 'oauth': it needs a Space with hf_oauth: true; not set: SPACE_ID")
+    assert len(said.splitlines()) == 1
 
 
 def slow_call(studio: Studio, tokens: int) -> str:
@@ -78,8 +88,8 @@ def test_a_server_that_is_told_to_stop_finishes_what_runs(ending_studio: Studio)
     studio = ending_studio
     assert http.get(f"{studio.url}/ready/chat").status_code == 200
     with (
-        http.stream("GET", slow_call(studio, 60), timeout=LIMIT_S) as stream,
-        http.stream("GET", f"{studio.url}/gradio_api/heartbeat/page", timeout=LIMIT_S) as heartbeat,
+        http.stream("GET", slow_call(studio, 60)) as stream,
+        http.stream("GET", f"{studio.url}/gradio_api/heartbeat/page") as heartbeat,
     ):
         lines, beats = stream.iter_lines(), heartbeat.iter_lines()
         next(line for line in lines if '"tokens": 1' in line)
@@ -100,7 +110,7 @@ def test_a_server_that_is_told_to_stop_finishes_what_runs(ending_studio: Studio)
 @pytest.mark.parametrize("ending_studio", [1], indirect=True)
 def test_what_runs_after_the_grace_is_told(ending_studio: Studio) -> None:
     studio = ending_studio
-    with http.stream("GET", slow_call(studio, 480), timeout=LIMIT_S) as stream:
+    with http.stream("GET", slow_call(studio, 480)) as stream:
         lines = stream.iter_lines()
         next(line for line in lines if '"tokens": 1' in line)
         studio.process.send_signal(signal.SIGTERM)
@@ -113,7 +123,7 @@ def test_what_runs_after_the_grace_is_told(ending_studio: Studio) -> None:
 @pytest.mark.parametrize("ending_studio", [60], indirect=True)
 def test_a_second_signal_ends_at_once(ending_studio: Studio) -> None:
     studio = ending_studio
-    with http.stream("GET", slow_call(studio, 480), timeout=LIMIT_S) as stream:
+    with http.stream("GET", slow_call(studio, 480)) as stream:
         lines = stream.iter_lines()
         next(line for line in lines if '"tokens": 1' in line)
         studio.process.send_signal(signal.SIGTERM)
@@ -123,11 +133,13 @@ def test_a_second_signal_ends_at_once(ending_studio: Studio) -> None:
     assert "Traceback" not in studio.output.read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)], ids=lambda number: number.name
+)
 def test_signals_end_it_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """During the warm-up and with an open page: status 0 and no stack trace."""
+    """During the warm-up and with an open page: status 0 and no stack trace. A test above sends SIGTERM later."""
     studio = start(tmp_path / "log")
-    with http.stream("GET", f"{studio.url}/gradio_api/heartbeat/page", timeout=LIMIT_S) as heartbeat:
+    with http.stream("GET", f"{studio.url}/gradio_api/heartbeat/page") as heartbeat:
         lines = heartbeat.iter_lines()  # a variable, because the connection ends when the iterator is collected
         assert next(lines) == "data: ALIVE"
         studio.process.send_signal(number)
@@ -147,6 +159,9 @@ def killed_and_started(tmp_path: Path, model: Path, after_s: float | None = None
         "HFJAX_CHAT_MODEL": str(model),
         "HFJAX_SENTIMENT_MODEL": missing,
         "HFJAX_IMAGE_MODEL": missing,
+        "HFJAX_SLOTS": "1",
+        "HFJAX_CONTEXT": "64",
+        "HFJAX_SPECULATION": "never",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
     studio = start(tmp_path / "log-killed", **environment)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from .conftest import LIMIT_S, Studio, http, load, reload, settled, watch
+from .conftest import Studio, http, load, reload, settled, watch
 from .test_chat_tab import Visit, answers, box, cleared, notes, questions
 
 MOST = 450  # tokens of an answer, which takes seconds
@@ -130,34 +130,38 @@ def streamed(studio: Studio) -> Iterator[Iterator[str]]:
     data = [[{"role": "user", "content": "Tell me a story."}], "", MOST, 1.0, 1.0, 0, None, 0.0, 1.0, None]
     call = f"{studio.url}/gradio_api/call/chat"
     event = http.post(call, json={"data": data}).json()["event_id"]
-    with http.stream("GET", f"{call}/{event}", timeout=LIMIT_S) as stream:
+    with http.stream("GET", f"{call}/{event}") as stream:
         yield stream.iter_lines()  # a variable of the caller: the connection ends when it is collected
 
 
-def grown(lines: Iterator[str]) -> int:
-    """The tokens in the next piece of a growing answer."""
-    return next(int(found[1]) for line in lines if (found := re.search(r'"tokens": ([1-9]\d*)', line)))
+def reach(lines: Iterator[str], tokens: int) -> None:
+    """Read until the answer has as many tokens."""
+    next(line for line in lines if (found := re.search(r'"tokens": (\d+)', line)) and int(found[1]) >= tokens)
 
 
 def test_a_lost_connection_frees_the_slot(slow_studio: Studio) -> None:
     """An API client disconnects in the middle of a stream."""
     with freed(slow_studio), streamed(slow_studio) as lines:
-        grown(lines)
+        reach(lines, 1)
         slow_studio.wait_busy()
 
 
 def test_two_visitors_stream_at_the_same_time_and_the_third_waits_in_line(slow_studio: Studio, page: Page) -> None:
     """The server has two slots. Two answers grow at the same time; the third shows its place until one ends."""
     prepare(page)
+    before = slow_studio.wait_idle()["tokens"]
     with streamed(slow_studio) as second:
         with streamed(slow_studio) as first:
-            before = grown(first), grown(second)
-            slow_studio.wait_busy(2)
+            for lines in (first, second):
+                reach(lines, 1)
             box(page).fill("Hello!")
             box(page).press("Enter")
             expect(notes(page)).to_have_text("place 1 in line")
-            assert grown(first) > before[0]
-            assert grown(second) > before[1]
+            slow_studio.wait_busy(2)
+            both = slow_studio.health()["chat_engine"]["tokens"] - before
+            for lines in (first, second):
+                reach(lines, both + 1)  # more than both had together
+            expect(notes(page)).to_have_text("place 1 in line")
         expect(notes(page)).to_contain_text("first token")
         stop(page)
     slow_studio.wait_idle()

@@ -17,7 +17,7 @@ from openai import APIStatusError, AsyncOpenAI, OpenAI
 from PIL import Image
 from pydantic import BaseModel, Field
 
-from tests.studio.conftest import SECOND, Studio, http
+from tests.studio.conftest import LIMIT_S, SECOND, Studio, http
 
 ASKED = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "What is JAX?"}]
 WEATHER = {"type": "function", "function": {"name": "weather"}}
@@ -157,7 +157,7 @@ def test_a_reader_who_leaves_frees_the_slots(client: OpenAI, studio: Studio, n: 
 def test_a_caller_who_leaves_before_the_answer_frees_the_slots(studio: Studio) -> None:
     body = {"messages": STORY, "n": 2, "max_tokens": 400, "logit_bias": {"1": -100, "5": -100}}
     with pytest.raises(httpx.ReadTimeout):
-        http.post(f"{studio.url}/v1/chat/completions", json=body, timeout=0.1)
+        http.post(f"{studio.url}/v1/chat/completions", json=body, timeout=httpx.Timeout(LIMIT_S, read=0.1))
     studio.wait_idle()
     assert "Traceback" not in studio.output.read_text()
 
