@@ -36,6 +36,12 @@ def page(studio: Studio, revisit: Callable[..., Page]) -> Page:
     return page
 
 
+def anew(page: Page) -> None:
+    """Load the page as a new visitor does: with nothing kept, and the usual settings."""
+    page.evaluate("() => { sessionStorage.clear(); localStorage.clear() }")
+    open_tab(reload(page), "Images")
+
+
 def generate(page: Page, prompt: str) -> Image.Image:
     """Type a prompt, wait for the picture and return its PNG as the browser shows it."""
     page.locator("#prompt textarea").fill(prompt)
@@ -70,6 +76,12 @@ def open_editor(page: Page) -> Locator:
     expect(editor.locator("canvas").first).to_be_visible()
     settled(page)
     return editor
+
+
+def in_the_middle(canvas: Locator) -> tuple[int, ...]:
+    """The colour there, as the browser shows it."""
+    shown = Image.open(io.BytesIO(canvas.screenshot())).convert("RGB")
+    return shown.getpixel((shown.width // 2, shown.height // 2))
 
 
 def steps_made(studio: Studio) -> float:
@@ -117,11 +129,9 @@ def test_a_seed_repeats_its_picture(page: Page) -> None:
     expect(page.locator("#gallery img")).to_have_count(before + 3)
 
 
-def test_a_downloaded_picture_brings_its_settings_back(
-    studio: Studio, visit: Callable[..., Page], tmp_path: Path
-) -> None:
+def test_a_downloaded_picture_brings_its_settings_back(page: Page, tmp_path: Path) -> None:
     """Another browser takes the unusual settings from an uploaded picture, and draws the same pixels."""
-    page = visit(studio, tab="Images")
+    anew(page)
     set_number(page, "steps", "5")
     set_number(page, "guidance", "3.5")
     set_number(page, "count", "3")
@@ -138,7 +148,7 @@ def test_a_downloaded_picture_brings_its_settings_back(
         assert f"Steps: 5, Sampler: Euler a, CFG scale: 3.5, Seed: {seed + 2}" in picture.info["parameters"]
         assert of_sheet == picture.info["parameters"].replace(str(seed + 2), str(seed)), "the first one's settings"
 
-    page = visit(studio, tab="Images")
+    anew(page)
     page.locator("#recipe button").first.click()
     page.locator("#recipe-file input[type=file]").set_input_files(file)
     expect(page.locator("#recipe-file")).to_contain_text("third")
@@ -153,9 +163,7 @@ def test_a_downloaded_picture_brings_its_settings_back(
     expect(page.locator("#image-progress")).to_contain_text("Identical: all 4,096 pixels", timeout=PICTURE_MS)
 
 
-def test_a_large_seed_is_brought_back_to_the_last_digit(
-    studio: Studio, page: Page, visit: Callable[..., Page], tmp_path: Path
-) -> None:
+def test_a_large_seed_is_brought_back_to_the_last_digit(page: Page, tmp_path: Path) -> None:
     """The field was a number field, and browsers round numbers from 2^53 on: the settings drew another picture."""
     seed = 2**64 - 1
     set_number(page, "steps", "2")
@@ -169,7 +177,7 @@ def test_a_large_seed_is_brought_back_to_the_last_digit(
     first = generate(page, "a yellow star")
     file = tmp_path / "star.png"
     file.write_bytes(shown(page))
-    page = visit(studio, tab="Images")
+    anew(page)
     page.locator("#recipe button").first.click()
     page.locator("#recipe-file input[type=file]").set_input_files(file)
     expect(page.locator("#recipe-file")).to_contain_text("star")
@@ -189,31 +197,37 @@ def test_a_file_without_settings_is_rejected(page: Page, tmp_path: Path) -> None
     expect(page.locator("#generate")).to_be_enabled()
 
 
-def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+def test_only_what_is_painted_over_is_drawn_anew(page: Page, tmp_path: Path) -> None:
     """A blue picture with a painted stroke across its middle: the corner stays, the parameters hold picture and mask.
 
     Reusing the settings of a picture that started from none removes it from the editor.
     """
     file, plain = tmp_path / "blue.png", tmp_path / "plain.png"
     Image.new("RGB", (64, 64), (30, 60, 220)).save(file)
-    page = visit(studio, tab="Images")
+    anew(page)
     generate(page, "a red circle")
     plain.write_bytes(shown(page))
     editor = open_editor(page)
     canvas = editor.locator("canvas").first
     editor.locator("input[type=file]").first.set_input_files(file)
     expect(page.get_by_text("Upload an image")).to_be_hidden()
-    editor.get_by_role("button", name="Brush", exact=True).click()
-    settled(page)
+    settled(page)  # a picture that arrives takes the tool back
+    brush = editor.get_by_role("button", name="Brush", exact=True)
+    brush.click()
     canvas.scroll_into_view_if_needed()
     settled(page)
+    expect(brush).to_have_class(re.compile("highlight"))
     box = canvas.bounding_box()
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.mouse.move(x - 12, y)
-    page.mouse.down()
-    page.mouse.move(x + 12, y, steps=5)
-    page.mouse.up()
-    settled(page)
+    blue, deadline = in_the_middle(canvas), time.monotonic() + LIMIT_S
+    while in_the_middle(canvas) == blue:  # the brush paints a moment after it is chosen, and nothing says when
+        assert time.monotonic() < deadline, "no stroke is seen"
+        page.mouse.move(x - 12, y)
+        page.mouse.down()
+        page.mouse.move(x + 12, y, steps=5)
+        page.mouse.up()
+        page.mouse.move(0, 0)
+        settled(page)
     picture = generate(page, "a red circle on a blue background")
     parameters = json.loads(picture.info["hfjax"])
     assert parameters["strength"] == 0.8
@@ -230,9 +244,9 @@ def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable
     assert shown(page) == plain.read_bytes()
 
 
-def test_a_picture_of_the_gallery_is_used_again(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+def test_a_picture_of_the_gallery_is_used_again(page: Page, tmp_path: Path) -> None:
     """Large, its settings, as a picture to start from, and with the others in a zip file."""
-    page = visit(studio, tab="Images")
+    anew(page)
     set_number(page, "steps", "3")
     generate(page, "a small blue square")
     first = shown(page)
@@ -351,13 +365,13 @@ def test_an_empty_prompt_is_rejected(page: Page) -> None:
     negative.fill("")
 
 
-def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+def test_a_photo_is_made_smaller_before_it_is_sent(page: Page, tmp_path: Path) -> None:
     """As PNG, the canvas of a grainy photo exceeds the limit of a request: nothing was drawn, without an error."""
     noise = np.random.default_rng(0).integers(0, 256, (1950, 2600, 3), np.uint8)
     photo = tmp_path / "photo.jpg"
     Image.fromarray(noise).save(photo, quality=50)
     assert noise.nbytes > HTTP_MAX_BODY * 3 / 4, "as text"
-    page = visit(studio, tab="Images")
+    anew(page)
     set_number(page, "steps", "2")
     editor = open_editor(page)
     editor.locator("input[type=file]").first.set_input_files(photo)
@@ -366,12 +380,12 @@ def test_a_photo_is_made_smaller_before_it_is_sent(studio: Studio, visit: Callab
     assert json.loads(generate(page, "a red circle").info["hfjax"])["image"]
 
 
-def test_files_for_the_editor(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
+def test_files_for_the_editor(page: Page, tmp_path: Path) -> None:
     """One that is no picture is an error below it. What is transparent in a picture gets the chosen colour."""
     words, clear = tmp_path / "words.png", tmp_path / "clear.png"
     words.write_text("no picture")
     Image.new("RGBA", (64, 64), (0, 0, 0, 0)).save(clear)
-    page = visit(studio, tab="Images")
+    anew(page)
     set_number(page, "steps", "2")
     page.evaluate("window.addEventListener('unhandledrejection', event => event.preventDefault())")
     editor = open_editor(page)

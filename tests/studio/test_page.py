@@ -84,8 +84,8 @@ def test_the_status_line_is_a_line_in_every_state(state: str, studio: Studio, re
     expect(chip).to_be_hidden()
 
 
-def test_polling_ends_when_all_backends_are_settled(studio: Studio, visit: Callable[..., Page]) -> None:
-    page = visit(studio)
+def test_polling_ends_when_all_backends_are_settled(studio: Studio, revisit: Callable[..., Page]) -> None:
+    page = reload(revisit(studio))
     expect(page.locator("#status-line .chip.ready")).to_have_count(4)
     asks_nothing(page)
 

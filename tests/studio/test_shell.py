@@ -67,13 +67,17 @@ def test_the_theme_is_chosen_and_kept(page: Page) -> None:
     expect(page.locator("body")).not_to_have_class(re.compile(r"\bdark\b"))
 
 
-@pytest.fixture
-def unwatched(studio: Studio, browser: Browser) -> Iterator[Page]:
-    """A page that may log errors."""
+@pytest.fixture(scope="module")
+def _unwatched(browser: Browser) -> Iterator[Page]:
     page = watch(browser.new_page())
-    load(page, studio.url)
     yield page
     page.close()
+
+
+@pytest.fixture
+def unwatched(studio: Studio, _unwatched: Page) -> Page:
+    """A page that may log errors, just loaded."""
+    return load(_unwatched, studio.url)
 
 
 def test_a_lost_server_is_said(unwatched: Page) -> None:
