@@ -24,7 +24,7 @@ from .test_api import CHAT, GENERATE, ended, post
 from .test_request_log import nobody_inside
 
 LONG = float(os.environ.get("CHURN_SECONDS", "0"))  # seconds; `make test-all` takes two minutes
-ROUNDS = 3  # requests of each client at least
+ROUNDS = 1  # requests of each client at least
 CLIENTS = 64
 HUGE = 10**40
 
@@ -306,7 +306,7 @@ def test_clients_come_and_go(studio: Studio) -> None:
         thread.join()
     assert wrong == []
     assert counts["stayed"] + counts["left"] >= CLIENTS * ROUNDS
-    assert counts["stayed"] > CLIENTS
+    assert counts["stayed"] > CLIENTS / 4
     assert counts["left"] > CLIENTS / 10
     studio.wait_idle()
     nobody_inside(studio)

@@ -367,7 +367,7 @@ def test_an_empty_prompt_is_rejected(page: Page) -> None:
 
 def test_a_photo_is_made_smaller_before_it_is_sent(page: Page, tmp_path: Path) -> None:
     """As PNG, the canvas of a grainy photo exceeds the limit of a request: nothing was drawn, without an error."""
-    noise = np.random.default_rng(0).integers(0, 256, (1950, 2600, 3), np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (1700, 2500, 3), np.uint8)
     photo = tmp_path / "photo.jpg"
     Image.fromarray(noise).save(photo, quality=50)
     assert noise.nbytes > HTTP_MAX_BODY * 3 / 4, "as text"
