@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -71,13 +71,14 @@ def chat(arguments: argparse.Namespace) -> None:
     settings = load_settings(chat_model=arguments.model, context=arguments.context)
     model = settings.chat_models[0]
     from hfjax_app.chat import SamplingParams
-    from hfjax_app.limits import CHAT_MAX_CHARACTERS
-    from hfjax_app.validation import checked_text
+    from hfjax_app.chat.request import ChatRequest
 
-    checked_text(arguments.text, "message", CHAT_MAX_CHARACTERS)
-    options = _given(arguments, "max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
-    options = {"max_tokens": min(SamplingParams().max_tokens, settings.context), **options}
-    SamplingParams(**options)  # refuses a wrong value before anything is loaded
+    names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
+    request = ChatRequest(  # refuses a wrong value before anything is loaded
+        messages=[{"role": "user", "content": arguments.text}],
+        system_prompt=arguments.system,
+        sampling=SamplingParams.given({name: getattr(arguments, name) for name in names}),
+    )
 
     from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.chat import ChatAssistant, ChatEngine
@@ -95,15 +96,13 @@ def chat(arguments: argparse.Namespace) -> None:
         bundle=model_bundle("chat", model, settings.model_copy(update={"slots": 1, "pictures": "never"})),
     )
     assistant = ChatAssistant(engine)
-    params = replace(assistant.recommended, **options)
     for notice in assistant.notices:
         print(f"note: {notice}", file=sys.stderr)
-    messages = [{"role": "user", "content": arguments.text}]
-    assistant.check(messages, params, system_prompt=arguments.system)
+    assistant.check(request)
     engine.start()
     try:
         # asyncio starts only here, because it delays Ctrl-C until a running computation has ended
-        reply = asyncio.run(_printed(assistant.reply(messages, params, system_prompt=arguments.system)))
+        reply = asyncio.run(_printed(assistant.reply(request)))
     finally:
         assistant.stop()
     if arguments.stats:

@@ -4,6 +4,7 @@ Does not cover how Gradio or a command shows them.
 """
 
 import re
+from traceback import extract_tb
 
 # A path from the root or from home, without its last part. In a URL a colon or a letter precedes the slash.
 _FOLDERS = re.compile(r"(?<![\w.:/~])~?/(?:[^/\s'\"]+/)*(?=[^/\s'\"])")
@@ -78,3 +79,15 @@ def kind_and_line(error: BaseException) -> str:
     """The class of an error and its message, in one line."""
     kind, message = type(error).__name__, first_line(error)
     return kind if message == kind else f"{kind}: {message}"
+
+
+def where(error: BaseException) -> str:
+    """The class of an unexpected error and the place in the code that raised it, for the log.
+
+    Never with a value, because it may be what a visitor wrote.
+    """
+    frames = extract_tb(error.__traceback__)
+    places = [f"{frame.filename.rpartition('site-packages/')[2]}:{frame.lineno}" for frame in frames]
+    own = [place for place in places if "hfjax_app" in place]
+    named = dict.fromkeys([*places[-1:], *own[-1:]])
+    return f"{type(error).__name__} at {', from '.join(named)}"

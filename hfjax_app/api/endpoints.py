@@ -1,6 +1,6 @@
 """All endpoints of the API: each module of this package that has a `register` function is found and called.
 
-A new endpoint is one file in this folder. Its `register(backends, usage)` adds the endpoint with `gr.api`. It returns
+A new endpoint is one file in this folder. Its `register(service)` adds the endpoint with `gr.api`. It returns
 the object that answers the endpoint if a tab of the studio calls the same methods.
 """
 
@@ -9,8 +9,7 @@ import pkgutil
 from typing import TypeVar
 
 import hfjax_app.api
-from hfjax_app.api.usage import Usage
-from hfjax_app.backends import Backends
+from hfjax_app.service.service import Service
 
 T = TypeVar("T")
 
@@ -19,16 +18,15 @@ class Endpoints:
     """Adds every endpoint to the surrounding gr.Blocks.
 
     Args:
-        backends: the models that answer; they may still be warming up.
-        usage: where they count the tokens of clients.
+        service: that answers.
     """
 
-    def __init__(self, backends: Backends, usage: Usage):
+    def __init__(self, service: Service):
         self._answering: dict[type, object] = {}
         for name in sorted(module.name for module in pkgutil.iter_modules(hfjax_app.api.__path__)):
             module = importlib.import_module(f"{hfjax_app.api.__name__}.{name}")
             if register := getattr(module, "register", None):
-                api = register(backends, usage)
+                api = register(service)
                 self._answering[type(api)] = api
 
     def of(self, kind: type[T]) -> T:

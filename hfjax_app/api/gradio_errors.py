@@ -10,8 +10,7 @@ from typing import ParamSpec, TypeVar, get_args
 
 import gradio as gr
 
-from hfjax_app.api.internal_errors import where
-from hfjax_app.errors import HfjaxError, RequestRejected, without_folders
+from hfjax_app.errors import HfjaxError, RequestRejected, where, without_folders
 
 _log = logging.getLogger(__name__)
 

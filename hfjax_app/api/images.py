@@ -17,12 +17,12 @@ import gradio as gr
 from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.iterate_in_thread import ClosableIterator, iterate_in_thread
-from hfjax_app.api.usage import Usage
-from hfjax_app.backends import Backend, Backends
+from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import IMAGES_AT_ONCE
+from hfjax_app.service.service import Service
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
     from PIL import Image
@@ -210,8 +210,8 @@ class ImagesApi:
                 yield step
 
 
-def register(backends: Backends, usage: Usage) -> ImagesApi:
-    api = ImagesApi(backends.image_models)
+def register(service: Service) -> ImagesApi:
+    api = ImagesApi(service.backends.image_models)
     gr.api(api.generate, api_name="generate", **EVENT)
     gr.api(api.replay, api_name="replay", **EVENT)
     return api

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import Field
 from starlette.applications import Starlette
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.chat import ChatApi
 from hfjax_app.api.images import ImagesApi
-from hfjax_app.api.sentiment import SentimentApi
-from hfjax_app.api.usage import Usage
-from hfjax_app.backends import Backend, Backends
+from hfjax_app.backends import Backend
+from hfjax_app.chat import SamplingParams
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import Client, client_of, sent_by
 from hfjax_app.errors import HfjaxError, without_folders
+from hfjax_app.service.service import Service
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP
@@ -33,20 +32,18 @@ _ABOUT = (
 )
 
 
-def mcp_app(backends: Backends, admission: Admission, usage: Usage) -> Starlette | None:
+def mcp_app(service: Service) -> Starlette | None:
     """The ASGI app whose only route is /mcp, and whose lifespan must run; None without the extra.
 
     Args:
-        backends: the models; they may still be warming up.
-        admission: of all requests.
-        usage: the clients' tokens.
+        service: answers; its models may still be warming up.
     """
     if importlib.util.find_spec("fastmcp") is None:
         return None
     from fastmcp import FastMCP
 
     server = FastMCP("hfjax", instructions=_ABOUT, mask_error_details=True)
-    _Tools(backends, admission, usage).add_to(server)
+    _Tools(service).add_to(server)
     app: Starlette = server.http_app(path=PATH, stateless_http=True, json_response=True)
     return app
 
@@ -57,8 +54,8 @@ class _Tools:
     Args: as for `mcp_app`.
     """
 
-    def __init__(self, backends: Backends, admission: Admission, usage: Usage):
-        self._backends, self._admission, self._usage = backends, admission, usage
+    def __init__(self, service: Service):
+        self._service, self._backends = service, service.backends
 
     def add_to(self, server: "FastMCP") -> None:
         for tool in (self.chat, self.classify, self.image):
@@ -73,12 +70,16 @@ class _Tools:
         seed: Annotated[int | None, Field(description="the same seed gives the same answer")] = None,
     ) -> str:
         """Ask the chat model, and get its whole answer."""
-        api = ChatApi(self._backends.chat_models, self._backends.settings.context, self._usage)
-        with self._admitted("chat", self._backends.chat):
-            options = (max_tokens, temperature, None, None, seed, None, None)
-            replies = api.replies([{"role": "user", "content": message}], system_prompt, *options)
+        with self._admitted("chat", self._backends.chat) as client:
+            sampling = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+            request = ChatRequest(
+                messages=[{"role": "user", "content": message}],
+                system_prompt=system_prompt,
+                sampling=SamplingParams.given(sampling),
+                client=client.id,
+            )
             text = ""
-            async with aclosing(replies):
+            async with aclosing(self._service.chat.reply(request, client)) as replies:
                 async for reply in replies:
                     text = reply.text
             return text
@@ -86,9 +87,7 @@ class _Tools:
     async def classify(self, text: Annotated[str, Field(description="any text")]) -> dict[str, float]:
         """Judge the mood of a text: the probability of each label, such as positive and negative."""
         with self._admitted("sentiment", self._backends.sentiment):
-            scores: dict[str, float] = (
-                await SentimentApi(self._backends.sentiment, self._backends.chat_models).predict(text)
-            ).scores
+            scores: dict[str, float] = (await self._service.sentiment.predict(text)).scores
             return scores
 
     async def image(
@@ -129,7 +128,7 @@ class _Tools:
 
         client = client_of(get_http_request().scope)
         try:
-            with self._admission.enter(client, line, backend), sent_by(client):
+            with self._service.admission.enter(client, line, backend), sent_by(client):
                 yield client
         except HfjaxError as error:
             raise ToolError(without_folders(str(error))) from None

@@ -12,11 +12,11 @@ import gradio as gr
 
 from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import errors_shown, streamed
-from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backends
 from hfjax_app.backends.model_loads import Load
 from hfjax_app.client import sender
 from hfjax_app.limits import LOADS_WATCHED, OPERATOR_MAX_CHARACTERS
+from hfjax_app.service.service import Service
 from hfjax_app.validation import checked_text
 
 LOAD_EVENT: Concurrency = {"concurrency_id": "loads", "concurrency_limit": LOADS_WATCHED}
@@ -109,8 +109,8 @@ class ModelsApi:
         await asyncio.to_thread(self._backends.loads.unload, kind, name)
 
 
-def register(backends: Backends, usage: Usage) -> ModelsApi:
-    api = ModelsApi(backends)
+def register(service: Service) -> ModelsApi:
+    api = ModelsApi(service.backends)
     gr.api(api.load_model, api_name="load_model", **LOAD_EVENT)
     gr.api(api.cancel_load, api_name="cancel_load", **EVENT)
     gr.api(api.unload_model, api_name="unload_model", **EVENT)

@@ -6,21 +6,20 @@ Does not make prompts (`prompt_maker.py`) and does not compute (the engine does)
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Sequence
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
 from hfjax_app.chat.engine.token_stream import Progress
-from hfjax_app.chat.interface import Answers
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.prompt_maker import PromptMaker
 from hfjax_app.chat.reply import Reply, ReplyBuilder
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
 from hfjax_app.chat.text.detokenizer import Detokenizer
-from hfjax_app.chat.text.messages import Message
-from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
+from hfjax_app.chat.text.stop_strings import StopStrings
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.runtime.held_memory import HeldMemory
@@ -99,13 +98,13 @@ class ChatAssistant:
             facts.append("Its generation_config switches sampling off: answers are greedy at temperature 0.")
         return facts
 
-    def count(self, messages: list[Message], *, system_prompt: str = "") -> list[int]:
+    def count(self, request: ChatRequest) -> list[int]:
         """The token ids of a conversation with the opening of the assistant's next turn.
 
         Raises:
-            RequestRejected: it is far longer than the context, or as `reply`.
+            RequestRejected: it is far longer than the context, or has pictures that the model can't see.
         """
-        return self._prompts.count(messages, system_prompt)
+        return self._prompts.count(request)
 
     def tokenize(self, text: str) -> list[int]:
         """The token ids of a text, as `complete` reads it."""
@@ -128,86 +127,42 @@ class ChatAssistant:
         """Why the assistant can't answer any more; None while the engine runs."""
         return None if self.engine.alive else f"the chat engine is not running: {self.engine.stop_reason}"
 
-    def check(self, messages: list[dict[str, str]], params: SamplingParams, *, system_prompt: str = "") -> None:
+    def check(self, request: ChatRequest) -> None:
         """Raise RequestRejected as `reply` would; works before the engine is started, since that may take minutes."""
-        self._prompts.check(messages, params, system_prompt)
+        self._prompts.check(request, self._params(request))
 
-    async def reply(
-        self,
-        messages: list[Message],
-        params: SamplingParams,
-        *,
-        system_prompt: str = "",
-        stop: Sequence[str] = (),
-        client: str = "",
-        form: AnswerForm = ANY_TEXT,
-    ) -> AsyncGenerator[Reply, None]:
-        """Answer the last message.
+    def _params(self, request: ChatRequest) -> SamplingParams:
+        return request.sampling.completed(self.recommended, min(SamplingParams().max_tokens, self.context))
+
+    async def reply(self, request: ChatRequest) -> AsyncGenerator[Reply, None]:
+        """The first answer to a request.
 
         Yields a Reply as soon as the request is accepted, with every chunk of tokens, and at least twice a second
         between chunks, so that a caller notices a closed connection. Closing or cancelling the generator frees the slot
         within one decode chunk. The oldest turns are dropped if the conversation leaves less than a quarter of the
         context for the answer.
 
-        Args:
-            messages: [{"role": "user" or "assistant", "content": text}, ...], the last one the user's. Answers may have
-                calls of tools, and their results may follow, see `checked_messages`. Where the model `sees`, the user's
-                contents may be lists of {"type": "text", "text": str} and {"type": "image", "image": bytes of a file}.
-            params: sampling parameters.
-            system_prompt: instructions before the conversation; may be empty.
-            stop: the answer ends before the first of these strings.
-            client: who asks. Clients take turns, and one does not reuse what was computed for another.
-            form: of the answer.
-
         Raises:
-            RequestRejected: text or parameters out of range; nothing was computed.
+            RequestRejected: the model can't answer this; nothing was computed.
             EngineStopped: the engine is not running, or stopped before the answer was finished.
             ConstraintFailed: the form of the answer turned out to be too complex.
         """
-        checked_stop(stop)  # before pictures are decoded
-        answers = await self.asked(messages, params, system_prompt=system_prompt, form=form)
-        async with contextlib.aclosing(answers(params, stop=stop, client=client)) as replies:
-            async for reply in replies:
+        first, *_ = await self.replies(request)
+        async with contextlib.aclosing(first):
+            async for reply in first:
                 yield reply
 
-    async def complete(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams,
-        *,
-        stop: Sequence[str] = (),
-        client: str = "",
-        form: AnswerForm = ANY_TEXT,
-    ) -> AsyncGenerator[Reply, None]:
-        """Continue a text, or token ids, without a chat template; otherwise as `reply`."""
-        answers = await self.asked_text(prompt, params, form=form)
-        async with contextlib.aclosing(answers(params, stop=stop, client=client)) as replies:
-            async for reply in replies:
-                yield reply
+    async def replies(self, request: ChatRequest) -> list[AsyncGenerator[Reply, None]]:
+        """Each answer to a request, see `reply`; their prompt is made once."""
+        params = self._params(request)
+        prompt = await self._prompts.prompt(request, params)
+        return [self._answer(prompt, replace(params, seed=each.sampling.seed), request) for each in request.answers()]
 
-    async def asked(
-        self,
-        messages: list[Message],
-        params: SamplingParams,
-        *,
-        system_prompt: str = "",
-        form: AnswerForm = ANY_TEXT,
-    ) -> Answers:
-        """What answers a conversation, any number of times: its prompt is made once. Arguments, errors: as `reply`."""
-        prompt = await self._prompts.of_messages(messages, params, system_prompt=system_prompt, form=form)
-        return partial(self._answers, prompt)
-
-    async def asked_text(
-        self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
-    ) -> Answers:
-        """The same for `complete`."""
-        return partial(self._answers, await self._prompts.of_text(prompt, params, form=form))
-
-    async def _answers(
-        self, prompt: Prompt, params: SamplingParams, *, stop: Sequence[str] = (), client: str = ""
+    async def _answer(
+        self, prompt: Prompt, params: SamplingParams, request: ChatRequest
     ) -> AsyncGenerator[Reply, None]:
         """One answer to a prompt, see `reply`."""
-        stops = StopStrings(checked_stop(stop))
+        stops = StopStrings(request.stop)
         constraint = None if prompt.new_constraint is None else prompt.new_constraint()
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
@@ -221,7 +176,7 @@ class ChatAssistant:
             prompt.tokens,
             params,
             deliver,
-            client=client,
+            client=request.client,
             public=self._prompts.public_tokens(prompt.tokens),
             pictures=prompt.pictures,
             constraint=constraint,

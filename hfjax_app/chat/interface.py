@@ -4,13 +4,13 @@
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # the page is served before jax is imported
     from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
     from hfjax_app.chat.reply import Reply
+    from hfjax_app.chat.request import ChatRequest
     from hfjax_app.chat.sampling.params import SamplingParams
-    from hfjax_app.chat.text.answer_form import AnswerForm
 
 
 class LabelScorer(Protocol):
@@ -19,14 +19,6 @@ class LabelScorer(Protocol):
     def check(self, text: object, labels: object) -> object: ...
 
     def classify(self, text: str, labels: list[str]) -> dict[str, float]: ...
-
-
-class Answers(Protocol):
-    """Answers one prompt, each time it is called."""
-
-    def __call__(
-        self, params: "SamplingParams", *, stop: Sequence[str] = (), client: str = ""
-    ) -> "AsyncGenerator[Reply, None]": ...
 
 
 class ChatModel(Protocol):
@@ -53,36 +45,12 @@ class ChatModel(Protocol):
 
     def answer_once(self) -> None: ...
 
-    def count(self, messages: list[dict[str, Any]], *, system_prompt: str = "") -> list[int]: ...
+    def count(self, request: "ChatRequest") -> list[int]: ...
 
     def tokenize(self, text: str) -> list[int]: ...
 
     def detokenize(self, tokens: Sequence[int]) -> str: ...
 
-    def reply(
-        self,
-        messages: list[dict[str, Any]],
-        params: "SamplingParams",
-        *,
-        system_prompt: str = "",
-        stop: Sequence[str] = (),
-        client: str = "",
-        form: "AnswerForm" = ...,
-    ) -> "AsyncGenerator[Reply, None]": ...
+    def reply(self, request: "ChatRequest") -> "AsyncGenerator[Reply, None]": ...
 
-    def complete(
-        self, prompt: str | Sequence[int], params: "SamplingParams", *, stop: Sequence[str] = (), client: str = ""
-    ) -> "AsyncGenerator[Reply, None]": ...
-
-    async def asked(
-        self,
-        messages: list[dict[str, Any]],
-        params: "SamplingParams",
-        *,
-        system_prompt: str = "",
-        form: "AnswerForm" = ...,
-    ) -> Answers: ...
-
-    async def asked_text(
-        self, prompt: str | Sequence[int], params: "SamplingParams", *, form: "AnswerForm" = ...
-    ) -> Answers: ...
+    async def replies(self, request: "ChatRequest") -> "list[AsyncGenerator[Reply, None]]": ...

@@ -1,11 +1,10 @@
-"""Makes prompts of what clients send: messages and texts are checked, trimmed to the context and turned into tokens.
+"""Makes prompts of requests: messages and texts are trimmed to the context and turned into tokens.
 
 Long prompts are made in a thread, and grammars compiled in one, because both may take long. Does not know templates:
 `text/chat_template.py` does.
 """
 
 import asyncio
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -13,16 +12,15 @@ from itertools import takewhile
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.prompt import Prompt
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.grammar import Grammars
-from hfjax_app.chat.text.messages import Message, checked_messages, pictures_of
+from hfjax_app.chat.text.messages import Message, pictures_of
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import (
-    CHAT_MAX_ANSWER_CHARACTERS,
     CHAT_MAX_CHARACTERS,
     CHAT_MAX_COUNTED_TOKENS,
     GRAMMARS_COMPILED_AT_ONCE,
@@ -59,55 +57,44 @@ class PromptMaker:
         """Whether the model has a chat template."""
         return self._format.template is not None
 
-    def count(self, messages: list[Message], system_prompt: str) -> list[int]:
+    def count(self, request: ChatRequest) -> list[int]:
         """See `ChatAssistant.count`."""
-        turns = checked_messages(messages, may_show_pictures=True)
-        self._check_pictures(turns)
+        self._check_pictures(request.messages)
         most = max(2 * self._engine.context, CHAT_MAX_COUNTED_TOKENS)
-        return self._format.encode(turns, self._instructions(system_prompt), most)
+        return self._format.encode(request.messages, self._instructions(request.system_prompt), most)
 
     def tokenize(self, text: str) -> list[int]:
         """See `ChatAssistant.tokenize`."""
         return self._format.encode_prompt(checked_text(text, "prompt", CHAT_MAX_CHARACTERS, may_be_blank=True))
 
-    def check(self, messages: list[dict[str, str]], params: SamplingParams, system_prompt: str) -> None:
-        """Raise RequestRejected as `of_messages` would."""
-        prompt, _ = self._fitted(checked_messages(messages), params, system_prompt)
-        self._engine.check(prompt, params)
+    def check(self, request: ChatRequest, params: SamplingParams) -> None:
+        """Raise RequestRejected as `prompt` would."""
+        tokens, _ = self._fitted(request, params)
+        self._engine.check(tokens, params)
 
     def public_tokens(self, prompt: list[int]) -> int:
         """How many of a prompt's first tokens are the operator's own."""
         return len(self._public) if prompt[: len(self._public)] == self._public else 0
 
-    async def of_messages(
-        self, messages: list[Message], params: SamplingParams, *, system_prompt: str = "", form: AnswerForm = ANY_TEXT
-    ) -> Prompt:
-        """The prompt of a conversation. Arguments: as for `ChatAssistant.reply`.
+    async def prompt(self, request: ChatRequest, params: SamplingParams) -> Prompt:
+        """The prompt of a request.
+
+        Args:
+            request: a conversation or a text.
+            params: its sampling parameters, none of which is left out.
 
         Raises:
-            RequestRejected: text, pictures, form or parameters out of range.
+            RequestRejected: it does not fit the model, or one of its pictures can't be read.
         """
-        is_short = not form.tools and _is_short(messages, system_prompt)
-        check = partial(checked_messages, messages, may_use_tools=True, may_show_pictures=True)
-        turns = check() if is_short else await asyncio.to_thread(check)
-        reader = self._check_pictures(turns)
-        if reader is not None:
-            self._engine.check([0], params)  # before pictures are decoded
-        make = partial(self._prompt, turns, params, system_prompt, form)
-        prompt = make() if is_short else await asyncio.to_thread(make)
+        self._engine.check([0], params)  # before anything is computed
+        form, reader = request.form, self._check_pictures(request.messages)
+        make = partial(self._continued if request.text is not None else self._answered, request, params)
+        prompt = make() if _is_short(request) else await asyncio.to_thread(make)
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
         prompt = await self._constrained(prompt, grammar)
         if reader is not None:
-            prompt = prompt.showing(await reader.read(pictures_of(turns[prompt.dropped_messages :])))
+            prompt = prompt.showing(await reader.read(pictures_of(request.messages[prompt.dropped_messages :])))
         return prompt
-
-    async def of_text(
-        self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
-    ) -> Prompt:
-        """The prompt of a text, or of token ids, without a chat template. Raises: as `of_messages`."""
-        make = partial(self._text_prompt, prompt, params)
-        made = make() if len(prompt) <= _SHORT else await asyncio.to_thread(make)
-        return await self._constrained(made, form.grammar)
 
     def _check_pictures(self, turns: list[Message]) -> PictureReader | None:
         """What reads the pictures of a conversation; None if there are none."""
@@ -117,14 +104,11 @@ class PromptMaker:
             raise RequestRejected("pictures: this model answers to text only; leave them out, or choose one that sees")
         return self._pictures
 
-    def _fitted(
-        self, turns: list[Message], params: SamplingParams, system_prompt: str, form: AnswerForm = ANY_TEXT
-    ) -> tuple[list[int], int]:
-        """The prompt, and the number of the oldest messages that it leaves out."""
-        checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
-        room = min(params.max_tokens, self._engine.context // 4)
-        limit = self._engine.context - room
-        return self._format.fit(turns, self._instructions(system_prompt), limit, form.tools, form.begun)
+    def _fitted(self, request: ChatRequest, params: SamplingParams) -> tuple[list[int], int]:
+        """The prompt of a conversation, and the number of the oldest messages that it leaves out."""
+        limit = self._engine.context - min(params.max_tokens, self._engine.context // 4)
+        instructions, form = self._instructions(request.system_prompt), request.form
+        return self._format.fit(request.messages, instructions, limit, form.tools, form.begun)
 
     def _instructions(self, system_prompt: str) -> str:
         """The client's system prompt, or else the operator's."""
@@ -140,27 +124,21 @@ class PromptMaker:
         )
         return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
 
-    def _prompt(self, turns: list[Message], params: SamplingParams, system_prompt: str, form: AnswerForm) -> Prompt:
+    def _answered(self, request: ChatRequest, params: SamplingParams) -> Prompt:
+        turns, form = request.messages, request.form
         if form.tools or any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns):
             self._format.check_tools()
-        checked_text(form.begun, "answer to go on from", CHAT_MAX_ANSWER_CHARACTERS, may_be_blank=True)
-        tokens, dropped = self._fitted(turns, params, system_prompt, form)
-        new_answer = self._format.answers(turns[dropped:], self._instructions(system_prompt), form.tools)
+        tokens, dropped = self._fitted(request, params)
+        new_answer = self._format.answers(turns[dropped:], self._instructions(request.system_prompt), form.tools)
         if form.begun and new_answer().is_reasoning:
             raise RequestRejected("this model's answers can't be continued: they begin with reasoning; ask again")
-        return Prompt(
-            tokens=tokens,
-            dropped_messages=dropped,
-            new_answer=new_answer,
-            one_call=form.one_call,
-        )
+        return Prompt(tokens=tokens, dropped_messages=dropped, new_answer=new_answer, one_call=form.one_call)
 
-    def _text_prompt(self, prompt: str | Sequence[int], params: SamplingParams) -> Prompt:
-        if isinstance(prompt, str):
-            checked_text(prompt, "prompt", CHAT_MAX_CHARACTERS)
-            prompt = self._format.encode_prompt(prompt)
-        self._engine.check(prompt, params)
-        return Prompt(tokens=list(prompt), new_answer=self._format.plain_answer)
+    def _continued(self, request: ChatRequest, params: SamplingParams) -> Prompt:
+        text = request.text
+        tokens = self._format.encode_prompt(text) if isinstance(text, str) else list(text or ())
+        self._engine.check(tokens, params)
+        return Prompt(tokens=tokens, new_answer=self._format.plain_answer)
 
     async def _constrained(self, prompt: Prompt, grammar: AnswerGrammar | None) -> Prompt:
         """The prompt, for answers that follow a grammar; reasoning that the prompt has begun is left free.
@@ -176,9 +154,9 @@ class PromptMaker:
         return replace(prompt, new_constraint=compiled.constraint)
 
 
-def _is_short(messages: object, system_prompt: object) -> bool:
-    """Whether a conversation, as it came from outside, is plain text of a few characters, with all that it carries."""
-    texts = [system_prompt]
-    for message in messages if isinstance(messages, list) else ():
-        texts += message.values() if isinstance(message, dict) else ()
-    return sum(len(text) if isinstance(text, str) else _SHORT + 1 for text in texts) <= _SHORT
+def _is_short(request: ChatRequest) -> bool:
+    """Whether a request is plain text of a few characters, with all that it carries."""
+    if request.text is not None:
+        return len(request.text) <= _SHORT
+    values = [request.system_prompt, *(value for turn in request.messages for value in turn.values())]
+    return not request.form.tools and sum(len(v) if isinstance(v, str) else _SHORT + 1 for v in values) <= _SHORT

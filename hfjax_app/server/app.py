@@ -10,10 +10,8 @@ from prometheus_client.registry import Collector
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount, Route
 
-from hfjax_app.api.admission import Admission
 from hfjax_app.api.mcp import PATH as MCP_PATH
 from hfjax_app.api.mcp import mcp_app
-from hfjax_app.api.usage import RequestUsage, Usage
 from hfjax_app.api.v1.routes import add_docs, api_router
 from hfjax_app.backends import Backends
 from hfjax_app.client import client_of
@@ -29,6 +27,9 @@ from hfjax_app.server.middleware import Forwarded, OwnCookies, SecurityHeaders
 from hfjax_app.server.readiness import Live, Readiness
 from hfjax_app.server.request_log import RequestLog, log_request
 from hfjax_app.server.space_login import add_login, user_of
+from hfjax_app.service.admission import Admission
+from hfjax_app.service.service import Service
+from hfjax_app.service.usage import RequestUsage
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page import TITLE, build_studio
 from hfjax_app.studio.page_states import PageStates
@@ -68,9 +69,9 @@ def build_app(
     run_first()
     settings = backends.settings
     credentials = credentials or Credentials(settings)
-    sessions, usage = Sessions(), Usage()
-    admission = Admission(backends, settings.client_requests, usage)
-    mcp = mcp_app(backends, admission, usage)
+    sessions, service = Sessions(), Service(backends)
+    usage, admission = service.usage, service.admission
+    mcp = mcp_app(service)
     lifespan = None if mcp is None else mcp.router.lifespan_context
     app = FastAPI(title=f"{TITLE} API", description=_ABOUT_API, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Bodies, limit=HTTP_MAX_BODY)
@@ -91,8 +92,8 @@ def build_app(
     app.add_middleware(OwnCookies, names=(COOKIE, OAUTH_COOKIE))
     app.add_middleware(Forwarded, trusted=settings.forwarded_allow_ips)
     app.add_middleware(Live)
-    blocks, queue = build_studio(backends, admission, usage, _log_event)
-    app.include_router(api_router(backends, admission, usage))
+    blocks, queue = build_studio(service, _log_event)
+    app.include_router(api_router(service))
     add_docs(app)
     if mcp is not None:
         app.router.routes.append(Route(MCP_PATH, mcp))

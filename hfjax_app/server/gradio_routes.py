@@ -16,9 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hfjax_app.api.http_errors import as_http
-from hfjax_app.api.internal_errors import where
 from hfjax_app.client import client_of
-from hfjax_app.errors import Overloaded
+from hfjax_app.errors import Overloaded, where
 from hfjax_app.server.uploads import Uploads
 from hfjax_app.studio.page import FILES_KEPT_S
 from hfjax_app.studio.page_states import PageStates

@@ -1,6 +1,6 @@
 """/metrics for Prometheus: what the models, the lines and the device do, read when it is asked for.
 
-Times and tokens of requests are counted in `hfjax_app/api/usage.py`, HTTP requests in `request_log.py`.
+Times and tokens of requests are counted in `hfjax_app/service/usage.py`, HTTP requests in `request_log.py`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,8 +12,8 @@ from fastapi.responses import Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hfjax_app.api.admission import LINES, Admission
 from hfjax_app.backends import Backend, Backends
+from hfjax_app.service.admission import LINES, Admission
 
 if TYPE_CHECKING:  # it imports Gradio, and replicas on Ray have no page
     from hfjax_app.studio.event_queue import FairQueue

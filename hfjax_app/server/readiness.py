@@ -11,12 +11,11 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.internal_errors import where
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.first_answer import FIRST_ANSWERS
-from hfjax_app.errors import HfjaxError, NotFound, without_folders
+from hfjax_app.errors import HfjaxError, NotFound, where, without_folders
 from hfjax_app.limits import RETRY_AFTER_S
+from hfjax_app.service.admission import Admission
 from hfjax_app.studio.event_queue import FairQueue
 
 PROBE_S = 30.0  # that a request to /ready waits for the first answer of a model

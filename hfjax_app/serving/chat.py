@@ -1,6 +1,6 @@
 """The replica of a chat model."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from hfjax_app.serving.replica import Replica
 
 if TYPE_CHECKING:  # jax is imported when the model is loaded
     from hfjax_app.chat.reply import Reply
-    from hfjax_app.chat.sampling.params import SamplingParams
+    from hfjax_app.chat.request import ChatRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,24 +34,10 @@ class ChatReplica(Replica[ChatModel]):
     kind = "chat"
     described = ("recommended", "notices", "sees", "context")
 
-    async def reply(
-        self, messages: list[dict[str, Any]], params: "SamplingParams", options: Mapping[str, Any]
-    ) -> AsyncGenerator[Piece | Refusal, None]:
-        async with aclosing(self._pieces(lambda: self.model.reply(messages, params, **options))) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def complete(
-        self, prompt: str | Sequence[int], params: "SamplingParams", options: Mapping[str, Any]
-    ) -> AsyncGenerator[Piece | Refusal, None]:
-        async with aclosing(self._pieces(lambda: self.model.complete(prompt, params, **options))) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def _pieces(self, ask: "Callable[[], AsyncGenerator[Reply, None]]") -> AsyncGenerator[Piece | Refusal, None]:
+    async def reply(self, request: "ChatRequest") -> AsyncGenerator[Piece | Refusal, None]:
         """Closed when the ingress cancels the call, which frees the slot."""
         try:
-            async with aclosing(ask()) as replies:
+            async with aclosing(self.model.reply(request)) as replies:
                 async for reply in replies:
                     yield Piece(reply=reply, texts=self._texts(reply))
         except Exception as error:
@@ -68,8 +54,8 @@ class ChatReplica(Replica[ChatModel]):
         self.model.answer_once()
 
     @in_thread
-    def count(self, messages: list[dict[str, Any]], system_prompt: str) -> list[int]:
-        return self.model.count(messages, system_prompt=system_prompt)
+    def count(self, request: "ChatRequest") -> list[int]:
+        return self.model.count(request)
 
     @in_thread
     def tokenize(self, text: str) -> list[int]:

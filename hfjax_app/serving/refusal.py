@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hfjax_app import errors
-from hfjax_app.api.internal_errors import where
-from hfjax_app.errors import HfjaxError, Overloaded
+from hfjax_app.errors import HfjaxError, Overloaded, where
 
 _log = logging.getLogger(__name__)
 

@@ -8,16 +8,12 @@ from typing import Any
 
 from hfjax_app.chat.assistant import HEARTBEAT_S
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats, SlotState
-from hfjax_app.chat.interface import Answers, LabelScorer
+from hfjax_app.chat.interface import LabelScorer
 from hfjax_app.chat.reply import Reply
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
-from hfjax_app.chat.text.messages import checked_messages
-from hfjax_app.chat.text.stop_strings import checked_stop
-from hfjax_app.limits import CHAT_MAX_CHARACTERS
 from hfjax_app.serving.remote_labels import RemoteLabels
 from hfjax_app.serving.replica_calls import ReplicaCalls, with_heartbeats
-from hfjax_app.validation import checked_text
 
 Replies = AsyncGenerator[Reply, None]
 
@@ -72,8 +68,8 @@ class RemoteChat:
     def answer_once(self) -> None:
         self.calls.ask_from_thread("answer_once")
 
-    def count(self, messages: list[dict[str, Any]], *, system_prompt: str = "") -> list[int]:
-        tokens: list[int] = self.calls.ask_from_thread("count", messages, system_prompt)
+    def count(self, request: ChatRequest) -> list[int]:
+        tokens: list[int] = self.calls.ask_from_thread("count", request)
         return tokens
 
     def tokenize(self, text: str) -> list[int]:
@@ -87,91 +83,38 @@ class RemoteChat:
         text: str = self.calls.ask_from_thread("detokenize", list(tokens))
         return text
 
-    async def reply(
-        self,
-        messages: list[dict[str, Any]],
-        params: SamplingParams,
-        *,
-        system_prompt: str = "",
-        stop: Sequence[str] = (),
-        client: str = "",
-        **options: Any,
-    ) -> AsyncGenerator[Reply, None]:
+    async def replies(self, request: ChatRequest) -> list[Replies]:
+        """As `ChatAssistant.replies`; each answer is asked of a replica, which refuses it at the first reply."""
+        return [self.reply(each) for each in request.answers()]
+
+    async def reply(self, request: ChatRequest) -> Replies:
         """As `ChatAssistant.reply`. A request that all replicas let wait is answered by Replies with a place."""
-        turns = checked_messages(messages, may_use_tools=True, may_show_pictures=True)
-        checked_text(system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
-        options |= {"system_prompt": system_prompt, "stop": checked_stop(stop), "client": client}
-        session = _key(client, system_prompt, turns[0]["content"])
-        async with aclosing(self._replies("reply", messages, params, options, session)) as replies:
-            async for reply in replies:
-                yield reply
-
-    async def complete(
-        self,
-        prompt: str | Sequence[int],
-        params: SamplingParams,
-        *,
-        stop: Sequence[str] = (),
-        client: str = "",
-        **options: Any,
-    ) -> AsyncGenerator[Reply, None]:
-        """As `ChatAssistant.complete`; a wrong request is refused at the first reply."""
-        options |= {"stop": checked_stop(stop), "client": client}
-        session = _key(client, str(prompt[:_BEGINNING]))
-        async with aclosing(self._replies("complete", prompt, params, options, session)) as replies:
-            async for reply in replies:
-                yield reply
-
-    async def asked(
-        self,
-        messages: list[dict[str, Any]],
-        params: SamplingParams,
-        *,
-        system_prompt: str = "",
-        form: AnswerForm = ANY_TEXT,
-    ) -> Answers:
-        """As `ChatAssistant.asked`; each answer is asked of a replica, which refuses it at the first reply."""
-
-        def answer(params: SamplingParams, *, stop: Sequence[str] = (), client: str = "") -> Replies:
-            return self.reply(messages, params, system_prompt=system_prompt, stop=stop, client=client, form=form)
-
-        return answer
-
-    async def asked_text(
-        self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
-    ) -> Answers:
-        """As `ChatAssistant.asked_text`; refused as in `asked`."""
-
-        def answer(params: SamplingParams, *, stop: Sequence[str] = (), client: str = "") -> Replies:
-            return self.complete(prompt, params, stop=stop, client=client, form=form)
-
-        return answer
-
-    async def _replies(
-        self, method: str, prompt: object, params: SamplingParams, options: dict[str, Any], session: str
-    ) -> AsyncGenerator[Reply, None]:
-        last, request = _NO_REPLY, object()
-        self._waiting.append(request)
-        pieces = with_heartbeats(self.calls.stream(method, prompt, params, options, session=session), HEARTBEAT_S)
+        last, waiting = _NO_REPLY, object()
+        self._waiting.append(waiting)
+        pieces = with_heartbeats(self.calls.stream("reply", request, session=_key(request)), HEARTBEAT_S)
         try:
             async with aclosing(pieces):
                 async for piece in pieces:
                     if piece is None:
-                        place = self._waiting.index(request) + 1 if last is _NO_REPLY else last.place
+                        place = self._waiting.index(waiting) + 1 if last is _NO_REPLY else last.place
                         yield replace(last, place=place, new_tokens=(), new_logprobs=())
                         continue
                     if last is _NO_REPLY:
-                        self._waiting.remove(request)
+                        self._waiting.remove(waiting)
                     self._texts.update(piece.texts)
                     last = piece.reply
                     yield last
         finally:
             if last is _NO_REPLY:
-                self._waiting.remove(request)
+                self._waiting.remove(waiting)
 
 
-def _key(*parts: str) -> str:
+def _key(request: ChatRequest) -> str:
     """A name of a conversation by its beginning, that tells nothing about it."""
+    if request.text is None:
+        parts = [request.client, request.system_prompt, request.messages[0]["content"]]
+    else:
+        parts = [request.client, str(request.text[:_BEGINNING])]
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{len(part)} {part}".encode(errors="surrogatepass"))

@@ -1,16 +1,16 @@
 """The settings of a conversation, in the panel beside it. What their values mean is in `hfjax_app/chat/sampling`."""
 
-from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import gradio as gr
 
-from hfjax_app.api.chat import ChatApi
 from hfjax_app.chat import SamplingParams
+from hfjax_app.chat.request import ChatRequest
+from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.text.messages import Message
+from hfjax_app.client import sender
 from hfjax_app.studio.seed import typed_seed
-
-if TYPE_CHECKING:
-    from hfjax_app.chat import Reply
 
 # The presets and the buttons are drawn by assets/chat_settings.js.
 _TOP = """<div class="panel-head"><h2 id="settings-title">Settings</h2>
@@ -30,7 +30,7 @@ class ChatSettings:
         max_tokens: of an answer at first.
 
     Attributes:
-        components: all of them, in the order that `asked` takes their values.
+        components: all of them, in the order of the values that `request` takes.
         sampling: the sliders that a model may recommend values for.
     """
 
@@ -72,25 +72,22 @@ class ChatSettings:
                 )
                 seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
         gr.HTML(_BOTTOM, apply_default_css=False)
-        self._sampling = {
+        self._fields: Mapping[str, gr.Textbox | gr.Slider] = {
+            "system_prompt": system_prompt,
+            "max_tokens": longest,
             "temperature": temperature,
             "top_p": top_p,
             "top_k": top_k,
+            "seed": seed,
             "min_p": min_p,
             "repetition_penalty": repetition_penalty,
+            "stop": stops,
         }
+        names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+        sliders = (temperature, top_p, top_k, min_p, repetition_penalty)
+        self._sampling: Mapping[str, gr.Slider] = dict(zip(names, sliders, strict=True))
         self.sampling: Sequence[gr.Slider] = tuple(self._sampling.values())
-        self.components: Sequence[gr.Textbox | gr.Slider] = [
-            system_prompt,
-            longest,
-            temperature,
-            top_p,
-            top_k,
-            seed,
-            min_p,
-            repetition_penalty,
-            stops,
-        ]
+        self.components: Sequence[gr.Textbox | gr.Slider] = tuple(self._fields.values())
 
     def recommended(self, params: SamplingParams) -> dict[str, float]:
         """The values that a model recommends, by name."""
@@ -105,16 +102,27 @@ class ChatSettings:
             sliders.append(gr.update(minimum=low, maximum=high, value=value))
         return sliders
 
-    @staticmethod
-    def asked(
-        api: ChatApi, messages: list[dict[str, str]], values: tuple[Any, ...], *, model: str, begun: str = ""
-    ) -> "AsyncGenerator[Reply, None]":
-        """The model's answer with the values of `components`, as the client sent them, or the rest of what was begun.
+    def request(self, values: Sequence[Any], messages: list[Message], *, model: str, begun: str = "") -> ChatRequest:
+        """A request with the values of `components`, as the client sent them.
+
+        Args:
+            values: of all components.
+            messages: the conversation.
+            model: the model's name.
+            begun: the first part of the answer, which replies leave out.
 
         Raises:
-            RequestRejected: see `ChatApi.replies`.
+            RequestRejected: see `ChatRequest`.
         """
-        *first, seed, min_p, repetition_penalty, stops = values
-        lines = [line for line in stops.splitlines() if line] if isinstance(stops, str) else stops
-        sampling = (*first, typed_seed(seed), min_p, repetition_penalty)
-        return api.replies(messages, *sampling, stop=lines, begun=begun, model=model)
+        value_of = dict(zip(self._fields, values, strict=True))
+        system_prompt, stop = value_of.pop("system_prompt"), value_of.pop("stop")
+        value_of["seed"] = typed_seed(value_of["seed"])
+        return ChatRequest(
+            messages=messages,
+            system_prompt=system_prompt,
+            sampling=SamplingParams.given(value_of),
+            stop=[line for line in stop.splitlines() if line] if isinstance(stop, str) else stop,
+            form=AnswerForm(begun=begun),
+            model=model,
+            client=sender().id,
+        )

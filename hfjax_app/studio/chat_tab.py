@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from hfjax_app.api.chat import EVENT, ChatApi
+from hfjax_app.api.chat import EVENT
 from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.api.models import ModelsApi
+from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
 from hfjax_app.studio.chat_screen import ATTACHED, BRIDGE_JS, HEAD, HEAD_START, HINT, LEFT, UNDER_BOX, hello
@@ -69,7 +70,7 @@ class ChatTab(Tab):
     title, id = "Chat", "chat"
 
     def __init__(self, shared: Shared):
-        self._api = api = shared.endpoints.of(ChatApi)
+        self._service = service = shared.service.chat
         backend, context = shared.backends.chat, shared.backends.settings.context
         self._context = context
         self._growing = 0  # answers that grow at the moment; only touched on the event loop
@@ -111,7 +112,7 @@ class ChatTab(Tab):
                     gr.HTML(UNDER_BOX, elem_id="under-box", apply_default_css=False)
                 gr.HTML(HINT, elem_id="chat-hint", apply_default_css=False)
             with gr.Column(elem_id="chat-settings"):
-                self._settings = ChatSettings(most=context, max_tokens=api.max_tokens)
+                self._settings = ChatSettings(most=context, max_tokens=service.max_tokens)
                 ModelLoader(self.picker, shared.endpoints.of(ModelsApi), "chat")
             self._bridge = gr.HTML("", html_template="", elem_id="chat-bridge", js_on_load=BRIDGE_JS)
         shown = [self._hello, self._notices, self._bridge]
@@ -127,7 +128,7 @@ class ChatTab(Tab):
             "model": backend.name,
             "sees": assistant.sees,
             "context": self._context,
-            "max_tokens": self._api.max_tokens,
+            "max_tokens": self._service.max_tokens,
             "recommended": recommended,
         }
         return [
@@ -241,8 +242,9 @@ class ChatTab(Tab):
         came, drawn_at = time.monotonic(), 0.0
         before: list[dict[str, object]] | None = None
         begun = question.begun or Message(role="assistant", text="")
-        asked = [message.to_assistant() for message in messages]
-        replies = self._settings.asked(self._api, asked, settings, model=model, begun=begun.text)
+        conversation = [message.to_assistant() for message in messages]
+        request = self._settings.request(settings, conversation, model=model, begun=begun.text)
+        replies = self._service.reply(request, sender())
         self._growing += 1
         try:
             async with aclosing(replies):

@@ -11,12 +11,12 @@ from gradio.data_classes import PredictBodyInternal
 from gradio.queueing import Event, EventQueue, Queue
 from gradio.server_messages import EventMessage, ProcessCompletedMessage
 
-from hfjax_app.api.admission import Admission, Place
-from hfjax_app.api.internal_errors import where
-from hfjax_app.api.usage import RequestUsage, Usage, request_usage
 from hfjax_app.client import client_of, sent_by
+from hfjax_app.errors import where
 from hfjax_app.limits import CLIENT_RUNNING
 from hfjax_app.round_robin import RoundRobin
+from hfjax_app.service.admission import Admission, Place
+from hfjax_app.service.usage import RequestUsage, Usage, request_usage
 from hfjax_app.studio.waiting_results import WaitingResults
 
 _log = logging.getLogger(__name__)

@@ -7,11 +7,12 @@ from typing import Any
 import gradio as gr
 
 from hfjax_app.api.gradio_errors import errors_shown
-from hfjax_app.api.sentiment import EVENT, SentimentApi
+from hfjax_app.api.sentiment import EVENT
 from hfjax_app.backends import Backend
 from hfjax_app.errors import ModelUnavailable, without_folders
 from hfjax_app.sentiment import Prediction
 from hfjax_app.sentiment.interface import SentimentModel
+from hfjax_app.service.sentiment import SentimentService
 from hfjax_app.studio.event_options import UNPROCESSED
 from hfjax_app.studio.label_drawing import FAILED, no_scores, scores
 from hfjax_app.studio.spoken import SAYS
@@ -38,8 +39,8 @@ _ASKS = """element.addEventListener('click', (event) => {
 class OneText:
     """Builds its components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: Backend[SentimentModel], api: SentimentApi):
-        self._backend, self._api = backend, api
+    def __init__(self, backend: Backend[SentimentModel], service: SentimentService):
+        self._backend, self._service = backend, service
         with gr.Row(equal_height=True, elem_classes="pair"):
             with gr.Column(scale=3, elem_classes="card"):
                 text = gr.Textbox(
@@ -77,7 +78,7 @@ class OneText:
     async def _classify(self, text: object) -> list[Any]:
         with errors_shown():
             started = time.perf_counter()
-            prediction = await self._api.predict(text)
+            prediction = await self._service.predict(text)
             note = self._facts(prediction, (time.perf_counter() - started) * 1e3)
             return [scores(prediction.scores, said=prediction.labels, note=note, asks=True), _HINT]
 
@@ -91,10 +92,10 @@ class OneText:
     async def _explained(self, text: object, label: object) -> list[Any]:
         with errors_shown():
             started = time.perf_counter()
-            prediction = await self._api.predict(text)
+            prediction = await self._service.predict(text)
             note = self._facts(prediction, (time.perf_counter() - started) * 1e3)
             try:
-                explanation = await self._api.explanation(text, label)
+                explanation = await self._service.explanation(text, label)
             except ModelUnavailable as error:
                 said = without_folders(str(error))
                 result = scores(prediction.scores, said=prediction.labels, note=note, asks=True)

@@ -2,11 +2,9 @@
 
 import gradio as gr
 
-from hfjax_app.api.admission import Admission
 from hfjax_app.api.endpoints import Endpoints
-from hfjax_app.api.usage import Usage
-from hfjax_app.backends import Backends
 from hfjax_app.limits import EVENTS_AT_ONCE
+from hfjax_app.service.service import Service
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.engine_tab import EngineTab
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
@@ -36,15 +34,11 @@ _HEADER = f"""<header>
 </header>"""
 
 
-def build_studio(
-    backends: Backends, admission: Admission, usage: Usage, log_event: LogEvent
-) -> tuple[gr.Blocks, FairQueue]:
-    """The studio for these backends, which may still be warming up.
+def build_studio(service: Service, log_event: LogEvent) -> tuple[gr.Blocks, FairQueue]:
+    """The studio for a service, whose models may still be warming up.
 
     Args:
-        backends: chat, sentiment and images.
-        admission: of its events.
-        usage: the clients' tokens.
+        service: answers.
         log_event: see `FairQueue.take_over`.
 
     Returns:
@@ -54,9 +48,9 @@ def build_studio(
     with page:
         files = MadeFiles()
         page.temp_file_sets.append(files)
-        shared = Shared(backends=backends, endpoints=Endpoints(backends, usage), files=files)
+        shared = Shared(service=service, endpoints=Endpoints(service), files=files)
         gr.HTML(_HEADER, elem_id="header", apply_default_css=False)
-        status = StatusLine(backends)
+        status = StatusLine(service.backends)
         tabs: dict[str, Tab] = {}
         with gr.Tabs(elem_id="tabs") as page_tabs:
             for kind in TABS:
@@ -72,4 +66,4 @@ def build_studio(
     page.max_threads = EVENTS_AT_ONCE
     page.queue(api_open=False)  # no request may bypass the queue and its limits
     page._queue.sleep_when_free = QUEUE_POLL_S
-    return page, harden(page, admission, usage, log_event)
+    return page, harden(page, service.admission, service.usage, log_event)

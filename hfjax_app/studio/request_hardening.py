@@ -19,9 +19,9 @@ import gradio as gr
 from gradio import processing_utils, routes, utils
 from gradio.state_holder import SessionState
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.internal_errors import where
-from hfjax_app.api.usage import Usage
+from hfjax_app.errors import where
+from hfjax_app.service.admission import Admission
+from hfjax_app.service.usage import Usage
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.page_states import light
 from hfjax_app.studio.upload_progress import UploadProgress

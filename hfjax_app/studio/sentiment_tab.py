@@ -5,7 +5,6 @@ from html import escape
 
 import gradio as gr
 
-from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
 from hfjax_app.sentiment.interface import SentimentModel
@@ -27,7 +26,7 @@ class SentimentTab(Tab):
     title, id = "Sentiment", "sentiment"
 
     def __init__(self, shared: Shared):
-        api, chat = shared.endpoints.of(SentimentApi), shared.backends.chat
+        api, chat = shared.service.sentiment, shared.backends.chat
         self._backend = backend = shared.backends.sentiment
         self.loading = LoadingPanel(shared.backends.sentiment_models)
         with self.loading.panel:

@@ -7,6 +7,7 @@ import gradio as gr
 
 from hfjax_app.api.endpoints import Endpoints
 from hfjax_app.backends import Backends
+from hfjax_app.service.service import Service
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.loading_panel import LoadingPanel
 
@@ -16,14 +17,18 @@ class Shared:
     """What the tabs of a page share.
 
     Args:
-        backends: the models; they may still be warming up.
+        service: the models and what answers with them; they may still be warming up.
         endpoints: the API; tabs call the same objects as its clients.
         files: the files that are made for visitors.
     """
 
-    backends: Backends
+    service: Service
     endpoints: Endpoints
     files: MadeFiles
+
+    @property
+    def backends(self) -> Backends:
+        return self.service.backends
 
 
 class Tab(Protocol):

@@ -8,10 +8,11 @@ from typing import Any
 import gradio as gr
 
 from hfjax_app.api.gradio_errors import errors_shown
-from hfjax_app.api.sentiment import ZERO_SHOT_EVENT, SentimentApi
+from hfjax_app.api.sentiment import ZERO_SHOT_EVENT
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
 from hfjax_app.errors import RequestRejected
+from hfjax_app.service.sentiment import SentimentService
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.label_drawing import FAILED, scores
 from hfjax_app.studio.spoken import SAYS
@@ -31,8 +32,8 @@ class ZeroShotPanel:
         api: classifies with it.
     """
 
-    def __init__(self, backend: Backend[Any], api: SentimentApi):
-        self._api = api
+    def __init__(self, backend: Backend[Any], service: SentimentService):
+        self._service = service
         with gr.Row(equal_height=True, elem_classes="pair"):
             with gr.Column(scale=3, elem_classes="card"):
                 text = gr.Textbox(
@@ -69,7 +70,7 @@ class ZeroShotPanel:
             if not isinstance(labels, str):
                 raise RequestRejected(f"labels: must be text, not {type(labels).__name__}")
             names = [name.strip() for name in labels.split(",") if name.strip()]
-            scored = await self._api.label_scores(text, names)
+            scored = await self._service.label_scores(text, names)
         return [scores(scored, note=f"{(time.perf_counter() - started) * 1e3:.0f} ms")]
 
 

@@ -15,8 +15,8 @@ from hfjax_app.api.chat import ChatApi
 from hfjax_app.api.endpoints import Endpoints
 from hfjax_app.api.images import ImagesApi
 from hfjax_app.api.sentiment import SentimentApi
-from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backends
+from hfjax_app.service.service import Service
 from hfjax_app.settings import Settings
 
 ALL = {"chat", "classify", "explain", "zero_shot", "generate", "replay"}
@@ -28,7 +28,7 @@ def registered() -> tuple[Endpoints, set[str]]:
 
     async def build() -> tuple[Endpoints, set[str]]:  # Gradio asks for the event loop, and would leave one open
         with gr.Blocks() as blocks:
-            endpoints = Endpoints(Backends(Settings()), Usage())
+            endpoints = Endpoints(Service(Backends(Settings())))
         return endpoints, {str(function.api_name) for function in blocks.fns.values()}
 
     return asyncio.run(build())
@@ -53,7 +53,7 @@ def test_one_file_is_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "greeting.py").write_text(
         "import gradio as gr\n\n\n"
         "async def greet(name: str) -> str:\n    return f'Hello {name}'\n\n\n"
-        "def register(backends, usage):\n    gr.api(greet, api_name='greet')\n"
+        "def register(service):\n    gr.api(greet, api_name='greet')\n"
     )
     monkeypatch.setattr(hfjax_app.api, "__path__", [*hfjax_app.api.__path__, str(tmp_path)])
     _, names = registered()

@@ -11,10 +11,9 @@ import pytest
 from fastapi import FastAPI
 from openai import APIStatusError
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.usage import Usage
 from hfjax_app.api.v1.routes import api_router
 from hfjax_app.backends import Backends
+from hfjax_app.service.service import Service
 from hfjax_app.settings import load_settings
 from tests.api.test_tools import client_of
 from tests.chat.vision.checkpoints import checkpoint, drawn, png
@@ -30,8 +29,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     with quickly_compiled():
         backends = Backends(load_settings(**models, slots=1, context=128, speculation="never")).start()
         assert backends.wait_for_all_models(timeout=300)
-        usage, app = Usage(), FastAPI()
-        app.include_router(api_router(backends, Admission(backends, 16, usage), usage))
+        app = FastAPI()
+        app.include_router(api_router(Service(backends)))
         yield app
         backends.stop()
 

@@ -13,10 +13,9 @@ import pytest
 from fastapi import FastAPI
 from openai import APIStatusError, AsyncOpenAI
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.usage import Usage
 from hfjax_app.api.v1.routes import api_router
 from hfjax_app.backends import Backends
+from hfjax_app.service.service import Service
 from hfjax_app.settings import load_settings
 from tests.chat.conftest import make_model, make_tokenizer
 from tests.chat.text.test_tools import TEMPLATE
@@ -55,8 +54,8 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     with quickly_compiled():
         backends = Backends(load_settings(**models, slots=1, context=1024, speculation="never")).start()
         assert backends.wait(timeout=300)
-        usage, app = Usage(), FastAPI()
-        app.include_router(api_router(backends, Admission(backends, 16, usage), usage))
+        app = FastAPI()
+        app.include_router(api_router(Service(backends)))
         yield app
         backends.stop()
 

@@ -15,6 +15,7 @@ import pytest
 from hfjax_app.backends import Backends
 from hfjax_app.backends.snapshot import take
 from hfjax_app.chat import SamplingParams
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.process import prepare
 from hfjax_app.settings import load_settings
@@ -141,7 +142,8 @@ def test_serving_compiles_nothing(backends: Backends, compilations: Callable) ->
         for text in ("Hello!", "My name is Ada.", "What is JAX?", "What's my name?", "Tell me a story about a fox."):
             messages.append({"role": "user", "content": text})
             params = SamplingParams(max_tokens=120, temperature=0.7 if "story" in text else 0.0, top_p=0.9)
-            replies = [reply async for reply in chat.reply(messages, params, system_prompt="Be kind.")]
+            request = ChatRequest(messages=messages, sampling=params, system_prompt="Be kind.")
+            replies = [reply async for reply in chat.reply(request)]
             messages.append({"role": "assistant", "content": replies[-1].text})
         return [message["content"] for message in messages]
 

@@ -6,11 +6,13 @@ import selectors
 import time
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 
@@ -20,6 +22,12 @@ LONG = SamplingParams(max_tokens=200, temperature=0.0)
 
 async def collect(replies: AsyncIterator[Reply]) -> list[Reply]:
     return [reply async for reply in replies]
+
+
+def replies_of(
+    chat: ChatAssistant, sampling: SamplingParams, messages: list[dict[str, str]] = HI, **options: Any
+) -> list[Reply]:
+    return asyncio.run(collect(chat.reply(ChatRequest(messages=messages, sampling=sampling, **options))))
 
 
 class SkippingSelector(selectors.DefaultSelector):
@@ -46,7 +54,7 @@ def chat(engine_of: Callable[[str], ChatEngine]) -> ChatAssistant:
 
 
 def test_an_answer_streams_with_its_figures(chat: ChatAssistant, tokenizer: PreTrainedTokenizerFast) -> None:
-    replies = asyncio.run(collect(chat.reply(HI, SamplingParams(max_tokens=30, temperature=0.0))))
+    replies = replies_of(chat, SamplingParams(max_tokens=30, temperature=0.0))
     prompt = tokenizer.apply_chat_template(HI, add_generation_prompt=True, return_dict=False)
     tokens = chat.engine.generate([prompt], SamplingParams(max_tokens=30, temperature=0.0))[0]
     last = replies[-1]
@@ -65,7 +73,7 @@ def test_an_answer_goes_on_from_its_first_part(chat: ChatAssistant, tokenizer: P
     params = SamplingParams(max_tokens=30, temperature=0.0)
 
     def rest(begun: str) -> Reply:
-        return asyncio.run(collect(chat.reply(HI, params, form=AnswerForm(begun=begun))))[-1]
+        return replies_of(chat, params, form=AnswerForm(begun=begun))[-1]
 
     begun = "The turn is called "
     prompt = tokenizer.apply_chat_template(HI, add_generation_prompt=True, return_dict=False)
@@ -83,7 +91,7 @@ def test_an_answer_goes_on_from_its_first_part(chat: ChatAssistant, tokenizer: P
 
 def test_several_requests_are_answered_at_once_and_the_others_wait(chat: ChatAssistant) -> None:
     async def scenario() -> list[list[Reply]]:
-        return await asyncio.gather(*(collect(chat.reply(HI, LONG)) for _ in range(7)))
+        return await asyncio.gather(*(collect(chat.reply(ChatRequest(messages=HI, sampling=LONG))) for _ in range(7)))
 
     answers = asyncio.run(scenario())
     assert len({replies[-1].text for replies in answers}) == 1
@@ -95,7 +103,7 @@ async def reader(chat: ChatAssistant) -> asyncio.Task[None]:
     first = asyncio.Event()
 
     async def read() -> None:
-        async for reply in chat.reply(HI, LONG):
+        async for reply in chat.reply(ChatRequest(messages=HI, sampling=LONG)):
             if reply.tokens:
                 first.set()
 
@@ -148,7 +156,10 @@ def test_a_queued_reader_gets_a_reply_at_least_twice_a_second(
     async def scenario() -> list[Reply]:
         received = []
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(9.9), contextlib.aclosing(chat.reply(HI, LONG)) as replies:
+            async with (
+                asyncio.timeout(9.9),
+                contextlib.aclosing(chat.reply(ChatRequest(messages=HI, sampling=LONG))) as replies,
+            ):
                 async for reply in replies:
                     received.append(reply)
         return received
@@ -162,30 +173,30 @@ def test_a_queued_reader_gets_a_reply_at_least_twice_a_second(
 
 def test_a_stop_string_ends_the_answer_and_frees_the_slot(chat: ChatAssistant) -> None:
     """The string is part of the answer and spans two tokens; no part of it is ever shown."""
-    whole = asyncio.run(collect(chat.reply(HI, LONG)))[-1].text
+    whole = replies_of(chat, LONG)[-1].text
     stop = whole[40:46]
-    replies = asyncio.run(collect(chat.reply(HI, LONG, stop=[stop])))
+    replies = replies_of(chat, LONG, stop=[stop])
     assert replies[-1].text == whole[: whole.index(stop)]
     assert replies[-1].finish_reason == "stop"
     assert replies[-1].tokens < 200
     assert all(replies[-1].text.startswith(reply.text) for reply in replies)
     assert asyncio.run(idle(chat.engine, within=2))
     with pytest.raises(RequestRejected, match="stop of 9 strings"):
-        asyncio.run(collect(chat.reply(HI, LONG, stop=["x"] * 9)))
+        replies_of(chat, LONG, stop=["x"] * 9)
 
 
 def test_a_possible_start_of_a_stop_string_is_shown_when_the_answer_ends(chat: ChatAssistant) -> None:
     """It is held back until the next token decides, and there is none."""
-    whole = asyncio.run(collect(chat.reply(HI, LONG)))[-1].text
-    replies = asyncio.run(collect(chat.reply(HI, LONG, stop=[whole[-2:] + "and more"])))
+    whole = replies_of(chat, LONG)[-1].text
+    replies = replies_of(chat, LONG, stop=[whole[-2:] + "and more"])
     assert (replies[-1].text, replies[-1].finish_reason) == (whole, "length")
     assert all(whole[:-2].startswith(reply.text) for reply in replies[:-1])
 
 
 def test_the_next_turn_reports_the_reused_tokens(chat: ChatAssistant) -> None:
     short = SamplingParams(max_tokens=8, temperature=0.0)
-    first = asyncio.run(collect(chat.reply(HI, short)))[-1]
-    again = asyncio.run(collect(chat.reply(HI, short)))[-1]
+    first = replies_of(chat, short)[-1]
+    again = replies_of(chat, short)[-1]
     assert again.text == first.text
     assert again.reused_tokens == again.prompt_tokens - 1
 
@@ -194,7 +205,7 @@ def test_dropped_turns_are_reported(chat: ChatAssistant) -> None:
     """A quarter of the context is kept for an answer, or less for a smaller max_tokens; then fewer are dropped."""
     talk = [{"role": role, "content": f"{role} says something"} for _ in range(30) for role in ("user", "assistant")]
     short, long = (
-        asyncio.run(collect(chat.reply([*talk, *HI], SamplingParams(max_tokens=max_tokens, temperature=0.0))))[-1]
+        replies_of(chat, SamplingParams(max_tokens=max_tokens, temperature=0.0), [*talk, *HI])[-1]
         for max_tokens in (5, 200)
     )
     assert 0 < short.dropped_messages < long.dropped_messages
@@ -219,7 +230,7 @@ def test_bad_input_is_rejected_and_costs_nothing(
 ) -> None:
     before = chat.engine.stats()
     with pytest.raises(RequestRejected, match=says):
-        asyncio.run(collect(chat.reply(messages, SamplingParams(max_tokens=max_tokens), system_prompt=system_prompt)))
+        replies_of(chat, SamplingParams(max_tokens=max_tokens), messages=messages, system_prompt=system_prompt)
     assert chat.engine.stats() == before
 
 
@@ -230,4 +241,4 @@ def test_a_stopped_engine_and_a_missing_tokenizer_raise_an_error(
         ChatAssistant(ChatEngine(model_of("llama"), context=64))
     chat = ChatAssistant(ChatEngine(model_of("llama"), tokenizer, context=64))
     with pytest.raises(EngineStopped, match="not running"):
-        asyncio.run(collect(chat.reply(HI, SamplingParams(max_tokens=5))))
+        replies_of(chat, SamplingParams(max_tokens=5))

@@ -16,6 +16,7 @@ from tokenizers import AddedToken
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
+from hfjax_app.chat.request import ChatRequest
 from tests.chat.conftest import make_tokenizer
 
 PIECES = ["<think>", "A sum.", "</think>", "It is", " 4.", "<|stop|>", "User:", "Thanks."]
@@ -61,7 +62,8 @@ def last_reply(folder: Path, *, stop: Sequence[str] = ()) -> tuple[Reply, ChatAs
 
     async def last() -> Reply:
         params = SamplingParams(max_tokens=12, temperature=0.0)
-        replies = [reply async for reply in chat.reply([{"role": "user", "content": "Hi"}], params, stop=stop)]
+        request = ChatRequest(messages=[{"role": "user", "content": "Hi"}], sampling=params, stop=stop)
+        replies = [reply async for reply in chat.reply(request)]
         return replies[-1]
 
     try:

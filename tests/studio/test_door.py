@@ -14,12 +14,12 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from itsdangerous import TimestampSigner
 
-from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backends
 from hfjax_app.client import Client
 from hfjax_app.errors import Overloaded, RequestRejected
 from hfjax_app.server.app import build_app
 from hfjax_app.server.credentials import Credentials
+from hfjax_app.service.usage import Usage
 from hfjax_app.settings import Settings, load_settings
 
 KEY, OTHER = "a-key-of-the-tests-1", "a-key-of-the-tests-2"

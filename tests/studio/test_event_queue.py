@@ -17,11 +17,11 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.usage import Usage
 from hfjax_app.client import Client
 from hfjax_app.limits import CLIENT_RUNNING, EVENTS_WAITING
 from hfjax_app.server.app import mount_page
+from hfjax_app.service.admission import Admission
+from hfjax_app.service.usage import Usage
 from hfjax_app.studio import event_queue, waiting_results
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.request_hardening import harden

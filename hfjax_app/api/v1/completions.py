@@ -2,28 +2,21 @@
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.chat import ChatApi
-from hfjax_app.api.usage import Usage
 from hfjax_app.api.v1.choices import EventStream, Replies, answered, finish_reason
-from hfjax_app.api.v1.conversation import form_of, grammar_of, sampling_of, stops_of, turns_of
+from hfjax_app.api.v1.conversation import chat_request, text_request
 from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, Sampling
-from hfjax_app.backends import Backends
-from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import client_of
-from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.validation import quoted
+from hfjax_app.service.service import Service
 
 if TYPE_CHECKING:
-    from hfjax_app.chat import SamplingParams
-    from hfjax_app.chat.interface import Answers, ChatModel
     from hfjax_app.chat.reply import Reply
     from hfjax_app.chat.text.tools import ToolCall
 
@@ -146,66 +139,35 @@ class Completions:
     """Answers both routes.
 
     Args:
-        backends: the chat models among them.
-        admission: of all requests.
-        usage: the clients' tokens.
+        service: of chat, with its admission.
     """
 
-    def __init__(self, backends: Backends, admission: Admission, usage: Usage):
-        self._backends, self._admission, self._usage = backends, admission, usage
-        self._context = backends.settings.context
+    def __init__(self, service: Service):
+        self._chat, self._admission = service.chat, service.admission
 
     async def chat(self, body: ChatCompletionRequest, request: Request) -> Response:
         """Answer a conversation. `stream` true: as server-sent events."""
-        turns, system_prompt = turns_of(body.messages)
-        form = form_of(body)
-
-        async def ask(model: "ChatModel", params: "SamplingParams") -> "Answers":
-            return await model.asked(turns, params, system_prompt=system_prompt, form=form)
-
-        return await self._answer(body, request, ask, ChatForm)
+        client = client_of(request.scope)
+        return await self._answer(body, chat_request(body, client.id), request, ChatForm)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Continue a text, without a chat template. `stream` true: as server-sent events."""
-        prompt = body.prompt
-        if isinstance(prompt, list) and (len(prompt) != 1 if prompt and isinstance(prompt[0], str) else not prompt):
-            raise RequestRejected(f"prompt: a list of {len(prompt)}; send one text, or the token ids of one text")
-        one: Any = prompt[0] if isinstance(prompt, list) and isinstance(prompt[0], str) else prompt
-
-        form = AnswerForm(grammar=grammar_of(body))
-
-        async def ask(model: "ChatModel", params: "SamplingParams") -> "Answers":
-            return await model.asked_text(one, params, form=form)
-
-        return await self._answer(body, request, ask, TextForm)
+        client = client_of(request.scope)
+        return await self._answer(body, text_request(body, client.id), request, TextForm)
 
     async def _answer(
-        self,
-        body: Sampling,
-        request: Request,
-        ask: "Callable[[ChatModel, SamplingParams], Awaitable[Answers]]",
-        form: type[ChatForm] | type[TextForm],
+        self, body: Sampling, asked: ChatRequest, request: Request, form: type[ChatForm] | type[TextForm]
     ) -> Response:
-        backend = self._backends.chat_models.find(body.model)
-        api = ChatApi(self._backends.chat_models, self._context, self._usage)
-        try:
-            assistant = backend.get()
-        except ModelUnavailable:
-            sampling_of(body, None, api.max_tokens)  # refuses wrong values also while the model is not ready
-            raise
-        client = client_of(request.scope)
+        client, backend = client_of(request.scope), self._chat.find(asked)
         place = self._admission.enter(client, "chat", backend)
         choices: list[Replies] = []
         try:
-            params = sampling_of(body, assistant, api.max_tokens)
-            if params.max_tokens > self._context:
-                raise RequestRejected(f"max_tokens = {quoted(params.max_tokens)}: at most {self._context}, the context")
-            stop = stops_of(body)
-            answers = await ask(assistant, params)
-            choices = [
-                api.counted(answers(each, stop=stop, client=client.id), client) for each in _seeded(params, body.n)
-            ]
-            written = form(model=backend.name, text_of=assistant.detokenize, has_logprobs=params.logprobs is not None)
+            choices = await self._chat.replies(asked, client)
+            written = form(
+                model=backend.name,
+                text_of=backend.get().detokenize,
+                has_logprobs=asked.sampling.logprobs is not None,
+            )
             if not body.stream:
                 with place:
                     return JSONResponse(await answered(written, choices, request))
@@ -217,10 +179,3 @@ class Completions:
             for replies in choices:
                 await replies.aclose()
             raise
-
-
-def _seeded(params: "SamplingParams", count: int) -> "list[SamplingParams]":
-    """The parameters of each choice: the first has the request's seed, the others the next ones."""
-    if params.seed is None:
-        return [params] * count
-    return [replace(params, seed=(params.seed + index) % 2**64) for index in range(count)]

@@ -1,8 +1,7 @@
-"""OpenAI's messages and parameters as the assistant takes them."""
+"""OpenAI's bodies -> ChatRequest."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfjax_app.api.v1.schemas import (
     ChatCompletionRequest,
@@ -13,16 +12,13 @@ from hfjax_app.api.v1.schemas import (
     Sampling,
 )
 from hfjax_app.chat import SamplingParams
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
-from hfjax_app.chat.text.stop_strings import checked_stop
 from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES
 from hfjax_app.validation import quoted
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.interface import ChatModel
 
 _SAME_NAMES = (
     "temperature",
@@ -61,31 +57,56 @@ def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
     return turns, "\n".join(_text(message) for message in messages[:first])
 
 
-def sampling_of(request: Sampling, assistant: "ChatModel | None", max_tokens: int) -> SamplingParams:
-    """The sampling parameters of a request; what it leaves out is as the model recommends.
+def chat_request(body: ChatCompletionRequest, client: str) -> ChatRequest:
+    """A chat completion. Raises: as `ChatRequest`, `form_of` and `_sampling`."""
+    turns, system_prompt = turns_of(body.messages)
+    return ChatRequest(
+        messages=turns,
+        system_prompt=system_prompt,
+        sampling=_sampling(body),
+        stop=_stop(body),
+        form=form_of(body),
+        model=body.model,
+        count=body.n,
+        client=client,
+    )
 
-    Args:
-        request: a chat completion's or a completion's.
-        assistant: the model; None: only the values that are given are checked.
-        max_tokens: where the request has none.
+
+def text_request(body: CompletionRequest, client: str) -> ChatRequest:
+    """A completion. Raises: as `ChatRequest`, and for a list of several prompts."""
+    prompt: Any = body.prompt
+    if isinstance(prompt, list) and (len(prompt) != 1 if prompt and isinstance(prompt[0], str) else not prompt):
+        raise RequestRejected(f"prompt: a list of {len(prompt)}; send one text, or the token ids of one text")
+    return ChatRequest(
+        text=prompt[0] if isinstance(prompt, list) and isinstance(prompt[0], str) else prompt,
+        sampling=_sampling(body),
+        stop=_stop(body),
+        form=AnswerForm(grammar=grammar_of(body)),
+        model=body.model,
+        count=body.n,
+        client=client,
+    )
+
+
+def _sampling(body: Sampling) -> SamplingParams:
+    """The sampling parameters that a body has.
 
     Raises:
         RequestRejected: a value is out of range; says which, and the limit.
     """
-    given: dict[str, Any] = {name: value for name in _SAME_NAMES if (value := getattr(request, name)) is not None}
-    if request.logit_bias is not None:
-        given["logit_bias"] = {_token(token): bias for token, bias in request.logit_bias.items()}
-    if isinstance(request, ChatCompletionRequest):
-        if request.max_completion_tokens is not None:
-            given["max_tokens"] = request.max_completion_tokens
-        if request.top_logprobs is not None and not request.logprobs:
-            raise RequestRejected(f"top_logprobs = {request.top_logprobs}: logprobs must be true then")
-        if request.logprobs:
-            given["logprobs"] = request.top_logprobs or 0
-    elif isinstance(request, CompletionRequest) and request.logprobs is not None:
-        given["logprobs"] = request.logprobs
-    base = SamplingParams() if assistant is None else assistant.recommended
-    return replace(base, **({"max_tokens": max_tokens} | given))
+    given: dict[str, Any] = {name: getattr(body, name) for name in _SAME_NAMES}
+    if body.logit_bias is not None:
+        given["logit_bias"] = {_token(token): bias for token, bias in body.logit_bias.items()}
+    if isinstance(body, ChatCompletionRequest):
+        if body.max_completion_tokens is not None:
+            given["max_tokens"] = body.max_completion_tokens
+        if body.top_logprobs is not None and not body.logprobs:
+            raise RequestRejected(f"top_logprobs = {body.top_logprobs}: logprobs must be true then")
+        if body.logprobs:
+            given["logprobs"] = body.top_logprobs or 0
+    elif isinstance(body, CompletionRequest):
+        given["logprobs"] = body.logprobs
+    return SamplingParams.given(given)
 
 
 def form_of(request: ChatCompletionRequest) -> AnswerForm:
@@ -129,13 +150,8 @@ def grammar_of(request: Sampling) -> AnswerGrammar | None:
     return AnswerGrammar.of_schema(wanted.json_schema.schema_, "response_format")
 
 
-def stops_of(request: Sampling) -> tuple[str, ...]:
-    """The strings that end an answer.
-
-    Raises:
-        RequestRejected: as `checked_stop`.
-    """
-    return checked_stop([request.stop] if isinstance(request.stop, str) else request.stop or [])
+def _stop(body: Sampling) -> list[str]:
+    return [body.stop] if isinstance(body.stop, str) else body.stop or []
 
 
 def _is_system(message: Message) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from fastapi import File, Form, Request, UploadFile
 
-from hfjax_app.api.admission import Admission
 from hfjax_app.api.images import ImagesApi
 from hfjax_app.api.v1.errors import UNKNOWN, ClientLeft
 from hfjax_app.api.v1.schemas import MOST_CHOICES, ImageRequest
@@ -19,6 +18,7 @@ from hfjax_app.backends import Backends
 from hfjax_app.client import client_of
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import PICTURE_MAX_BYTES
+from hfjax_app.service.admission import Admission
 from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:

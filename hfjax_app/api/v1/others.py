@@ -6,8 +6,6 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.api.v1.conversation import turns_of
 from hfjax_app.api.v1.schemas import (
     ClassifyRequest,
@@ -16,10 +14,11 @@ from hfjax_app.api.v1.schemas import (
     TokenizeRequest,
     ZeroShotRequest,
 )
-from hfjax_app.backends import Backends
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import client_of
 from hfjax_app.errors import NotFound, RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, SENTIMENT_MAX_TEXTS
+from hfjax_app.service.service import Service
 from hfjax_app.validation import checked_text, quoted
 
 
@@ -27,13 +26,13 @@ class Others:
     """Answers these routes.
 
     Args:
-        backends: the models.
-        admission: of all requests.
+        service: answers.
         created: when the app started, in seconds since 1970.
     """
 
-    def __init__(self, backends: Backends, admission: Admission, created: int):
-        self._backends, self._admission, self._created = backends, admission, created
+    def __init__(self, service: Service, created: int):
+        self._backends, self._admission, self._created = service.backends, service.admission, created
+        self._sentiment = service.sentiment
 
     def models(self) -> dict[str, Any]:
         """Every model that answers or warms up."""
@@ -59,9 +58,12 @@ class Others:
         for text in texts:
             checked_text(text, "input", SENTIMENT_MAX_CHARACTERS)
         backend = self._backends.sentiment_models.find(body.model)
-        api = SentimentApi(backend, self._backends.chat_models)
+        judge = self._sentiment
         with self._admission.enter(client_of(request.scope), "sentiment", backend):
-            predictions = [await api.predict(texts[0])] if len(texts) == 1 else await api.predict_all(texts)
+            if len(texts) == 1:
+                predictions = [await judge.predict(texts[0], backend.name)]
+            else:
+                predictions = await judge.predict_all(texts, backend.name)
         results = [
             {"index": index, "label": found.top, "scores": found.scores, "cut": found.cut}
             for index, found in enumerate(predictions)
@@ -73,17 +75,16 @@ class Others:
         backend = self._backends.sentiment_models.find(body.model)
         checked_text(body.input, "input", SENTIMENT_MAX_CHARACTERS)
         with self._admission.enter(client_of(request.scope), "sentiment", backend):
-            found = await SentimentApi(backend, self._backends.chat_models).explanation(body.input, body.label)
+            found = await self._sentiment.explanation(body.input, body.label, backend.name)
         words = [{"text": text, "contribution": share} for text, share in found.pieces]
         about = {"label": found.label, "logit": float(found.logit), "baseline": float(found.baseline)}
         return {"object": "explanation", "model": backend.name, **about, "words": words}
 
     async def zero_shot(self, body: ZeroShotRequest, request: Request) -> dict[str, Any]:
         """The probability of each of your own labels for a text, by a chat model or a sentiment model for NLI."""
-        api = SentimentApi(self._backends.sentiment, self._backends.chat_models)
-        judge = api.judge() if body.model is None else self._backends.chat_models.find(body.model)
+        judge = self._sentiment.judge() if body.model is None else self._backends.chat_models.find(body.model)
         with self._admission.enter(client_of(request.scope), "zero-shot", judge):
-            scores = await api.label_scores(body.input, body.labels, judge)
+            scores = await self._sentiment.label_scores(body.input, body.labels, judge)
         return {"object": "zero_shot", "model": judge.name, "scores": scores}
 
     async def tokenize(self, body: TokenizeRequest, request: Request) -> JSONResponse:
@@ -98,7 +99,8 @@ class Others:
                 tokens = await asyncio.to_thread(assistant.tokenize, prompt)
             else:
                 turns, system_prompt = turns_of(messages)
-                tokens = await asyncio.to_thread(assistant.count, turns, system_prompt=system_prompt)
+                conversation = ChatRequest(messages=turns, system_prompt=system_prompt)
+                tokens = await asyncio.to_thread(assistant.count, conversation)
         # a response, because FastAPI would look at each token
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": assistant.context})
 

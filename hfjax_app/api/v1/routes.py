@@ -5,27 +5,23 @@ import time
 from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse
 
-from hfjax_app.api.admission import Admission
-from hfjax_app.api.usage import Usage
 from hfjax_app.api.v1.completions import Completions
 from hfjax_app.api.v1.docs_page import docs_page
 from hfjax_app.api.v1.errors import EnvelopeRoute
 from hfjax_app.api.v1.images import Images
 from hfjax_app.api.v1.others import Others
-from hfjax_app.backends import Backends
+from hfjax_app.service.service import Service
 
 
-def api_router(backends: Backends, admission: Admission, usage: Usage) -> APIRouter:
+def api_router(service: Service) -> APIRouter:
     """Every route of the API.
 
     Args:
-        backends: the models; they may still be warming up.
-        admission: of all requests.
-        usage: the clients' tokens.
+        service: answers; its models may still be warming up.
     """
     router = APIRouter(route_class=EnvelopeRoute)
-    completions, images = Completions(backends, admission, usage), Images(backends, admission)
-    others = Others(backends, admission, created=int(time.time()))
+    completions, images = Completions(service), Images(service.backends, service.admission)
+    others = Others(service, created=int(time.time()))
     for path, method, answer in (
         ("/v1/models", "GET", others.models),
         ("/v1/models/{name:path}", "GET", others.model),

@@ -4,7 +4,8 @@ Imports no numerical library, so that a bad value is rejected at once. Does not 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.validation import quoted
@@ -50,6 +51,7 @@ class SamplingParams:
         logprobs: None: none. 0 ... 5: the log-probability of each sampled token, and of this many of the most likely
             tokens at its position, under the model's own distribution, before any of the above.
         seed: 0 ... 2**64 - 1; the same seed gives the same tokens, whichever other requests run. None: a random one.
+        left_out: the names of fields that a client did not give; `completed` fills them in.
 
     Raises:
         RequestRejected: with the value given and the limit.
@@ -66,6 +68,27 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
     logprobs: int | None = None
     seed: int | None = None
+    left_out: frozenset[str] = frozenset()
+
+    @classmethod
+    def given(cls, values: Mapping[str, Any]) -> "SamplingParams":
+        """The values that a client gave, by name. None is as left out."""
+        known = {name: value for name, value in values.items() if value is not None}
+        return cls(**known, left_out=frozenset(each.name for each in fields(cls)) - known.keys() - {"left_out"})
+
+    def completed(self, recommended: "SamplingParams", max_tokens: int) -> "SamplingParams":
+        """With what the model recommends in the place of what was left out.
+
+        Args:
+            recommended: by the model.
+            max_tokens: of an answer whose length was left out.
+        """
+        if not self.left_out:
+            return self
+        filled = {name: getattr(recommended, name) for name in self.left_out}
+        if "max_tokens" in filled:
+            filled["max_tokens"] = max_tokens
+        return replace(self, **filled, left_out=frozenset())
 
     def __post_init__(self) -> None:
         if not _is_int(self.max_tokens) or self.max_tokens < 1:

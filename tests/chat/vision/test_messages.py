@@ -17,6 +17,7 @@ from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_stri
 
 from hfjax_app.chat import ChatAssistant, Reply, SamplingParams
 from hfjax_app.chat.prompt import Prompt
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.messages import checked_messages
 from hfjax_app.chat.text.picture_markup import PictureMarkup
@@ -69,7 +70,8 @@ def made(made_of: Callable[[str], Made]) -> tuple[ChatAssistant, PreTrainedModel
 async def last_reply(
     assistant: ChatAssistant, messages: list[Message], params: SamplingParams = ANSWER, **options: Any
 ) -> Reply:
-    return [reply async for reply in assistant.reply(messages, params, **options)][-1]
+    request = ChatRequest(messages=messages, sampling=params, **options)
+    return [reply async for reply in assistant.reply(request)][-1]
 
 
 def test_answers_are_those_of_processor_and_generate(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
@@ -90,8 +92,8 @@ def test_answers_are_those_of_processor_and_generate(made: tuple[ChatAssistant, 
         given = processor(text=rendered, images=[seen], return_tensors="pt")
         ids = given["input_ids"][0].tolist()
         reply = asyncio.run(last_reply(assistant, messages))
-        assert reply.prompt_tokens == len(ids) == len(assistant.count(messages))
-        assert assistant.count(messages) == ids
+        assert reply.prompt_tokens == len(ids) == len(assistant.count(ChatRequest(messages=messages)))
+        assert assistant.count(ChatRequest(messages=messages)) == ids
         options = {name: given[name] for name in ("pixel_values", "token_type_ids")}
         out = model.generate(given["input_ids"], do_sample=False, max_new_tokens=8, eos_token_id=None, **options)
         right = tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True)
@@ -210,9 +212,7 @@ def test_odd_pictures_are_seen(made: tuple[ChatAssistant, PreTrainedModel]) -> N
 
 
 def prompt_of(assistant: ChatAssistant, messages: list[Message]) -> Prompt:
-    answers: Any = asyncio.run(assistant.asked(messages, ANSWER))
-    prompt: Prompt = answers.args[0]
-    return prompt
+    return asyncio.run(assistant._prompts.prompt(ChatRequest(messages=messages), ANSWER))
 
 
 def test_nothing_is_decoded_for_a_request_that_is_refused(
@@ -264,7 +264,7 @@ def test_a_reader_who_leaves_frees_the_slot(made: tuple[ChatAssistant, PreTraine
     assistant, model = made
 
     async def leave_after(replies: int) -> None:
-        stream = assistant.reply(CONVERSATIONS[1], ANSWER)
+        stream = assistant.reply(ChatRequest(messages=CONVERSATIONS[1], sampling=ANSWER))
         for _ in range(replies):
             await anext(stream)
         await stream.aclose()

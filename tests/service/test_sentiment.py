@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
-from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backend
 from hfjax_app.backends.loaders import ChatLoader, SentimentLoader
 from hfjax_app.backends.models import Models
 from hfjax_app.sentiment import Explanation
+from hfjax_app.service.sentiment import SentimentService
 from hfjax_app.settings import load_settings
 from tests.conftest import quickly_compiled
 from tests.sentiment.conftest import save
@@ -20,18 +20,19 @@ def test_an_explanation_takes_no_shared_thread(tmp_path: Path) -> None:
     """The explanation of a long text takes seconds. As many of them as threads blocked all visitors' lists."""
     folder = save(tmp_path)
     backend = Backend(kind="sentiment", name="tiny", model=str(folder), loader=SentimentLoader(load_settings()))
+    models = SimpleNamespace(find=lambda name: backend, first=backend)
     no_chat = Models("chat", ChatLoader(load_settings()))
     with quickly_compiled():
         backend.warm_up()
 
     async def explained() -> Explanation:
-        api = SentimentApi(backend, no_chat)
+        service = SentimentService(models, no_chat)
         loop, release = asyncio.get_running_loop(), threading.Event()
         loop.set_default_executor(ThreadPoolExecutor(1))
         busy = asyncio.create_task(asyncio.to_thread(release.wait))
         await asyncio.sleep(0)
         try:
-            return await asyncio.wait_for(api.explanation("w1 w2", None), timeout=60)
+            return await asyncio.wait_for(service.explanation("w1 w2", None), timeout=60)
         finally:
             release.set()
             await busy
@@ -40,7 +41,7 @@ def test_an_explanation_takes_no_shared_thread(tmp_path: Path) -> None:
     # Five lists of 256 texts filled the line of single texts, and others were told that it is full.
     backend.get().stop()
     texts = [f"w{number}" for number in range(70)]
-    predictions = asyncio.run(SentimentApi(backend, no_chat).predict_all(texts))
+    predictions = asyncio.run(SentimentService(models, no_chat).predict_all(texts))
     assert [found.scores for found in predictions[-2:]] == backend.get().classify(texts[-2:])
 
 
@@ -56,6 +57,7 @@ def test_labels_that_wait_take_no_shared_thread() -> None:
             return dict.fromkeys(labels, 0.5)
 
     judge = SimpleNamespace(name="judge", get=lambda: SimpleNamespace(zero_shot=Scorer()))
-    api = SentimentApi(judge, Models("chat", ChatLoader(load_settings())))  # type: ignore[arg-type]
-    assert asyncio.run(api.label_scores("text", ["a", "b"])) == {"a": 0.5, "b": 0.5}
+    models = SimpleNamespace(first=judge)
+    service = SentimentService(models, Models("chat", ChatLoader(load_settings())))  # type: ignore[arg-type]
+    assert asyncio.run(service.label_scores("text", ["a", "b"])) == {"a": 0.5, "b": 0.5}
     assert [name.startswith("zero-shot") for name in threads] == [True]

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.models import Models
 from hfjax_app.client import Client
@@ -23,6 +22,7 @@ from hfjax_app.limits import (
     SENTIMENT_AT_ONCE,
     ZERO_SHOT_AT_ONCE,
 )
+from hfjax_app.service.usage import Usage
 
 # Lines by name, with the requests that run and wait in each for one process of their models. Others, such as those of
 # a page's own small events, hold EVENTS_WAITING.

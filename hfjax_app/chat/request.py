@@ -1,0 +1,63 @@
+"""A request for a chat model: checked once, where it is made, and passed whole from there to the engine."""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hfjax_app.chat.sampling.params import MAX_SEED, SamplingParams
+from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
+from hfjax_app.chat.text.messages import Message, checked_messages
+from hfjax_app.chat.text.stop_strings import checked_stop
+from hfjax_app.limits import CHAT_MAX_ANSWER_CHARACTERS, CHAT_MAX_CHARACTERS
+from hfjax_app.validation import checked_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatRequest:
+    """What a client wants of a chat model. Every value may come from outside, of any type.
+
+    Args:
+        messages: the conversation, see `checked_messages`; afterwards its turns. Not used where there is a text.
+        text: a text, or token ids, that is continued without a chat template; None: `messages` are answered.
+        system_prompt: instructions before the conversation; blank: the operator's.
+        sampling: how tokens are chosen; what it leaves out is as the model recommends.
+        stop: an answer ends before the first of these strings.
+        form: of an answer.
+        model: the model's name; None: the first chat model.
+        count: how many answers; each has the seed after that of the one before.
+        client: who asks: clients take turns, and one does not reuse what was computed for another.
+
+    Raises:
+        RequestRejected: in one line, what is wrong and what is allowed.
+    """
+
+    messages: list[Message] = field(default_factory=list)
+    text: str | Sequence[int] | None = None
+    system_prompt: str = ""
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    stop: Sequence[str] = ()
+    form: AnswerForm = ANY_TEXT
+    model: str | None = None
+    count: int = 1
+    client: str = ""
+
+    def __post_init__(self) -> None:
+        if self.text is None:
+            turns = checked_messages(self.messages, may_use_tools=True, may_show_pictures=True)
+            object.__setattr__(self, "messages", turns)
+        elif isinstance(self.text, str):
+            checked_text(self.text, "prompt", CHAT_MAX_CHARACTERS)
+        checked_text(self.system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
+        checked_text(self.form.begun, "answer to go on from", CHAT_MAX_ANSWER_CHARACTERS, may_be_blank=True)
+        object.__setattr__(self, "stop", checked_stop(self.stop))
+
+    def answers(self) -> "list[ChatRequest]":
+        """A request for each answer alone."""
+        return [self._alone(index) for index in range(self.count)]
+
+    def _alone(self, index: int) -> "ChatRequest":
+        one, seed = copy.copy(self), self.sampling.seed  # a copy is not checked again
+        object.__setattr__(one, "count", 1)
+        if seed is not None:
+            object.__setattr__(one, "sampling", replace(self.sampling, seed=(seed + index) % (MAX_SEED + 1)))
+        return one

@@ -1,0 +1,79 @@
+"""Chat for every kind of client: a ChatRequest in, replies out; what an answer takes is counted for its client."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from hfjax_app.backends import Backend
+from hfjax_app.backends.models import Models
+from hfjax_app.chat import SamplingParams
+from hfjax_app.client import Client
+from hfjax_app.errors import RequestRejected
+from hfjax_app.service.usage import Usage
+from hfjax_app.validation import quoted
+
+if TYPE_CHECKING:
+    from hfjax_app.chat.interface import ChatModel
+    from hfjax_app.chat.reply import Reply
+    from hfjax_app.chat.request import ChatRequest
+
+
+class ChatService:
+    """Answers requests with the chat models.
+
+    Args:
+        models: the chat models.
+        context: tokens that one slot of an engine holds.
+        usage: the clients' tokens.
+
+    Attributes:
+        max_tokens: of an answer whose length a client leaves open.
+    """
+
+    def __init__(self, models: "Models[ChatModel]", context: int, usage: Usage):
+        self._models, self._context, self._usage = models, context, usage
+        self.max_tokens = min(SamplingParams().max_tokens, context)
+
+    def find(self, request: "ChatRequest") -> "Backend[ChatModel]":
+        """The model of a request, which may not be ready.
+
+        Raises:
+            NotFound: there is none of its name.
+            RequestRejected: an answer could not be as long as the request says.
+        """
+        longest = request.sampling.max_tokens
+        if "max_tokens" not in request.sampling.left_out and longest > self._context:
+            raise RequestRejected(f"max tokens = {quoted(longest)}: at most {self._context}, the context")
+        return self._models.find(request.model)
+
+    def reply(self, request: "ChatRequest", client: Client) -> "AsyncGenerator[Reply, None]":
+        """The first answer to a request, as it grows; `ChatAssistant.reply` says how.
+
+        Raises:
+            NotFound, RequestRejected: as `find`.
+            ModelUnavailable: the model is not ready.
+        """
+        return self._counted(self.find(request).get().reply(request), client)
+
+    async def replies(self, request: "ChatRequest", client: Client) -> "list[AsyncGenerator[Reply, None]]":
+        """Each answer to a request. Raises: as `reply`, and what the model refuses."""
+        return [self._counted(each, client) for each in await self.find(request).get().replies(request)]
+
+    async def _counted(self, replies: "AsyncGenerator[Reply, None]", client: Client) -> "AsyncGenerator[Reply, None]":
+        made, place, came = 0, 1, time.monotonic()
+        last: Reply | None = None
+        try:
+            async with aclosing(replies):
+                async for last in replies:
+                    if place and not last.place:
+                        self._usage.waited("slot", time.monotonic() - came)
+                    place = last.place
+                    if last.tokens and not made and last.ttft_s is not None:
+                        self._usage.began(client, last.prompt_tokens, last.ttft_s)
+                    self._usage.made(client, last.tokens - made)
+                    made = last.tokens
+                    yield last
+        finally:
+            if last is not None:
+                self._usage.ended(last.tokens_per_s)
