@@ -25,7 +25,7 @@ LEAVES = {
     "validation": {"errors"},
     "settings": {"errors", "limits"},
     "client": set(),
-    "round_robin": set(),
+    "line": {"errors", "limits"},
     "attempts": {"errors", "limits"},
     "pictures": {"errors", "limits", "validation"},
 }
@@ -43,11 +43,11 @@ ALLOWED = {
     "backends": {*LEAVES, "planning", *BACKENDS, "runtime", "__version__"},
     "planning": {"errors", "embedded", *BACKENDS, "runtime"},
     **{
-        backend: {"errors", "limits", "validation", "lazy_import", "round_robin", "pictures", "runtime", "__version__"}
+        backend: {"errors", "limits", "validation", "lazy_import", "line", "pictures", "runtime", "__version__"}
         for backend in BACKENDS
     },
     "ladder": {"errors", "embedded", *BACKENDS, "runtime"},
-    "runtime": {"errors"},
+    "runtime": {"errors", "limits", "line"},
 }
 # Third-party libraries, and the packages that may import them.
 CONFINED = {

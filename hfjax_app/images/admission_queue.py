@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from hfjax_app.round_robin import RoundRobin
+from hfjax_app.line import Turns
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,7 +25,7 @@ class AdmissionQueue:
     def __init__(self, capacity: int):
         self._capacity = capacity
         self._served: set[Ticket] = set()
-        self._waiting: RoundRobin[Ticket] = RoundRobin(lambda ticket: ticket.client)
+        self._waiting: Turns[Ticket] = Turns(lambda ticket: ticket.client)
         self._moved = threading.Condition()
 
     def join(self, client: str = "") -> Ticket:

@@ -22,7 +22,7 @@ from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.sized_programs import SizedPrograms
 from hfjax_app.images.steps import ImageStep, Picture
-from hfjax_app.runtime.fair_lock import FairLock
+from hfjax_app.line import FairLine
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -41,7 +41,7 @@ class DenoisingLoop:
 
     def __init__(self, programs: DiffusionPrograms):
         self._programs = programs
-        self._device = FairLock()
+        self._device = FairLine()
         self.steps = 0
         self.steps_per_s: float | None = None
         self._colours: np.ndarray | None = None
@@ -75,11 +75,11 @@ class DenoisingLoop:
             ModelUnavailable: latents or pixels are not finite.
         """
         started = time.perf_counter()
-        with self._device:
+        with self._device.hold():
             conditioning = programs.read(request.prompt, request.negative_prompt, request.guidance_scale)
         states = []
         for seed in request.seeds:
-            with self._device:
+            with self._device.hold():
                 states.append(DenoisingState.begin(request, schedule, programs, seed, given, self._programs.scale))
         began = time.perf_counter()
         for i in range(schedule.steps):
@@ -121,7 +121,7 @@ class DenoisingLoop:
         """
         results: list[_Result] = []
         for group in self._programs.calls.groups(items):
-            with self._device:
+            with self._device.hold():
                 results += self._programs.calls.together(call, group)
         return results
 

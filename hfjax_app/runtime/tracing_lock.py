@@ -9,40 +9,48 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hfjax_app.runtime.fair_lock import FairLock
+from hfjax_app.line import FairLine, Place
 
-_lock = FairLock()
-_thread = threading.local()
+_line = FairLine()
+_thread = threading.local()  # its `place` in the line while it holds the lock
 
 
 @contextmanager
 def hold() -> Iterator[None]:
     """Hold the lock for the block, in the order of arrival; does nothing in a thread that holds it already."""
-    if _is_held():
+    if _held() is not None:
         yield
         return
-    with _lock:
-        _thread.holds = True
-        try:
-            yield
-        finally:
-            _thread.holds = False
+    _take()
+    try:
+        yield
+    finally:
+        _give_back()
 
 
 @contextmanager
 def release() -> Iterator[None]:
     """Release the lock for the block and acquire it again at the end; does nothing in a thread without the lock."""
-    if not _is_held():
+    if _held() is None:
         yield
         return
-    _thread.holds = False
-    _lock.__exit__()
+    _give_back()
     try:
         yield
     finally:
-        _lock.__enter__()
-        _thread.holds = True
+        _take()
 
 
-def _is_held() -> bool:
-    return getattr(_thread, "holds", False)
+def _held() -> Place | None:
+    return getattr(_thread, "place", None)
+
+
+def _take() -> None:
+    place = _line.join()
+    place.until_served()
+    _thread.place = place
+
+
+def _give_back() -> None:
+    place, _thread.place = _thread.place, None
+    place.leave()

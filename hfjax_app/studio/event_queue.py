@@ -14,7 +14,7 @@ from gradio.server_messages import EventMessage, ProcessCompletedMessage
 from hfjax_app.client import client_of, sent_by
 from hfjax_app.errors import where
 from hfjax_app.limits import CLIENT_RUNNING
-from hfjax_app.round_robin import RoundRobin
+from hfjax_app.line import Turns
 from hfjax_app.service.admission import Admission, Place
 from hfjax_app.service.usage import RequestUsage, Usage, request_usage
 from hfjax_app.studio.waiting_results import WaitingResults
@@ -140,8 +140,8 @@ class FairQueue(Queue):
     def _line(self, event: Event) -> EventQueue:
         self.create_event_queue_for_fn(event.fn)
         line = self.event_queue_per_concurrency_id[event.concurrency_id]
-        if not isinstance(line.queue, RoundRobin):
-            line.queue = RoundRobin(client_of_event)
+        if not isinstance(line.queue, Turns):
+            line.queue = Turns(client_of_event)
         return line
 
     def get_events(self) -> tuple[list[Event], bool, str] | None:

@@ -12,7 +12,7 @@ from typing import Any
 from hfjax_app.chat.engine.prefix_cache import PrefixCache
 from hfjax_app.chat.engine.stats import SlotState
 from hfjax_app.chat.vision.picture import Picture, PlacedPicture
-from hfjax_app.round_robin import RoundRobin
+from hfjax_app.line import Turns
 
 # Decode steps per call while requests wait or are prefilled; divided by the number of those being prefilled.
 CONTENDED_CHUNK = 4
@@ -137,7 +137,7 @@ class Scheduler:
         self.slots = PrefixCache(
             count=slots, positions_before_wrap=positions_before_wrap, rollback=rollback, chunk=prefill_chunks[0]
         )
-        self.waiting: RoundRobin[Request] = RoundRobin(lambda request: request.client)
+        self.waiting: Turns[Request] = Turns(lambda request: request.client)
         self.running: list[Request | None] = [None] * slots
         self._prefilling: deque[Request] = deque()
 
