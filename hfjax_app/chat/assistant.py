@@ -12,6 +12,7 @@ from functools import cached_property
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
 from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.interface import Answers
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.prompt_maker import PromptMaker
@@ -147,16 +148,17 @@ class ChatAssistant:
             EngineStopped: the engine is not running, or stopped before the answer was finished.
             ConstraintFailed: the form of the answer turned out to be too complex.
         """
-        first, *_ = await self.replies(request)
-        async with contextlib.aclosing(first):
-            async for reply in first:
-                yield reply
+        with contextlib.closing(await self.answers(request)) as answers:
+            async with contextlib.aclosing(answers.replies[0]) as replies:
+                async for reply in replies:
+                    yield reply
 
-    async def replies(self, request: ChatRequest) -> list[AsyncGenerator[Reply, None]]:
-        """Each answer to a request, see `reply`; their prompt is made once."""
+    async def answers(self, request: ChatRequest) -> Answers:
+        """Each answer to a request, see `reply`; their prompt is made once. The caller closes it."""
         params = self._params(request)
         prompt = await self._prompts.prompt(request, params)
-        return [self._answer(prompt, replace(params, seed=each.sampling.seed), request) for each in request.answers()]
+        each = (replace(params, seed=one.sampling.seed) for one in request.answers())
+        return Answers(replies=[self._answer(prompt, sampling, request) for sampling in each], close=prompt.release)
 
     async def _answer(
         self, prompt: Prompt, params: SamplingParams, request: ChatRequest

@@ -3,7 +3,8 @@
 `assistant.py` is the model itself; `serving/remote_chat.py` asks one in another process.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # the page is served before jax is imported
@@ -19,6 +20,20 @@ class LabelScorer(Protocol):
     def check(self, text: object, labels: object) -> object: ...
 
     def classify(self, text: str, labels: list[str]) -> dict[str, float]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """All answers to one request.
+
+    Attributes:
+        replies: of each answer, as it grows.
+        close: gives back the memory of the request's pictures. Whoever asked calls it in every case, when the last
+            answer has ended; called again it does nothing.
+    """
+
+    replies: "list[AsyncGenerator[Reply, None]]"
+    close: Callable[[], None] = lambda: None
 
 
 class ChatModel(Protocol):
@@ -53,4 +68,4 @@ class ChatModel(Protocol):
 
     def reply(self, request: "ChatRequest") -> "AsyncGenerator[Reply, None]": ...
 
-    async def replies(self, request: "ChatRequest") -> "list[AsyncGenerator[Reply, None]]": ...
+    async def answers(self, request: "ChatRequest") -> Answers: ...

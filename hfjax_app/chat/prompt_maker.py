@@ -77,7 +77,7 @@ class PromptMaker:
         return len(self._public) if prompt[: len(self._public)] == self._public else 0
 
     async def prompt(self, request: ChatRequest, params: SamplingParams) -> Prompt:
-        """The prompt of a request.
+        """The prompt of a request, which the caller releases.
 
         Args:
             request: a conversation or a text.
@@ -85,6 +85,7 @@ class PromptMaker:
 
         Raises:
             RequestRejected: it does not fit the model, or one of its pictures can't be read.
+            Overloaded: the pictures of other requests take all of the memory.
         """
         self._engine.check([0], params)  # before anything is computed
         form, reader = request.form, self._check_pictures(request.messages)
@@ -93,7 +94,8 @@ class PromptMaker:
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
         prompt = await self._constrained(prompt, grammar)
         if reader is not None:
-            prompt = prompt.showing(await reader.read(pictures_of(request.messages[prompt.dropped_messages :])))
+            read = await reader.read(pictures_of(request.messages[prompt.dropped_messages :]))
+            prompt = prompt.showing(read.pictures, read.release)
         return prompt
 
     def _check_pictures(self, turns: list[Message]) -> PictureReader | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hfjax_app.backends import Backend
@@ -14,7 +15,7 @@ from hfjax_app.service.usage import Usage
 from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
-    from hfjax_app.chat.interface import ChatModel
+    from hfjax_app.chat.interface import Answers, ChatModel
     from hfjax_app.chat.reply import Reply
     from hfjax_app.chat.request import ChatRequest
 
@@ -56,9 +57,10 @@ class ChatService:
         """
         return self._counted(self.find(request).get().reply(request), client)
 
-    async def replies(self, request: "ChatRequest", client: Client) -> "list[AsyncGenerator[Reply, None]]":
-        """Each answer to a request. Raises: as `reply`, and what the model refuses."""
-        return [self._counted(each, client) for each in await self.find(request).get().replies(request)]
+    async def answers(self, request: "ChatRequest", client: Client) -> "Answers":
+        """Each answer to a request; the caller closes them. Raises: as `reply`, and what the model refuses."""
+        answers = await self.find(request).get().answers(request)
+        return replace(answers, replies=[self._counted(each, client) for each in answers.replies])
 
     async def _counted(self, replies: "AsyncGenerator[Reply, None]", client: Client) -> "AsyncGenerator[Reply, None]":
         made, place, came = 0, 1, time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any
 
 from hfjax_app.chat.assistant import HEARTBEAT_S
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats, SlotState
-from hfjax_app.chat.interface import LabelScorer
+from hfjax_app.chat.interface import Answers, LabelScorer
 from hfjax_app.chat.reply import Reply
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
@@ -83,9 +83,9 @@ class RemoteChat:
         text: str = self.calls.ask_from_thread("detokenize", list(tokens))
         return text
 
-    async def replies(self, request: ChatRequest) -> list[Replies]:
-        """As `ChatAssistant.replies`; each answer is asked of a replica, which refuses it at the first reply."""
-        return [self.reply(each) for each in request.answers()]
+    async def answers(self, request: ChatRequest) -> Answers:
+        """As `ChatAssistant.answers`; each answer is asked of a replica, which refuses it at the first reply."""
+        return Answers(replies=[self.reply(each) for each in request.answers()])
 
     async def reply(self, request: ChatRequest) -> Replies:
         """As `ChatAssistant.reply`. A request that all replicas let wait is answered by Replies with a place."""

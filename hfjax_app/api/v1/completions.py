@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -159,23 +160,25 @@ class Completions:
         self, body: Sampling, asked: ChatRequest, request: Request, form: type[ChatForm] | type[TextForm]
     ) -> Response:
         client, backend = client_of(request.scope), self._chat.find(asked)
-        place = self._admission.enter(client, "chat", backend)
-        choices: list[Replies] = []
+        held, choices = ExitStack(), list[Replies]()
+        held.callback(self._admission.enter(client, "chat", backend).release)
         try:
-            choices = await self._chat.replies(asked, client)
+            answers = await self._chat.answers(asked, client)
+            held.callback(answers.close)
+            choices = answers.replies
             written = form(
                 model=backend.name,
                 text_of=backend.get().detokenize,
                 has_logprobs=asked.sampling.logprobs is not None,
             )
             if not body.stream:
-                with place:
+                with held:
                     return JSONResponse(await answered(written, choices, request))
             firsts = [await anext(replies) for replies in choices]
             usage = body.stream_options is not None and body.stream_options.include_usage
-            return EventStream(written, firsts, choices, include_usage=usage, release=place.release)
+            return EventStream(written, firsts, choices, include_usage=usage, release=held.close)
         except BaseException:
-            place.release()
+            held.close()
             for replies in choices:
                 await replies.aclose()
             raise
