@@ -34,7 +34,7 @@ import json, os, sys
 from pathlib import Path
 topology, root, parts = sys.argv[1:]
 if topology.startswith("v5e"):
-    from hfjax_app.planning.topology import devices, parse, prepare_process
+    from hfjax_app.runtime.topology import devices, parse, prepare_process
     prepare_process(parse(topology))
     chips = devices(parse(topology))
 import jax, jax.numpy as jnp, numpy as np
