@@ -21,6 +21,7 @@ from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.api.models import ModelsApi
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
+from hfjax_app.runtime.seams.gradio import details_of
 from hfjax_app.studio.chat_screen import ATTACHED, BRIDGE_JS, HEAD, HEAD_START, HINT, LEFT, UNDER_BOX, hello
 from hfjax_app.studio.chat_settings import ChatSettings
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
@@ -197,7 +198,7 @@ class ChatTab(Tab):
     ) -> AsyncGenerator[Any, None]:
         """A question that was typed, or what a button under a message asks for."""
         messages, shown = read(history), attached(pictures)
-        match event._data or {}:
+        match details_of(event) or {}:
             case {"do": "ask", "text": text}:
                 question = _Question(before=messages, text=text, is_typed=False, pictures=shown)
             case {"do": "edit", "index": index, "text": text}:

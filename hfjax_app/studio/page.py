@@ -7,6 +7,7 @@ from hfjax_app.api.endpoints import Endpoints
 from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backends
 from hfjax_app.limits import EVENTS_AT_ONCE
+from hfjax_app.runtime.seams.gradio import poll_every
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.engine_tab import EngineTab
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
@@ -71,5 +72,5 @@ def build_studio(
             tab.store(page)
     page.max_threads = EVENTS_AT_ONCE
     page.queue(api_open=False)  # no request may bypass the queue and its limits
-    page._queue.sleep_when_free = QUEUE_POLL_S
+    poll_every(page, QUEUE_POLL_S)
     return page, harden(page, admission, usage, log_event)
