@@ -1,4 +1,4 @@
-# run, test, test-all, test-tpu, test-ray, lint, format, bench, train, docs, screenshots, clean: each sets up what it needs in .venv
+# run, test, test-all, test-next, test-tpu, test-ray, lint, format, bench, train, docs, screenshots, clean: each sets up what it needs in .venv
 # and skips what is done.
 #   make run HFJAX_PORT=8000        any HFJAX_* setting, from the environment or the command line
 #   make run PYTHON=python3.12      another Python, 3.11 or newer
@@ -25,12 +25,13 @@ ANSWERS := $(PY) -c "import os, sys, threading, urllib.request; t = threading.Ti
   t.start(); urllib.request.urlopen(sys.argv[1], timeout=3)" 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-tpu test-ray lint format bench bench-peers train screenshots chromium clean no-accelerator
+.PHONY: help run test test-all test-next test-tpu test-ray lint format bench bench-peers train screenshots chromium clean no-accelerator
 
 help:
 	@echo "make run          the studio on http://127.0.0.1:7860;  make run ACCELERATOR=tpu (or cuda) installs jax for it"
 	@echo "make test         ruff, mypy and the tests: everything, but not every one of a kind"
 	@echo "make test-all     the slow ones too: all architectures and held-out prompts, two minutes of clients that come and go"
+	@echo "make test-next    what the newest releases of all libraries break, in a venv of their own"
 	@echo "make test-tpu     whole models through the TPU's compiler; no TPU is needed"
 	@echo "make test-ray     the app on Ray Serve: its processes are killed, moved and left alone"
 	@echo "make lint         ruff and mypy only;  make format mends what it can"
@@ -63,6 +64,23 @@ on_ray = if $(PY) -c "import importlib.util, sys; sys.exit(importlib.util.find_s
   then $(PY) -m pytest tests/serving; else echo "Ray is not installed: make test-ray installs it and tests serving/"; fi
 test-ray: $(VENV)/.installed-dev $(VENV)/.installed-ray
 	@$(PY) -m pytest tests/serving
+
+# The newest releases that the registry has, whatever is pinned here: what breaks is what the next upgrade has to mend. torch
+# stays, because it comes as a build for CPUs, and torchax, which imports with certain releases of torch only.
+NEXT := .venv-next
+NEXT_PIP = $(subst $(VENV),$(NEXT),$(PIP))
+NEXT_TESTS := tests/runtime/seams tests/runtime/test_module.py tests/chat/test_assistant.py \
+  tests/sentiment/test_classifier.py tests/images/test_generator.py tests/studio/test_api.py tests/studio/test_v1.py
+NEXT_TOOLS := pytest pytest-timeout httpx openai playwright
+test-next: $(VENV)/.created
+	@echo "installing the newest releases into $(NEXT)"
+	@rm -rf $(NEXT) && $(PY) -m venv $(NEXT)
+	@$(subst $(VENV),$(NEXT),$(install_torch))
+	@sed -E '/^torch(ax)?==/!s/==.*//' requirements.txt > $(NEXT)/requirements.txt
+	@$(NEXT_PIP) --upgrade -r $(NEXT)/requirements.txt $(NEXT_TOOLS)
+	@$(NEXT)/bin/python -c "import importlib.metadata as m; pins = [line.strip().split('==') for line in open('requirements.txt')]; \
+	  [print(f'{name} {m.version(name)}, pinned is {pin}') for name, pin in pins if m.version(name).partition('+')[0] != pin]"
+	@$(NEXT)/bin/python -m pytest -W default -q --tb line -rfE -k "not reviewed_release" $(NEXT_TESTS)
 
 lint: $(VENV)/.installed-dev
 	@$(RUFF) check
@@ -159,5 +177,5 @@ build_failed = { command -v cc >/dev/null \
   || echo "error: no C compiler here, if a package above had to be built: install the package build-essential" >&2; exit 1; }
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache out test-results
+	rm -rf $(VENV) $(NEXT) .pytest_cache .ruff_cache .mypy_cache out test-results
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -11,7 +11,7 @@ import json
 
 from hfjax_app.chat.model.bucket_choice import Buckets
 from hfjax_app.chat.plan import ChatPlanner
-from hfjax_app.planning.topology import parse
+from hfjax_app.runtime.topology import parse
 
 STEPS = 16  # of a call: a bucket's positions are copied out and back once in each
 SHORT = 1024

@@ -11,8 +11,9 @@ import json
 import re
 from typing import Any
 
-from hfjax_app.planning import cycles, topology
+from hfjax_app.planning import cycles
 from hfjax_app.planning.floor import decode_floor, prefill_floor
+from hfjax_app.runtime import topology
 from hfjax_app.runtime.process import prepare
 
 _DECODE = re.compile(r"chat_decode_(\d+)x(\d+)")

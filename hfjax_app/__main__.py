@@ -193,7 +193,7 @@ def plan(arguments: argparse.Namespace) -> None:
     models = dict(chosen)
     if len(models) < len(chosen) and arguments.configs is None:
         raise RequestRejected("plan takes one model of each kind: plan the others one by one")
-    from hfjax_app.planning.topology import NAMES, parse, parse_prices, prepare_process
+    from hfjax_app.runtime.topology import NAMES, parse, parse_prices, prepare_process
 
     if (arguments.topology is None) == (arguments.configs is None):
         raise RequestRejected("plan needs either --topology, for one model of each kind, or --configs, for many")
@@ -247,7 +247,7 @@ def _progress(report: Any, number: str) -> None:
 def compile_programs(arguments: argparse.Namespace) -> None:
     settings, named = _planned_models(arguments)
     models = named or [("chat", model) for model in settings.chat_models]
-    from hfjax_app.planning.topology import devices, parse, prepare_process
+    from hfjax_app.runtime.topology import devices, parse, prepare_process
 
     topology = None if arguments.topology is None else parse(arguments.topology)
     if topology is not None:
@@ -321,7 +321,7 @@ def self_test(arguments: argparse.Namespace) -> None:
     from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
-    from hfjax_app.backends.self_test import self_test as tested
+    from hfjax_app.planning.self_test import self_test as tested
 
     result = tested(settings, tokens=arguments.tokens, on_step=lambda step: print(step, file=sys.stderr))
     print(json.dumps(asdict(result)) if arguments.json else result.as_text(), flush=True)

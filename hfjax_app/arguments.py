@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from hfjax_app.ladder.rungs import PARTS
-from hfjax_app.planning.topology import NAMES
+from hfjax_app.ladder_result import PARTS
+from hfjax_app.runtime.topology import NAMES
 from hfjax_app.settings import Settings, models_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hfjax_app.backends.budget import planner_for
 from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.backends.models import KINDS
-from hfjax_app.backends.planners import planner_for
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs

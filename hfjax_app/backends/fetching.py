@@ -11,11 +11,9 @@ from typing import Any
 
 from huggingface_hub import constants
 
-from hfjax_app.backends.planners import planner_for
+from hfjax_app.backends.budget import bytes_on_first, in_bytes, no_room, planner_for
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.planning.budget import in_bytes, no_room
-from hfjax_app.planning.together import bytes_on_first
 from hfjax_app.runtime.checkpoints.hub import OnBytes, is_gated
 from hfjax_app.settings import Settings
 

@@ -136,7 +136,7 @@ class LaterPrograms:
                 _log.warning("the process that compiles programs failed, so this one does it: %s", reason)
 
     def _command(self, backends: Sequence[Backend[Any]]) -> list[str]:
-        from hfjax_app.planning.topology import topology_here  # after jax has found the devices
+        from hfjax_app.runtime.topology import topology_here  # after jax has found the devices
 
         settings = self._settings
         flags: dict[str, object] = {

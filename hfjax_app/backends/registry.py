@@ -274,9 +274,7 @@ class Backends:
         """Why a model does not fit beside those that serve; None where it does, or can't be read."""
         import jax
 
-        from hfjax_app.backends.planners import planner_for
-        from hfjax_app.planning.budget import no_room
-        from hfjax_app.planning.together import bytes_on_first
+        from hfjax_app.backends.budget import bytes_on_first, no_room, planner_for
         from hfjax_app.runtime.free_memory import free_memory
 
         devices = jax.local_devices()
@@ -298,7 +296,7 @@ class Backends:
 
         if (memory := accelerator_memory()) is None:
             return
-        from hfjax_app.planning.budget import refusals
+        from hfjax_app.backends.budget import refusals
 
         settings = self.settings
         kinds: dict[str, Backend[Any]] = {KINDS[models.kind]: models.first for models in self.kinds if len(models)}

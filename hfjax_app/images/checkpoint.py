@@ -25,6 +25,7 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint, OnBytes, fetch
 from hfjax_app.runtime.checkpoints.load_errors import explain, needs_code, wants_code
 from hfjax_app.runtime.checkpoints.tokenizer_files import check_vocabulary
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
+from hfjax_app.runtime.seams.transformers import built
 
 STEPS = 20
 GUIDANCE_SCALE = 7.5
@@ -170,7 +171,7 @@ def _empty(kind: type[Any], folder: Path) -> torch.nn.Module:
     with init_empty_weights(include_buffers=False):
         if issubclass(kind, PreTrainedModel):
             assert kind.config_class is not None
-            network = kind._from_config(kind.config_class.from_pretrained(folder), dtype=torch.float32)
+            network = built(kind, kind.config_class.from_pretrained(folder), dtype=torch.float32)
         else:
             network = kind.from_config(kind.load_config(folder))
     if isinstance(network, PreTrainedModel):

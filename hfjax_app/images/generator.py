@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from torchax.ops import mappings
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.admission_queue import AdmissionQueue
@@ -55,6 +54,7 @@ from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.warm_up import OnExpected, ignore
 
 _LOOK_UP_S = 0.5
@@ -113,7 +113,7 @@ class ImageGenerator:
             pipeline,
             on_report,
             alone=self.recommended.guidance_scale <= 1,
-            dtype=mappings.t2j_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
+            dtype=jax_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
             checkpoint=checkpoint,
             bundle=bundle,
             sizes=sizes,

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.runtime.checkpoints.load_errors import explain
+from hfjax_app.runtime.seams.diffusers import parts_with_lora
 
 _FILE = "pytorch_lora_weights.safetensors"  # diffusers' usual name
 _ADAPTER = "lora"
@@ -89,7 +90,7 @@ def merge(pipeline: Any, loras: Sequence[Lora]) -> None:
         if loaded != layers or not loaded:  # diffusers only logs what it passes over
             raise _unfit(lora, pipeline, f"{loaded} of its {layers} layers are in the model")
         pipeline.set_adapters([_ADAPTER], [lora.weight])
-        pipeline.fuse_lora(components=[name for name in pipeline._lora_loadable_modules if hasattr(pipeline, name)])
+        pipeline.fuse_lora(components=parts_with_lora(pipeline))
         pipeline.unload_lora_weights()
 
 
@@ -104,8 +105,7 @@ def revision_with(revision: str, loras: Sequence[Lora]) -> str:
 
 def _layers(pipeline: Any) -> int:
     """The layers of a pipeline that have the adapter."""
-    parts = (getattr(pipeline, name, None) for name in pipeline._lora_loadable_modules)
-    modules = (module for part in parts if part is not None for module in part.modules())
+    modules = (module for name in parts_with_lora(pipeline) for module in getattr(pipeline, name).modules())
     return sum(_ADAPTER in getattr(module, "lora_A", ()) for module in modules)
 
 

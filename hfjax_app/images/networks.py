@@ -3,9 +3,7 @@
 import copy
 from typing import Any, TypeVar
 
-import jax.numpy as jnp
 import torch
-from torchax.ops import mappings
 
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import Cast
@@ -13,6 +11,7 @@ from hfjax_app.runtime.held_weights import weights_for
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.seams.torchax import torch_dtype
 from hfjax_app.runtime.transforms import image_transforms
 
 _Module = TypeVar("_Module", bound=torch.nn.Module)
@@ -29,7 +28,7 @@ def adapted_weights(
         dtype: JAX's, of its floating-point parameters.
         files: the weights; None: they are in the module.
     """
-    transforms = image_transforms(module, programs.mesh, _torch_dtype(dtype))
+    transforms = image_transforms(module, programs.mesh, torch_dtype(dtype))
     weights = weights_for(programs, module, transforms, checkpoint=files)
     adapted = without_weights(module)
     transforms.adapt(adapted)
@@ -40,7 +39,7 @@ def text_encoder_weights(
     programs: Programs, encoder: torch.nn.Module, dtype: Any, files: Checkpoint | None
 ) -> Weights | Shapes:
     """As `adapted_weights`, for a text encoder, whose weights keep torch's layout."""
-    return weights_for(programs, encoder, Transforms(Cast(encoder, _torch_dtype(dtype))), checkpoint=files)
+    return weights_for(programs, encoder, Transforms(Cast(encoder, torch_dtype(dtype))), checkpoint=files)
 
 
 def same_tensors(module: _Module) -> _Module:
@@ -61,8 +60,3 @@ def without_weights(module: _Module) -> _Module:
                 empty = torch.nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
                 part._parameters[name] = parameters.setdefault(id(parameter), empty)
     return other
-
-
-def _torch_dtype(dtype: Any) -> torch.dtype:
-    torch_dtype: torch.dtype = mappings.j2t_dtype(jnp.dtype(dtype))
-    return torch_dtype

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from jax.sharding import Mesh
-from torchax.ops import mappings
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.images.checkpoint import fetch_weights, network_names, read_empty, recommended
@@ -21,6 +20,7 @@ from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.mesh import PAIR, serving_mesh
 from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.warm_up import ProgramSpec
 
@@ -77,7 +77,7 @@ class ImagePlanner:
         return self._compiled(programs).specs
 
     def _compiled(self, programs: Programs) -> DiffusionPrograms:
-        dtype = mappings.t2j_dtype(self._dtype)
+        dtype = jax_dtype(self._dtype)
         return DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs, dtype=dtype, sizes=self._sizes)
 
     def compile(self, devices: Sequence[Any], on_program: OnProgram = unreported) -> ModelPlan:

@@ -15,10 +15,10 @@ from diffusers import (
     LCMScheduler,
     UniPCMultistepScheduler,
 )
-from diffusers.schedulers import KarrasDiffusionSchedulers
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images.schedule import Schedule, noise_levels, probe
+from hfjax_app.runtime.seams.diffusers import schedulers_of_stable_diffusion
 from hfjax_app.validation import quoted
 
 _USUAL_STEPS = 20
@@ -86,7 +86,7 @@ class Samplers:
                 f"{kind.__name__} can't run in a compiled program: {error}; save the pipeline with DDIMScheduler "
                 "(clip_sample false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
             ) from error
-        family = {member.name for member in KarrasDiffusionSchedulers} | {LCMScheduler.__name__}
+        family = schedulers_of_stable_diffusion() | {LCMScheduler.__name__}
         for name, (choice, options) in _CHOICES.items() if kind.__name__ in family else ():
             if name == self.default:
                 continue

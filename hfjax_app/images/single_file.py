@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
-from diffusers.loaders.single_file_utils import DIFFUSERS_DEFAULT_PIPELINE_PATHS, infer_diffusers_model_type
 from safetensors import safe_open
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.runtime.checkpoints.hub import fetch
+from hfjax_app.runtime.seams.diffusers import configs_of_kind, kind_of_file
 
 # The kinds that are loaded, by diffusers' names.
 _CLASSES: dict[str, Any] = {
@@ -23,7 +23,6 @@ _CLASSES: dict[str, Any] = {
     "xl_base": StableDiffusionXLPipeline,
     "playground-v2-5": StableDiffusionXLPipeline,
 }
-CONFIGS = {kind: DIFFUSERS_DEFAULT_PIPELINE_PATHS[kind]["pretrained_model_name_or_path"] for kind in _CLASSES}
 _DENOISER = "model.diffusion_model."  # the beginning of a denoiser's keys in such files
 _CONVERT = "convert it into a folder of diffusers on a machine that has them (`from_single_file`, `save_pretrained`)"
 
@@ -59,18 +58,18 @@ class SingleFile:
             raise ModelUnavailable(f"{name!r} is no safetensors file, or is damaged: {first_line(error)}") from error
         if any("lora" in key for key in keys):
             raise ModelUnavailable(f"{name!r} is a LoRA and no model: name it in HFJAX_IMAGE_LORA, beside its model")
-        kind = infer_diffusers_model_type(keys)
+        kind = kind_of_file(keys)
         if kind not in _CLASSES or not any(key.startswith(_DENOISER) for key in keys):
             raise ModelUnavailable(
                 f"{name!r} is a single file, and no whole Stable Diffusion 1, 2 or XL: take its folder in diffusers' "
                 "layout, with a model_index.json"
             )
-        self._class = _CLASSES[kind]
+        self._class, configs = _CLASSES[kind], configs_of_kind(kind)
         try:
-            self.configs = fetch(CONFIGS[kind], weights=False)
+            self.configs = fetch(configs, weights=False)
         except ModelUnavailable as error:
             raise ModelUnavailable(
-                f"{name!r} is a single file without configs, and those of {CONFIGS[kind]} can't be had here: {_CONVERT}"
+                f"{name!r} is a single file without configs, and those of {configs} can't be had here: {_CONVERT}"
             ) from error
 
     def pipeline(self) -> Any:

@@ -19,8 +19,7 @@ import jax
 import numpy as np
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line, without_folders
-from hfjax_app.ladder.kept import KeptPart, KeptRung
-from hfjax_app.ladder.rungs import CHAT, DEVICES, IMAGES, Part, Rung
+from hfjax_app.ladder_result import CHAT, DEVICES, IMAGES, KeptPart, KeptRung, Part, Rung
 from hfjax_app.runtime.compiler_events import CompilerCount
 
 FEWEST_STEPS = 3  # of a run that is stopped: the first one is not like the others

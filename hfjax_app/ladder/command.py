@@ -10,7 +10,7 @@ from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.ladder.climb import Ladder, versions
 from hfjax_app.ladder.console_progress import ConsoleProgress
-from hfjax_app.ladder.kept import KeptLadder, KeptPart, keep
+from hfjax_app.ladder_result import KeptLadder, KeptPart, keep
 from hfjax_app.runtime.mesh import devices_in_words
 from hfjax_app.runtime.process import cache_folder, prepare
 
@@ -28,7 +28,7 @@ def climb(
     """Run parts of the ladder in this process, print them, and keep the result in the cache folder.
 
     Args:
-        parts: ids of `rungs.PARTS`.
+        parts: ids of `PARTS`.
         chat, images: an embedded model's name, a folder, or a hub id.
         tokens: of the text.
         steps: denoising steps of the picture.

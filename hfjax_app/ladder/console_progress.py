@@ -7,8 +7,7 @@ from typing import Never
 
 from tqdm import tqdm
 
-from hfjax_app.ladder.kept import KeptRung, spoken
-from hfjax_app.ladder.rungs import Part, Rung
+from hfjax_app.ladder_result import KeptRung, Part, Rung, spoken
 
 _TITLE = 34  # characters
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.planning.topology import CHIPS, Chip
+from hfjax_app.runtime.topology import CHIPS, Chip
 
 # Cycles per second. They follow from the published operations per second: 4 matrix units of 128 x 128 (v5e), 2 of
 # 256 x 256 (v6e), two operations each.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hfjax_app.chat.model.slot_memory import SlotMemory
 from hfjax_app.chat.weight_use import WeightUse
-from hfjax_app.planning.topology import Topology
+from hfjax_app.runtime.topology import Topology
 
 
 @dataclass(frozen=True, kw_only=True)

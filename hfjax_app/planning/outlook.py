@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from hfjax_app.backends.budget import fits
 from hfjax_app.chat.plan import ChatPlanner
-from hfjax_app.planning.fit import fits
 from hfjax_app.planning.floor import decode_floor, prefill_floor
-from hfjax_app.planning.topology import Topology, by_cost, price_of
+from hfjax_app.runtime.topology import Topology, by_cost, price_of
 
 PROMPT = 1000  # tokens, whose first answer token is timed
 MOST_SLOTS, LONGEST_CONTEXT = 256, 1 << 20  # that the settings allow

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from hfjax_app.backends.budget import Advice
+from hfjax_app.chat.memory import GIB
 from hfjax_app.chat.plan import ChatPlan
-from hfjax_app.planning.fit import Advice
 from hfjax_app.planning.floor import Floor
 from hfjax_app.planning.outlook import PROMPT, Outlook
-from hfjax_app.planning.topology import CHIPS, MARGIN, Topology
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
+from hfjax_app.runtime.topology import CHIPS, MARGIN, Topology
 
-GIB = 1 << 30
 _TEMPLATES = {True: "yes", False: "none, messages are text to continue", None: "unknown"}
 _GATED = {True: "yes, its licence must be accepted", False: "no", None: "unknown, the hub can't be asked"}
 

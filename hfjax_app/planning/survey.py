@@ -11,7 +11,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.planning.outlook import Outlook
 from hfjax_app.planning.report import Report
 from hfjax_app.planning.together import Together
-from hfjax_app.planning.topology import NAMES, parse
+from hfjax_app.runtime.topology import NAMES, parse
 
 
 def survey(folder: Path, **options: Any) -> Iterator[str]:

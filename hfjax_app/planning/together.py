@@ -3,47 +3,22 @@
 Does not load weights.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from hfjax_app.backends.budget import Advice, ChipMemory, Planner, advice_for, bytes_on_first, fits, planner_of
 from hfjax_app.chat.plan import ChatPlan, ChatPlanner
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, kind_and_line
-from hfjax_app.images.plan import ImagePlanner
-from hfjax_app.planning.fit import Advice, ChipMemory, advise, fits, larger
 from hfjax_app.planning.floor import decode_floor
 from hfjax_app.planning.outlook import outlooks
 from hfjax_app.planning.report import Planned, Report
-from hfjax_app.planning.topology import Topology, devices
 from hfjax_app.runtime.checkpoints.hub import is_gated
 from hfjax_app.runtime.model_plan import ModelPlan, OnProgram, unreported
-from hfjax_app.sentiment.plan import SentimentPlanner
-
-Planner = ChatPlanner | ImagePlanner | SentimentPlanner
-
-
-def planner_of(
-    kind: str, model: str, *, sizes: Sequence[tuple[int, int]] = (), dtype: str = "float32", **chat: Any
-) -> Planner:
-    """The planner of a "chat", "image" or "sentiment" model.
-
-    Args:
-        kind: the tab that uses the model.
-        model: an embedded model's name, a folder or a hub id.
-        sizes: for an image model, as in ImagePlanner.
-        dtype: of a chat model's or an image model's weights.
-        chat: for a chat model, ChatPlanner's other options.
-
-    Raises:
-        ModelUnavailable, RequestRejected: from the planners.
-    """
-    source = resolve(model)
-    if kind == "chat":
-        return ChatPlanner(source, dtype=dtype, **chat)
-    return ImagePlanner(source, sizes=sizes, dtype=dtype) if kind == "image" else SentimentPlanner(source)
+from hfjax_app.runtime.topology import Topology, devices
 
 
 class Together:
@@ -169,36 +144,6 @@ class Together:
         chat = plans.get("chat")
         memory = chip_memory(chat) if isinstance(chat, ChatPlan) else None
         return advice_for(self._planners.get("chat"), self._topology, beside, self._prices, memory)
-
-
-def bytes_on_first(planner: Planner, devices: int) -> int:
-    """Bytes on the first device, of `devices` devices, as far as shapes tell."""
-    return planner.estimate(devices).held if isinstance(planner, ChatPlanner) else planner.weights
-
-
-def advice_for(
-    chat: Planner | None,
-    topology: Topology,
-    beside: int,
-    prices: Mapping[str, float] = MappingProxyType({}),
-    memory: ChipMemory | None = None,
-) -> Advice:
-    """What would fit.
-
-    Args:
-        chat: the chat model's planner, if there is one.
-        topology: the chips that are too small.
-        beside: bytes of the other models on the first device.
-        prices: as in `advise`.
-        memory: the compiler's figures of the chat model; None: those of its shapes.
-    """
-    if not isinstance(chat, ChatPlanner):
-        return Advice(slots=0, context=0, topology=larger(topology, lambda devices: beside, prices))
-    if memory is None:
-        estimate = chat.estimate(topology.devices)
-        memory = ChipMemory(estimate=estimate, resident=estimate.weights + estimate.cache, decoding=estimate.copied)
-    size = (chat.slots, chat.context, chat.estimate)
-    return advise(memory, topology, *size, beside=beside, quantize=chat.quantize, prices=prices)
 
 
 def _reason(error: Exception) -> str:

@@ -25,6 +25,7 @@ import jax
 
 from hfjax_app.errors import kind_and_line
 from hfjax_app.runtime.fingerprint import Fingerprint
+from hfjax_app.runtime.seams import Moved
 from hfjax_app.runtime.serialized_program import Origin, Unusable, header_and_payload, program_of
 
 _FORMAT = b"hfjax-program-1"  # another one: whatever changes how a file is read
@@ -84,7 +85,7 @@ class Bundle:
             if header["signature"] != signature:
                 raise Unusable("it was made for other arguments, donation or shardings")
             program = program_of(header, payload)
-        except Unusable as error:
+        except (Unusable, Moved) as error:
             self.reasons[name] = str(error)
             return None
         except Exception as error:  # jax's, XLA's, or a header of another make: compiling goes on working
@@ -118,7 +119,7 @@ class Bundle:
             header |= {"name": name, "signature": signature, "fingerprint": self.fingerprint.digest}
             header |= {"traced": cost.traced, "compiled": cost.compiled}
             self._write(self._file(name), header, payload)
-        except Unusable as error:
+        except (Unusable, Moved) as error:
             self.reasons[name] = str(error)
             return False
         except Exception as error:  # a program that jax can't serialise, or a full disk: it still serves this process

@@ -10,7 +10,8 @@ import hashlib
 import os
 from pathlib import Path
 
-_ENTRY = f"*-{'[0-9a-f]' * 64}-cache"  # how jax names entries
+from hfjax_app.runtime.seams.jax import CACHE_ENTRY
+
 _SEAL = ".sha256"
 
 
@@ -24,7 +25,7 @@ def open_folder(folder: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
         return False
-    for entry in folder.glob(_ENTRY):
+    for entry in folder.glob(CACHE_ENTRY):
         with contextlib.suppress(OSError):  # another process is removing it too, or it isn't ours to remove
             if not _is_sealed(entry):
                 _seal_of(entry).unlink(missing_ok=True)
@@ -34,7 +35,7 @@ def open_folder(folder: Path) -> bool:
 
 def seal(folder: Path) -> None:
     """Write the checksum of each entry that has none yet. Where the folder can't be written, do nothing."""
-    for entry in folder.glob(_ENTRY):
+    for entry in folder.glob(CACHE_ENTRY):
         with contextlib.suppress(OSError):
             if not _seal_of(entry).exists():
                 _seal_of(entry).write_text(_checksum(entry))

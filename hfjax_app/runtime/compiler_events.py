@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 
+from hfjax_app.runtime.seams.jax import CACHE_HIT, COMPILED, SECONDS_SAVED
+
 
 class CompilerCount:
     """Counts compilations and cache hits of jax in this process, in all threads, after `start`."""
-
-    _COMPILED, _HIT = "/jax/core/compile/backend_compile_duration", "/jax/compilation_cache/cache_hits"
 
     def __init__(self) -> None:
         self._events: list[str] = []  # several threads append; a sum would lose some
@@ -23,14 +23,14 @@ class CompilerCount:
     @property
     def compilations(self) -> int:
         """All compilations, including cache hits."""
-        return self._events.count(self._COMPILED)
+        return self._events.count(COMPILED)
 
     @property
     def from_cache(self) -> int:
-        return self._events.count(self._HIT)
+        return self._events.count(CACHE_HIT)
 
     def _listen(self, event: str, *_: Any, **__: Any) -> None:
-        if event in (self._COMPILED, self._HIT):
+        if event in (COMPILED, CACHE_HIT):
             self._events.append(event)
 
 
@@ -41,7 +41,7 @@ def cache_hits() -> Iterator[list[float]]:
     thread = threading.get_ident()
 
     def listen(event: str, duration_secs: float, **_: Any) -> None:
-        if event == "/jax/compilation_cache/compile_time_saved_sec" and threading.get_ident() == thread:
+        if event == SECONDS_SAVED and threading.get_ident() == thread:
             saved.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)

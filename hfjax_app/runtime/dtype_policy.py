@@ -9,9 +9,9 @@ from collections.abc import Mapping
 import jax
 import torch
 from transformers import PreTrainedModel
-from transformers.core_model_loading import build_glob_alternation
 
 from hfjax_app.runtime.model_transform import LazyTensor, Transform
+from hfjax_app.runtime.seams import transformers as seam
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -23,10 +23,9 @@ def default_dtype() -> torch.dtype:
 
 def kept_in_float32(model: torch.nn.Module, dtype: torch.dtype) -> set[str]:
     """The names of parameters and saved buffers that stay float32 when the others are in this dtype."""
-    plan = model._get_dtype_plan(dtype) if isinstance(model, PreTrainedModel) else {}
-    if not plan:
+    pattern = seam.kept_in_float32(model, dtype) if isinstance(model, PreTrainedModel) else None
+    if pattern is None:
         return set()
-    pattern, *_ = build_glob_alternation(list(plan))
     return {name for name, tensor in model.state_dict().items() if tensor.is_floating_point() and pattern.search(name)}
 
 

@@ -19,10 +19,10 @@ import torchax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from torchax import interop
 from transformers import PreTrainedModel
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from hfjax_app.runtime.mesh import AXIS
 from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
+from hfjax_app.runtime.seams.transformers import gate_of, holds_experts, register_experts
 
 NAME = "hfjax"  # of `_forward`, for transformers
 SCALE = "_scale"  # behind the name of an int8 matrix: its scales, float32 [experts, outputs]
@@ -33,7 +33,7 @@ Parameters = Mapping[str, jax.Array]
 
 def experts_of(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """The modules that hold experts and are computed by a chosen function, by name."""
-    found = {name: module for name, module in model.named_modules() if hasattr(module, "_is_expert_parallel")}
+    found = {name: module for name, module in model.named_modules() if holds_experts(module)}
     return {name: module for name, module in found.items() if not module.has_post_expert_norm}
 
 
@@ -104,7 +104,7 @@ def _forward(
     """
     mixture = _Mixture(
         first="gate_up_proj" if module.has_gate else "up_proj",
-        activation=module._apply_gate if module.has_gate else module.act_fn,
+        activation=gate_of(module) if module.has_gate else module.act_fn,
         inputs_first=module.is_transposed,
         mesh=getattr(module, "mesh", None),
     )
@@ -114,7 +114,7 @@ def _forward(
     return out
 
 
-ALL_EXPERTS_FUNCTIONS.register(NAME, _forward)
+register_experts(NAME, _forward)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

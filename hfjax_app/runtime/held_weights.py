@@ -6,7 +6,6 @@ does.
 
 import jax
 import torch
-from torchax.ops import mappings
 
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.checkpoints.safetensors_reader import Placement, on_one_device, read
@@ -14,6 +13,7 @@ from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.model_transform import LazyTensor, Transforms
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.seams.torchax import array_of, jax_dtype
 
 
 def shapes(
@@ -34,7 +34,7 @@ def shapes(
     found: Shapes = {}
 
     def add(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        held = jax.dtypes.canonicalize_dtype(mappings.t2j_dtype(dtype))  # int64, torch's default, becomes int32
+        held = jax.dtypes.canonicalize_dtype(jax_dtype(dtype))  # int64, torch's default, becomes int32
         found[name] = jax.ShapeDtypeStruct(shape, held, sharding=placement(name, shape))
 
     for name, parameter in model.named_parameters():
@@ -60,9 +60,9 @@ def held(model: torch.nn.Module, transforms: Transforms, *, placement: Placement
     weights: Weights = {}
     for name, parameter in model.named_parameters():
         for key, tensor in transforms.store(name, LazyTensor.of(parameter.detach())).items():
-            weights[key] = jax.device_put(mappings.t2j(tensor[...].contiguous()), placement(key, tensor.shape))
+            weights[key] = jax.device_put(array_of(tensor[...].contiguous()), placement(key, tensor.shape))
     for name, buffer in model.named_buffers():
-        weights[name] = jax.device_put(mappings.t2j(buffer), placement(name, tuple(buffer.shape)))
+        weights[name] = jax.device_put(array_of(buffer), placement(name, tuple(buffer.shape)))
     return weights
 
 

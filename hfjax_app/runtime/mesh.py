@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from hfjax_app.runtime.seams.transformers import holds_experts
+
 if TYPE_CHECKING:  # the import takes a second, and the page is served before any model needs it
     from transformers import PreTrainedModel
 
@@ -90,7 +92,7 @@ def _usual_plan() -> dict[str, str]:
 
 def _is_mixture(model: torch.nn.Module, name: str) -> bool:
     """Whether the module that holds this parameter has transformers' interface for experts."""
-    return hasattr(model.get_submodule(name.rpartition(".")[0]), "_is_expert_parallel")
+    return holds_experts(model.get_submodule(name.rpartition(".")[0]))
 
 
 class TensorParallel:

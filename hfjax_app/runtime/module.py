@@ -11,9 +11,10 @@ import jax
 import torch
 import torchax
 from torchax import interop
-from torchax.ops import mappings
 
-from hfjax_app.runtime import operators, set_order
+from hfjax_app.runtime import operators
+from hfjax_app.runtime.seams.torchax import array_of, torch_dtype
+from hfjax_app.runtime.seams.transformers import order_sets
 
 Weights = dict[str, jax.Array]
 Shapes = dict[str, jax.ShapeDtypeStruct]  # of weights that are not loaded: enough to compile
@@ -45,10 +46,10 @@ def weights_of(module: torch.nn.Module, dtype: Any = None) -> Weights:
     """
     named: dict[str, torch.Tensor] = dict(module.named_parameters())
     if dtype is not None:
-        torch_dtype = mappings.j2t_dtype(jax.numpy.dtype(dtype))
-        named = {name: p.to(torch_dtype) if p.is_floating_point() else p for name, p in named.items()}
+        wanted = torch_dtype(dtype)
+        named = {name: p.to(wanted) if p.is_floating_point() else p for name, p in named.items()}
     named |= dict(module.named_buffers())
-    return {name: jax.device_put(mappings.t2j(tensor.detach())) for name, tensor in named.items()}
+    return {name: jax.device_put(array_of(tensor.detach())) for name, tensor in named.items()}
 
 
 def pure_function(
@@ -66,7 +67,7 @@ def pure_function(
     """
     call = _Call(module.eval(), function)
     operators.install(torchax.default_env())
-    set_order.install(*map(type, module.modules()))
+    order_sets(*map(type, module.modules()))
 
     def jax_function(weights: Weights, *args: Any) -> Any:
         named = {f"module.{name}": value for name, value in weights.items()}

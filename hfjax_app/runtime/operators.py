@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 import torch
 from torchax import interop
-from torchax.ops import jaten, ops_registry  # noqa: F401  (importing jaten fills the registry)
-from torchax.tensor import Environment, Tensor
+from torchax.tensor import Environment
 
 from hfjax_app.runtime.cpu.linear import linear
+from hfjax_app.runtime.seams import torchax as seam
 
-_upstream_convolution: Callable[..., jax.Array] = ops_registry.all_aten_ops[torch.ops.aten.convolution].func
 _MASKED = -1e30  # finite: a query whose keys are all masked gives their average and not NaN
 _MOST_SCORES = 1 << 20  # so many scores stay in a CPU's cache until the softmax reads them again
 
@@ -63,6 +62,11 @@ def _nearest(new: int, old: int, factor: float | None) -> jax.Array:
     return jnp.minimum(jnp.floor(jnp.arange(new) * jnp.float32(1 / factor)).astype(jnp.int32), old - 1)
 
 
+def _upstream(*arguments: Any) -> jax.Array:
+    out: jax.Array = seam.upstream(torch.ops.aten.convolution, *arguments)
+    return out
+
+
 def convolution(
     image: jax.Array, weight: jax.Array, bias: jax.Array | None, stride: Sequence[int], *rest: Any
 ) -> jax.Array:
@@ -77,9 +81,9 @@ def convolution(
     """
     *others, transposed, more, groups = rest
     if not transposed or groups == 1:
-        return _upstream_convolution(image, weight, bias, stride, *rest)
+        return _upstream(image, weight, bias, stride, *rest)
     parts = zip(jnp.split(image, groups, axis=1), jnp.split(weight, groups), strict=True)
-    outputs = [_upstream_convolution(*part, None, stride, *others, transposed, more, 1) for part in parts]
+    outputs = [_upstream(*part, None, stride, *others, transposed, more, 1) for part in parts]
     out = jnp.concatenate(outputs, axis=1)
     return out if bias is None else out + bias.reshape(-1, *[1] * (out.ndim - 2))
 
@@ -287,7 +291,7 @@ def type_as(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 def install(environment: Environment) -> None:
     """Register the lowerings in a torchax environment, instead of upstream's."""
-    Tensor.type_as = type_as
+    seam.replace_type_as(type_as)
     environment.override_op_definition(torch.nn.functional.linear, interop.torch_view(linear))
     lowering = interop.torch_view(upsample_nearest2d)
     for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):

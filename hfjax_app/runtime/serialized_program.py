@@ -17,34 +17,10 @@ import jax
 from jax.experimental import serialize_executable
 from jax.tree_util import PyTreeDef
 
+from hfjax_app.runtime.seams import jax as seam
+
 _OURS = "hfjax_app."
 _LEAF = "*"
-
-# What payloads of jax 0.10 name, and no more: for one CPU device, several, and TPUs that are not here.
-_ADMITTED = frozenset(
-    {
-        ("jax", "P"),
-        ("jax._src.core", "ManualAxisType"),
-        ("jax._src.core", "MemorySpace"),
-        ("jax._src.core", "ShapedArray"),
-        ("jax._src.interpreters.pxla", "AllArgsInfo"),
-        ("jax._src.interpreters.pxla", "UnloadedMeshExecutable"),
-        ("jax._src.layout", "Layout"),
-        ("jax._src.linear_util", "DebugInfo"),
-        ("jax._src.mesh", "AbstractDevice"),
-        ("jax._src.mesh", "AbstractMesh"),
-        ("jax._src.mesh", "AxisType"),
-        ("jax._src.mesh", "Mesh"),
-        ("jax._src.named_sharding", "_unpickle_named_sharding"),
-        ("jax._src.sharding_impls", "_unpickle_single_device_sharding"),
-        ("jax._src.stages", "ArgInfo"),
-        ("jaxlib._jax", "DeviceList"),
-        ("ml_dtypes", "bfloat16"),
-        ("numpy", "dtype"),
-        ("numpy", "ndarray"),
-        ("numpy._core.multiarray", "_reconstruct"),
-    }
-)
 
 
 class Unusable(Exception):
@@ -74,8 +50,8 @@ def watch_origin() -> Iterator[Origin]:
 
     def listen(event: str, *_: Any, **__: Any) -> None:
         if threading.get_ident() == thread:
-            origin.compiled += event == "/jax/core/compile/backend_compile_duration"
-            origin.from_cache += event == "/jax/compilation_cache/cache_hits"
+            origin.compiled += event == seam.COMPILED
+            origin.from_cache += event == seam.CACHE_HIT
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     jax.monitoring.register_event_listener(listen)
@@ -91,12 +67,12 @@ def header_and_payload(compiled: jax.stages.Compiled) -> tuple[dict[str, Any], b
 
     Raises:
         Unusable: it names a class that a payload must not.
+        Moved: this jax keeps programs in another way.
     """
     payload, in_tree, out_tree = serialize_executable.serialize(compiled)
-    if foreign := _globals_of(payload) - _ADMITTED:
+    if foreign := _globals_of(payload) - seam.ADMITTED:
         raise Unusable(f"jax would keep {'.'.join(min(foreign))} in it, which is not admitted")
-    executable: Any = compiled._executable
-    devices = list(executable._unloaded_executable.device_list)  # in order, which no public name tells
+    devices = seam.devices_of(compiled)
     header = {
         "platform": devices[0].platform,
         "kind": devices[0].device_kind,
@@ -113,6 +89,7 @@ def program_of(header: dict[str, Any], payload: bytes) -> jax.stages.Compiled:
 
     Raises:
         Unusable: its devices are not here, or it names a class that a payload must not.
+        Moved: this jax reads programs in another way.
     """
     here = {device.id: device for device in jax.devices()}
     kind, found = jax.devices()[0].device_kind, len(here)
@@ -125,17 +102,13 @@ def program_of(header: dict[str, Any], payload: bytes) -> jax.stages.Compiled:
     # With any other number of devices XLA ends the process instead of raising an error.
     devices = [here[number] for number in header["devices"]]
     in_tree, out_tree = _tree_from_json(header["in_tree"]), _tree_from_json(header["out_tree"])
-    unloaded, args_info, no_kwargs = _Unpickler(io.BytesIO(payload), devices[0].client, devices).load()
-    return jax.stages.Compiled(unloaded.load(), [], in_tree.unflatten(args_info), out_tree, no_kwargs=no_kwargs)
+    program: jax.stages.Compiled = seam.read_program(payload, in_tree, out_tree, devices, _admit)
+    return program
 
 
-class _Unpickler(serialize_executable._JaxPjrtUnpickler):
-    """jax's own, which would import and call whatever a payload names."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ADMITTED:
-            raise Unusable(f"its payload names {module}.{name}, which is not admitted")
-        return super().find_class(module, name)
+def _admit(module: str, name: str) -> None:
+    if (module, name) not in seam.ADMITTED:
+        raise Unusable(f"its payload names {module}.{name}, which is not admitted")
 
 
 class _Blank:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import gradio as gr
 from fastapi import FastAPI
-from gradio.queueing import Event
-from gradio.routes import App
 from prometheus_client.registry import Collector
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount, Route
@@ -16,6 +14,7 @@ from hfjax_app.api.v1.routes import add_docs, api_router
 from hfjax_app.backends import Backends
 from hfjax_app.client import client_of
 from hfjax_app.limits import HTTP_MAX_BODY, HTTP_MAX_UPLOAD
+from hfjax_app.runtime.seams.gradio import App, Event, add_space_login
 from hfjax_app.server.bodies import Bodies
 from hfjax_app.server.credentials import Credentials
 from hfjax_app.server.door import COOKIE, OAUTH_COOKIE, Door, Login, Sessions
@@ -26,7 +25,7 @@ from hfjax_app.server.metrics import LineMetrics, ModelMetrics, metrics_router
 from hfjax_app.server.middleware import Forwarded, OwnCookies, SecurityHeaders
 from hfjax_app.server.readiness import Live, Readiness
 from hfjax_app.server.request_log import RequestLog, log_request
-from hfjax_app.server.space_login import add_login, user_of
+from hfjax_app.server.space_login import user_of
 from hfjax_app.service.admission import Admission
 from hfjax_app.service.service import Service
 from hfjax_app.service.usage import RequestUsage
@@ -106,7 +105,7 @@ def build_app(
         app.include_router(Login(credentials, sessions).router())
     page = mount_page(app, blocks, queue, credentials, settings.root_path)
     if credentials.oauth:
-        add_login(page)
+        add_space_login(page)
     return Studio(app=app, page=page, queue=queue, admission=admission)
 
 

@@ -15,25 +15,26 @@ import gradio as gr
 import orjson
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from gradio.block_function import BlockFunction
-from gradio.data_classes import PredictBodyInternal
-from gradio.exceptions import Error as GradioError
-from gradio.processing_utils import check_all_files_in_cache
-from gradio.route_utils import call_process_api, compile_gr_request
-from gradio.routes import App
-from gradio.server_messages import (
-    CloseStreamMessage,
-    EventMessage,
-    HeartbeatMessage,
-    ProcessCompletedMessage,
-    ProcessGeneratingMessage,
-)
-from gradio.utils import cancel_tasks
 
 from hfjax_app.api.http_errors import refusals_as_http
 from hfjax_app.client import client_of, sent_by
 from hfjax_app.errors import NotFound, RequestRejected
 from hfjax_app.limits import EVENT_MAX_VALUES, HEARTBEAT_S, SESSION_CHARACTERS
+from hfjax_app.runtime.seams.gradio import (
+    App,
+    BlockFunction,
+    CloseStreamMessage,
+    EventMessage,
+    HeartbeatMessage,
+    PredictBodyInternal,
+    ProcessCompletedMessage,
+    ProcessGeneratingMessage,
+    call_process_api,
+    cancel_running,
+    check_all_files_in_cache,
+    compile_gr_request,
+    id_of,
+)
 from hfjax_app.server.http_body import json_object
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page_states import PageStates
@@ -60,7 +61,7 @@ class GradioEvents:
         self._page, self._queue, self._states = page, queue, states
         self._functions = page.get_blocks().fns
         self._api = {fn.api_name: fn for fn in self._functions.values() if fn.api_visibility == "public"}
-        self._signatures = {fn._id: _parameters(fn) for fn in self._api.values()}
+        self._signatures = {id_of(fn): _parameters(fn) for fn in self._api.values()}
 
     def router(self) -> APIRouter:
         router = APIRouter(prefix=PREFIX)
@@ -84,7 +85,7 @@ class GradioEvents:
             body = await json_object(request)
             fn = self._function(body.get("fn_index"))
             if not fn.queue:
-                raise RequestRejected(f"fn_index = {fn._id}: this event does not go through the queue")
+                raise RequestRejected(f"fn_index = {id_of(fn)}: this event does not go through the queue")
             session = _session(body.get("session_hash"))
             data = self._arguments(fn, body.get("data"))
             self._refuse_missing(fn, data)
@@ -106,7 +107,7 @@ class GradioEvents:
         with refusals_as_http():
             body = await json_object(request)
             fn = self._api_function(name)
-            parameters = self._signatures[fn._id]
+            parameters = self._signatures[id_of(fn)]
             if unknown := next((name for name in body if name not in parameters), None):
                 raise RequestRejected(f"argument {quoted(unknown)}: /{name} takes {', '.join(parameters)}")
             data = [body.get(each, parameter.default) for each, parameter in parameters.items()]
@@ -121,7 +122,7 @@ class GradioEvents:
 
     def _refuse_missing(self, fn: BlockFunction, data: list[Any]) -> None:
         """Refuse a call of the API without an argument that has no default."""
-        for name, value in zip(self._signatures.get(fn._id, ()), data, strict=False):
+        for name, value in zip(self._signatures.get(id_of(fn), ()), data, strict=False):
             if value is inspect.Parameter.empty:
                 raise RequestRejected(f"argument {name} of /{fn.api_name} is missing, and has no default")
 
@@ -131,7 +132,7 @@ class GradioEvents:
         trigger = body.get("trigger_id")
         event = PredictBodyInternal(
             data=data,
-            fn_index=fn._id,
+            fn_index=id_of(fn),
             session_hash=session,
             event_data=_checked(body.get("event_data")),
             trigger_id=trigger if type(trigger) is int else None,
@@ -188,11 +189,11 @@ class GradioEvents:
             event = self._queue.event_ids_to_events.get(event_id) if isinstance(event_id, str) else None
             if event is not None and event.session_hash == session:
                 self._own(event.session_hash, request)
-                await self._queue.remove_from_queue(event._id)
-                await cancel_tasks({f"{session}_{event.fn._id}"})
+                await self._queue.remove_from_queue(id_of(event))
+                await cancel_running(event.session_hash, event.fn)
                 inbox = self._queue.results.get(event.session_hash)
-                if inbox is not None and event._id in inbox.pending:
-                    inbox.put_nowait(ProcessCompletedMessage(output={}, success=True, event_id=event._id))
+                if inbox is not None and id_of(event) in inbox.pending:
+                    inbox.put_nowait(ProcessCompletedMessage(output={}, success=True, event_id=id_of(event)))
             return JSONResponse({"success": True})
 
     async def reset(self) -> Response:
@@ -205,13 +206,13 @@ class GradioEvents:
             body = await json_object(request)
             fn = self._function(body.get("fn_index"))
             if fn.queue or not fn.fn:
-                raise NotFound(f"fn_index = {fn._id}: this event goes through the queue")
+                raise NotFound(f"fn_index = {id_of(fn)}: this event goes through the queue")
             session = _session(body.get("session_hash"))
             data = self._arguments(fn, body.get("data"))
             self._own(session, request)
             client = client_of(request.scope)
             self._states.open(session, client)
-            event = PredictBodyInternal(data=data, fn_index=fn._id, session_hash=session, request=request)
+            event = PredictBodyInternal(data=data, fn_index=id_of(fn), session_hash=session, request=request)
             with self._queue.admission.enter(client, "page"), sent_by(client):
                 asked = compile_gr_request(event, fn=fn, username=None, request=request)
                 try:
@@ -244,7 +245,7 @@ class GradioEvents:
         if not isinstance(data, list):
             raise RequestRejected(f"data: must be a list of arguments, not {type(data).__name__}")
         _refuse_many(data, "data")
-        parameters = self._signatures.get(fn._id)
+        parameters = self._signatures.get(id_of(fn))
         if parameters is None:
             if fn.cancels or len(data) == len(fn.inputs):
                 return data
@@ -315,6 +316,6 @@ def _checked(details: Any) -> Any:
     _refuse_many(details, "event_data")
     try:
         check_all_files_in_cache(details)
-    except (GradioError, OSError, ValueError):  # the latter two: no file can have such a path
+    except (gr.Error, OSError, ValueError):  # the latter two: no file can have such a path
         raise RequestRejected("event_data: names a file that was not uploaded or made here") from None
     return details

@@ -7,10 +7,8 @@ run history and links to a page's values.
 
 import logging
 import re
-import secrets
 
 from fastapi.responses import JSONResponse
-from gradio.routes import App
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hfjax_app.api.http_errors import as_http
 from hfjax_app.client import client_of
 from hfjax_app.errors import Overloaded, where
+from hfjax_app.runtime.seams.gradio import App, known_user
 from hfjax_app.server.uploads import Uploads
 from hfjax_app.studio.page import FILES_KEPT_S
 from hfjax_app.studio.page_states import PageStates
@@ -61,11 +60,10 @@ class GradioRoutes:
     """
 
     def __init__(self, app: ASGIApp, page: App, results: WaitingResults, states: PageStates):
-        self._app, self._page, self._results, self._states = app, page, results, states
+        self._app, self._results, self._states = app, results, states
         self._zipped = GZipMiddleware(app)  # the page itself, of which Gradio compresses only the files
         self._uploads = Uploads(2 * FILES_KEPT_S)  # Gradio looks for old files as seldom as they may be old
-        self._token = secrets.token_urlsafe(32)
-        page.tokens[self._token] = ""  # a user without a name
+        self._cookie = known_user(page)
 
     def _owners(self, session: str) -> set[str]:
         """The ids of the clients whose session this is: none or one."""
@@ -74,8 +72,7 @@ class GradioRoutes:
 
     def _known(self, scope: Scope) -> Scope:
         """The scope with the cookie that Gradio expects of a user who is logged in: the door has let this one in."""
-        cookie = f"access-token-unsecure-{self._page.cookie_id}={self._token}"
-        return {**scope, "headers": [*scope["headers"], (b"cookie", cookie.encode())]}
+        return {**scope, "headers": [*scope["headers"], (b"cookie", self._cookie)]}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -9,6 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from hfjax_app.runtime.seams.server import trusted_by
 from hfjax_app.studio.scripts import NONCE
 
 
@@ -22,7 +23,7 @@ class Forwarded:
 
     def __init__(self, app: ASGIApp, trusted: str):
         proxied = ProxyHeadersMiddleware(cast(Any, app), trusted_hosts=trusted)
-        self._app, self._trusted = app, proxied.trusted_hosts
+        self._app, self._trusted = app, trusted_by(proxied)
         self._proxied = cast(ASGIApp, proxied)  # the types of uvicorn and Starlette say the same in two ways
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,8 +19,8 @@ import uvicorn
 from hfjax_app.backends import Backends
 from hfjax_app.backends.watch import Watch
 from hfjax_app.errors import HfjaxError, ModelUnavailable
-from hfjax_app.limits import HTTP_THREADS
-from hfjax_app.server.connection import PatientForAWhile, cut_stalled_readers
+from hfjax_app.limits import HTTP_STALLED_S, HTTP_THREADS
+from hfjax_app.runtime.seams.server import protocol
 from hfjax_app.server.credentials import Credentials
 from hfjax_app.server.request_log import set_up_log
 from hfjax_app.server.space_login import check_space
@@ -75,7 +75,7 @@ def _serve(backends: Backends, credentials: Credentials, settings: Settings, lis
         print(f"warning: everybody who reaches this port may use the studio: {unset}", file=sys.stderr, flush=True)
     config = uvicorn.Config(
         studio.app,
-        http=PatientForAWhile,
+        http=protocol(),
         log_config=None,
         timeout_graceful_shutdown=SHUTDOWN_S,
         proxy_headers=False,  # see middleware.Forwarded
@@ -162,3 +162,9 @@ def _listen(host: str, port: int) -> socket.socket:
         raise HfjaxError(f"can't listen on {host}:{port}: {error.strerror or error}") from None
     cut_stalled_readers(listener)
     return listener
+
+
+def cut_stalled_readers(listener: socket.socket) -> None:
+    """Let the kernel cut connections whose peer reads nothing for HTTP_STALLED_S; accepted sockets inherit it."""
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, HTTP_STALLED_S * 1000)

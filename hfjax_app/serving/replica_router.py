@@ -10,6 +10,7 @@ from typing import Any
 
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
+from hfjax_app.runtime.seams.ray import deployment_of, queue_length
 from hfjax_app.serving.rendezvous import weight
 from hfjax_app.serving.replica_reports import keep
 
@@ -41,7 +42,8 @@ class ReplicaRouter(RequestRouter):
 
     def _tell(self) -> None:
         replicas = self.curr_replicas.values()
-        keep(self._deployment_id.name, {replica.replica_id.unique_id: replica.routing_stats for replica in replicas})
+        if (deployment := deployment_of(self)) is not None:
+            keep(deployment, {replica.replica_id.unique_id: replica.routing_stats for replica in replicas})
 
     async def choose_replicas(
         self, candidate_replicas: Sequence[RunningReplica], pending_request: PendingRequest | None = None
@@ -54,7 +56,7 @@ class ReplicaRouter(RequestRouter):
         pending_request.routing_context.should_backoff = True  # when all are busy
         session = pending_request.metadata.session_id if self._by_session else ""
         own = max(candidate_replicas, key=lambda replica: weight(session, replica.replica_id.unique_id))
-        busy = self.replica_queue_len_cache.get(own.replica_id)
+        busy = queue_length(self, own)
         if not session or (busy is not None and busy >= self._places):
             return [anyone]
         return [[own], [replica for replica in anyone if replica is not own]]

@@ -22,6 +22,7 @@ from hfjax_app.api.models import ModelsApi
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
+from hfjax_app.runtime.seams.gradio import details_of
 from hfjax_app.studio.chat_screen import ATTACHED, BRIDGE_JS, HEAD, HEAD_START, HINT, LEFT, UNDER_BOX, hello
 from hfjax_app.studio.chat_settings import ChatSettings
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
@@ -198,7 +199,7 @@ class ChatTab(Tab):
     ) -> AsyncGenerator[Any, None]:
         """A question that was typed, or what a button under a message asks for."""
         messages, shown = read(history), attached(pictures)
-        match event._data or {}:
+        match details_of(event) or {}:
             case {"do": "ask", "text": text}:
                 question = _Question(before=messages, text=text, is_typed=False, pictures=shown)
             case {"do": "edit", "index": index, "text": text}:

@@ -14,7 +14,7 @@ import gradio as gr
 
 from hfjax_app.backends import Backends
 from hfjax_app.backends.snapshot import Snapshot, take
-from hfjax_app.ladder.kept import read
+from hfjax_app.ladder_result import read
 from hfjax_app.runtime.process import cache_folder
 from hfjax_app.studio.engine_drawing import live, programs
 from hfjax_app.studio.event_options import UNQUEUED

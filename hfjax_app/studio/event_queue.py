@@ -7,14 +7,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import fastapi
-from gradio.data_classes import PredictBodyInternal
-from gradio.queueing import Event, EventQueue, Queue
-from gradio.server_messages import EventMessage, ProcessCompletedMessage
 
 from hfjax_app.client import client_of, sent_by
 from hfjax_app.errors import where
 from hfjax_app.limits import CLIENT_RUNNING
 from hfjax_app.line import Turns
+from hfjax_app.runtime.seams.gradio import (
+    Event,
+    EventMessage,
+    EventQueue,
+    PredictBodyInternal,
+    ProcessCompletedMessage,
+    Queue,
+    id_of,
+)
 from hfjax_app.service.admission import Admission, Place
 from hfjax_app.service.usage import RequestUsage, Usage, request_usage
 from hfjax_app.studio.waiting_results import WaitingResults
@@ -121,7 +127,7 @@ class FairQueue(Queue):
         fn, client = self.blocks.fns[body.fn_index], client_of(request.scope)
         event = Event(body.session_hash, fn, request, username)
         event.data, body.session_hash = body, event.session_hash
-        body.event_id = event._id
+        body.event_id = id_of(event)
         line = self._line(event)
         place = self.admission.enter(client, str(fn.concurrency_id))
         try:
@@ -129,13 +135,13 @@ class FairQueue(Queue):
         except PermissionError:
             place.release()
             raise
-        self._places[event._id] = place
-        inbox.pending.add(event._id)
+        self._places[id_of(event)] = place
+        inbox.pending.add(id_of(event))
         self.pending_event_ids_session[event.session_hash] = inbox.pending
-        self.event_ids_to_events[event._id] = event
+        self.event_ids_to_events[id_of(event)] = event
         line.queue.append(event)
         self.broadcast_estimations(event.concurrency_id, line.queue.index(event))
-        return True, event._id, "success"
+        return True, id_of(event), "success"
 
     def _line(self, event: Event) -> EventQueue:
         self.create_event_queue_for_fn(event.fn)
@@ -171,7 +177,7 @@ class FairQueue(Queue):
                 await super().process_events(events, *arguments)
             finally:
                 self._release(event)
-                status = self._statuses.pop(event._id, CUT)
+                status = self._statuses.pop(id_of(event), CUT)
                 self.log_event(event, status, time.monotonic() - event.enqueue_time, usage)
 
     async def remove_from_queue(self, event_id: str) -> None:
@@ -184,11 +190,11 @@ class FairQueue(Queue):
         waiting = [event for line in self.event_queue_per_concurrency_id.values() for event in line.queue]
         await super().clean_events(session_hash=session_hash, event_id=event_id)
         for event in waiting:
-            if event._id not in self.event_ids_to_events:
+            if id_of(event) not in self.event_ids_to_events:
                 self._release(event)
 
     def _release(self, event: Event) -> None:
-        if (place := self._places.pop(event._id, None)) is not None:
+        if (place := self._places.pop(id_of(event), None)) is not None:
             place.release()
 
     async def forget(self, session: str) -> None:
@@ -202,9 +208,9 @@ class FairQueue(Queue):
         if inbox is None:
             event.alive = False  # nothing waits for it; its function is closed at its next item
         elif event.alive:
-            event_message.event_id = event._id
+            event_message.event_id = id_of(event)
             if isinstance(event_message, ProcessCompletedMessage):
-                self._statuses[event._id] = 200 if event_message.success else 400
+                self._statuses[id_of(event)] = 200 if event_message.success else 400
             inbox.put_nowait(event_message)
 
     def tell(self, event: Event, message: str) -> None:

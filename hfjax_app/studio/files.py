@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from gradio.utils import get_upload_folder
+from hfjax_app.runtime.seams.gradio import get_upload_folder
 
 BRIEFLY_S = 60  # enough for a page on a slow line to fetch a preview
 

@@ -8,6 +8,7 @@ import gradio as gr
 from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import GALLERY_PICTURES, IMAGES_AT_ONCE
+from hfjax_app.runtime.seams.gradio import details_of
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.images_screen import GALLERY_HEAD, note
 from hfjax_app.studio.picture_files import PictureFiles
@@ -84,7 +85,7 @@ class ImageGallery:
     def _picked(self, event: gr.EventData, made: Made) -> list[Any]:
         """The picture whose thumbnail was clicked, in the large frame."""
         with errors_shown():
-            match event._data:
+            match details_of(event):
                 case {"index": int(index)} if 0 <= index < len(made) and self._files.has(made[index][0]):
                     file, caption = made[index]
                     return [file, note(caption, pictures=1)]

@@ -3,8 +3,7 @@
 import html
 import math
 
-from hfjax_app.ladder.kept import KeptLadder, KeptPart, KeptRung, spoken
-from hfjax_app.ladder.rungs import PARTS, Part, Rung
+from hfjax_app.ladder_result import PARTS, KeptLadder, KeptPart, KeptRung, Part, Rung, spoken
 
 _SHORTEST, _LONGEST = 1.5, 100.0  # percent of a bar's room
 _POSTS = "https://huggingface.co/blog/qihqi/huggingface-jax-01"

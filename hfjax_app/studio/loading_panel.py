@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import gradio as gr
-from gradio.blocks import Block, BlockContext
 from gradio.components import Component
 
 from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
+from hfjax_app.runtime.seams.gradio import Block, BlockContext
 from hfjax_app.studio.mark import mark
 
 T = TypeVar("T")

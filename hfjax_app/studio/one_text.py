@@ -10,6 +10,7 @@ from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.api.sentiment import EVENT
 from hfjax_app.backends import Backend
 from hfjax_app.errors import ModelUnavailable, without_folders
+from hfjax_app.runtime.seams.gradio import details_of
 from hfjax_app.sentiment import Prediction
 from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.service.sentiment import SentimentService
@@ -86,7 +87,7 @@ class OneText:
         return await self._explained(text, None)
 
     async def _why_label(self, text: object, event: gr.EventData) -> list[Any]:
-        asked = event._data
+        asked = details_of(event)
         return await self._explained(text, asked.get("label") if isinstance(asked, dict) else None)
 
     async def _explained(self, text: object, label: object) -> list[Any]:

@@ -4,6 +4,7 @@ import gradio as gr
 
 from hfjax_app.api.endpoints import Endpoints
 from hfjax_app.limits import EVENTS_AT_ONCE
+from hfjax_app.runtime.seams.gradio import poll_every
 from hfjax_app.service.service import Service
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.engine_tab import EngineTab
@@ -65,5 +66,5 @@ def build_studio(service: Service, log_event: LogEvent) -> tuple[gr.Blocks, Fair
             tab.store(page)
     page.max_threads = EVENTS_AT_ONCE
     page.queue(api_open=False)  # no request may bypass the queue and its limits
-    page._queue.sleep_when_free = QUEUE_POLL_S
+    poll_every(page, QUEUE_POLL_S)
     return page, harden(page, service.admission, service.usage, log_event)

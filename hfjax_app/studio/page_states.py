@@ -7,11 +7,11 @@ oldest of all clients' when there are too many.
 import threading
 from collections import Counter
 
-from gradio.blocks import Blocks
-from gradio.state_holder import SessionState, StateHolder
+import gradio as gr
 
 from hfjax_app.client import Client
 from hfjax_app.limits import SESSIONS, SESSIONS_OF_A_CLIENT
+from hfjax_app.runtime.seams.gradio import SessionState, StateHolder
 
 
 class PageStates(StateHolder):
@@ -27,7 +27,7 @@ class PageStates(StateHolder):
         self._shared: SessionState | None = None
         self._opening = threading.Lock()
 
-    def set_blocks(self, blocks: Blocks) -> None:
+    def set_blocks(self, blocks: gr.Blocks) -> None:
         super().set_blocks(blocks)
         self._shared = SessionState(blocks)
 
@@ -60,15 +60,3 @@ class PageStates(StateHolder):
         if oldest is not None:
             del self._clients[oldest], self.session_data[oldest]
             self.time_last_used.pop(oldest, None)
-
-
-def light(state: SessionState, blocks: Blocks) -> None:
-    """Replaces `SessionState.__init__`: without the copy of every component's configuration, which only links need."""
-    from copy import copy
-
-    state.blocks_config = copy(blocks.default_config)
-    state.config_values = {}
-    state.state_data = {}
-    state._state_ttl = {}
-    state.is_closed = False
-    state.STATE_TTL_WHEN_CLOSED = 3600

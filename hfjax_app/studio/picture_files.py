@@ -9,12 +9,11 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
-from gradio.processing_utils import save_bytes_to_cache, save_pil_to_cache
-from gradio.utils import get_upload_folder
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import GALLERY_ARCHIVE_BYTES
+from hfjax_app.runtime.seams.gradio import get_upload_folder, save_bytes_to_cache, save_pil_to_cache
 from hfjax_app.studio.files import MadeFiles
 
 if TYPE_CHECKING:  # this module imports jax, and the page is served before that

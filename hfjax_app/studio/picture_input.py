@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
-from gradio.components.base import server
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import PICTURE_ID_CHARACTERS, PICTURES_SENT, PICTURES_SENT_BYTES
+from hfjax_app.runtime.seams.gradio import component_endpoint
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
     from hfjax_app.images.generation_parameters import GenerationParameters
@@ -47,7 +47,7 @@ class SentPictures:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    @server
+    @component_endpoint
     def accept(self, sent: Any) -> None:
         """Store a part. This is an endpoint of the editor; parts that no page of the studio sends are dropped."""
         data, files = getattr(sent, "data", None), getattr(sent, "files", None)

@@ -1,9 +1,7 @@
 """Request hardening: closes what Gradio leaves open to clients.
 
-- Files are read only from the upload folder.
-- Nothing is downloaded from other hosts.
-- The progress of uploads is kept for a while only, and for the page that waits for it.
-- Values of a page are not stored for links to it, which this studio does not offer.
+- Files are read only from the upload folder, nothing is downloaded from other hosts, and nothing is kept for links to a
+  page's values (`runtime/seams/gradio.py`).
 - A value that a component can't read is refused. Gradio writes it to the log, with what a visitor typed.
 - The queue is fair between clients, bounded, and can't be stopped by a request (`event_queue.py`).
 
@@ -12,19 +10,15 @@ Which of Gradio's routes exist, and what a request may contain, is in `hfjax_app
 """
 
 import logging
-from contextlib import nullcontext
 from typing import Any
 
 import gradio as gr
-from gradio import processing_utils, routes, utils
-from gradio.state_holder import SessionState
 
 from hfjax_app.errors import where
+from hfjax_app.runtime.seams.gradio import close_doors, queue_of
 from hfjax_app.service.admission import Admission
 from hfjax_app.service.usage import Usage
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
-from hfjax_app.studio.page_states import light
-from hfjax_app.studio.upload_progress import UploadProgress
 
 _log = logging.getLogger(__name__)
 
@@ -44,31 +38,15 @@ class Page(gr.Blocks):
 
 
 def harden(page: gr.Blocks, admission: Admission, usage: Usage, log_event: LogEvent) -> FairQueue:
-    """Apply all of it, after all events have been added. The first five changes apply to the whole process.
+    """Apply all of it, after all events have been added.
 
     Args:
         page: with all its events.
         admission, usage, log_event: see `FairQueue.take_over`.
     """
-    processing_utils.async_ssrf_protected_download = _refuse  # Gradio reads a file of any size into memory
-    # Gradio keeps the last inputs of a thousand sessions, 16 MB each
-    SessionState._update_value_in_config = _forget  # type: ignore[method-assign,assignment]
-    SessionState.__init__ = light  # type: ignore[method-assign,assignment]
-    # Gradio looks for matplotlib on disk before and after each item of a stream: a third of a busy event loop's time
-    utils.MatplotlibBackendMananger = nullcontext  # type: ignore[misc,assignment]
-    routes.file_upload_statuses = UploadProgress()
-    # Gradio checks the path of a file only on pages that were launched; this page is mounted.
-    page.has_launched = True
-    queue = page._queue
+    close_doors(page)
+    queue = queue_of(page)
     queue.__class__ = FairQueue
     assert isinstance(queue, FairQueue)
     queue.take_over(admission, usage, log_event)
     return queue
-
-
-async def _refuse(url: str, cache_dir: str) -> str:
-    raise gr.Error("files are uploaded, and not fetched from elsewhere", print_exception=False)
-
-
-def _forget(state: SessionState, key: int, value: Any) -> None:
-    """Replaces the method that stores a component's value for links to a page."""

@@ -17,8 +17,9 @@ by then. Its `css` option would put styles into the page twice, and not before G
 import re
 from pathlib import Path
 
-from gradio.routes import templates
 from jinja2.ext import Extension
+
+from hfjax_app.runtime.seams.gradio import extend_templates
 
 NONCE = "hfjax.nonce"  # in the ASGI scope of a request: what the page's inline scripts carry
 ASSETS = Path(__file__).with_name("assets")
@@ -81,4 +82,4 @@ class _OwnHead(Extension):
 
 def run_first() -> None:
     """Add the head to every page that this process serves from now on."""
-    templates.env.add_extension(_OwnHead)
+    extend_templates(_OwnHead)

@@ -8,10 +8,9 @@ import time
 from collections import Counter, deque
 from typing import Any
 
-from gradio.server_messages import EventMessage
-
 from hfjax_app.client import Client
 from hfjax_app.limits import RESULTS_BYTES, RESULTS_EMPTY_KEPT_S, RESULTS_KEPT_S, RESULTS_TOTAL_BYTES
+from hfjax_app.runtime.seams.gradio import EventMessage
 
 _OVERHEAD = 1_024  # bytes of a message or of an empty inbox
 

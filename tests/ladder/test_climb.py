@@ -19,8 +19,7 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.ladder.chat.task import ChatTask
 from hfjax_app.ladder.climb import Ladder, _compared
 from hfjax_app.ladder.images.task import PROMPT, ImageTask
-from hfjax_app.ladder.kept import KeptRung
-from hfjax_app.ladder.rungs import CHAT, DEVICES, IMAGES, Part, Rung
+from hfjax_app.ladder_result import CHAT, DEVICES, IMAGES, KeptRung, Part, Rung
 from tests.chat.conftest import make_model, make_tokenizer
 from tests.images.pipelines import stable_diffusion
 

@@ -15,7 +15,7 @@ from transformers import LlamaConfig
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.planning.cycles import CLOCKS, Cycles, Stated, estimated
-from hfjax_app.planning.topology import CHIPS
+from hfjax_app.runtime.topology import CHIPS
 from tests.planning.test_plan import LAYERS, config_of
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,8 @@ KERNEL = '  %k = bf16[8]{0} custom-call(%z), custom_call_target="tpu_custom_call
 
 SCRIPT = """
 import json
-from hfjax_app.planning import cycles, topology
+from hfjax_app.planning import cycles
+from hfjax_app.runtime import topology
 where = topology.parse("v5e:1x1")
 topology.prepare_process(where)
 from hfjax_app.runtime.process import prepare
@@ -85,7 +86,7 @@ show(partial(grouped_query_attention, scaling=0.125), shape(1, 32, 512, 64), key
 
 PREFILL = """
 import sys
-from hfjax_app.planning import topology
+from hfjax_app.runtime import topology
 where = topology.parse("v5e:1x1")
 topology.prepare_process(where)
 from hfjax_app.runtime.process import prepare

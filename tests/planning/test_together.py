@@ -17,7 +17,7 @@ from transformers import DistilBertConfig, LlamaConfig, LlamaForCausalLM
 
 from hfjax_app.__main__ import main
 from hfjax_app.chat import ChatEngine
-from hfjax_app.planning.topology import _NO_TPU
+from hfjax_app.runtime.topology import _NO_TPU
 from tests.chat.conftest import make_tokenizer
 from tests.conftest import quickly_compiled
 from tests.images.pipelines import stable_diffusion

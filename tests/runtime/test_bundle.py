@@ -22,7 +22,8 @@ import pytest
 
 from hfjax_app.runtime.bundle import Bundle, prune
 from hfjax_app.runtime.fingerprint import Fingerprint, signature_of
-from hfjax_app.runtime.serialized_program import _ADMITTED, Origin, watch_origin
+from hfjax_app.runtime.seams.jax import ADMITTED
+from hfjax_app.runtime.serialized_program import Origin, watch_origin
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
@@ -34,7 +35,7 @@ import json, os, sys
 from pathlib import Path
 topology, root, parts = sys.argv[1:]
 if topology.startswith("v5e"):
-    from hfjax_app.planning.topology import devices, parse, prepare_process
+    from hfjax_app.runtime.topology import devices, parse, prepare_process
     prepare_process(parse(topology))
     chips = devices(parse(topology))
 import jax, jax.numpy as jnp, numpy as np
@@ -215,7 +216,7 @@ def test_a_program_for_a_tpu_that_is_not_here_is_kept(topology: str, made_for: C
 
 def test_no_class_is_admitted_that_payloads_do_not_need(made_for: Callable) -> None:
     needed = {tuple(each) for topology in ("cpu:1", "cpu:8") for each in made_for(topology)[1]["classes"]}
-    assert needed == _ADMITTED
+    assert needed == ADMITTED
 
 
 def test_a_program_out_of_jax_s_cache_is_not_kept(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ print(json.dumps([made.digest, signature, made.parts["devices"], "torch" in sys.
 
 TOPOLOGY = """
 import json, sys
-from hfjax_app.planning.topology import devices, parse, prepare_process
+from hfjax_app.runtime.topology import devices, parse, prepare_process
 prepare_process(parse("v5e:2x2"))
 from hfjax_app.runtime.fingerprint import Fingerprint
 print(json.dumps(Fingerprint.of({}, devices(parse("v5e:2x2"))).parts))

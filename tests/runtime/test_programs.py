@@ -18,7 +18,7 @@ from hfjax_app.runtime.programs import Programs
 # 40 GB on a chip of 16 GB; only libtpu's compiler reports that before anything runs.
 TOO_LARGE = """
 import jax
-from hfjax_app.planning.topology import devices, parse, prepare_process
+from hfjax_app.runtime.topology import devices, parse, prepare_process
 prepare_process(parse("v5e:1x1"))
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.mesh import mesh_of

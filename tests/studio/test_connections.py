@@ -14,11 +14,14 @@ from fastapi import Body, FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hfjax_app.server import bodies, connection
+from hfjax_app.runtime.seams import server as seam
+from hfjax_app.runtime.seams.server import PatientForAWhile
+from hfjax_app.server import bodies
+from hfjax_app.server import server as web_server
 from hfjax_app.server.bodies import Bodies
-from hfjax_app.server.connection import PatientForAWhile, cut_stalled_readers
 from hfjax_app.server.door import COOKIE, OAUTH_COOKIE
 from hfjax_app.server.middleware import OwnCookies
+from hfjax_app.server.server import cut_stalled_readers
 
 from .conftest import LIMIT_S
 
@@ -65,7 +68,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Server]:
     """The limits are long, so that a slow machine meets none; a test's parameter makes those short that it is about."""
-    for module, name in ((bodies, "HTTP_BODY_S"), (connection, "HTTP_HEADERS_S"), (connection, "HTTP_STALLED_S")):
+    for module, name in ((bodies, "HTTP_BODY_S"), (seam, "HTTP_HEADERS_S"), (web_server, "HTTP_STALLED_S")):
         monkeypatch.setattr(module, name, getattr(request, "param", {}).get(name, int(LIMIT_S)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         cut_stalled_readers(listener)
@@ -146,7 +149,7 @@ def test_forms_that_take_long_to_read_are_refused(server: Server, monkeypatch: p
 
 def test_small_chunks_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six megabytes of chunks of one byte held the event loop for 12 s."""
-    monkeypatch.setattr(connection, "HTTP_SMALL_CHUNKS", 10)
+    monkeypatch.setattr(seam, "HTTP_SMALL_CHUNKS", 10)
     chunked = (*POST, "Transfer-Encoding: chunked", "Connection: close", "")
     for chunk, count, status in (
         ("1\r\nx\r\n", 10, b"200"),

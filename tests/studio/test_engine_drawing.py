@@ -7,8 +7,7 @@ import pytest
 from hfjax_app.backends.snapshot import ModelSnapshot, Snapshot
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats, SlotState
 from hfjax_app.chat.engine.throughput import PERIODS
-from hfjax_app.ladder.kept import KeptLadder, KeptPart, KeptRung
-from hfjax_app.ladder.rungs import CHAT, PARTS
+from hfjax_app.ladder_result import CHAT, PARTS, KeptLadder, KeptPart, KeptRung
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.studio.engine_drawing import live, named, programs

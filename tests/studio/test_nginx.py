@@ -14,8 +14,8 @@ import uvicorn
 from playwright.sync_api import Browser, ConsoleMessage, expect
 
 from hfjax_app.backends import Backends
+from hfjax_app.runtime.seams.server import PatientForAWhile
 from hfjax_app.server.app import Studio, build_app
-from hfjax_app.server.connection import PatientForAWhile
 from hfjax_app.settings import Settings
 
 from .conftest import LIMIT_S, ROOT, free_port, served

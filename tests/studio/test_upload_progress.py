@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from hfjax_app.limits import UPLOADS_WATCHED
-from hfjax_app.studio.upload_progress import UploadProgress
+from hfjax_app.runtime.seams.gradio import UploadProgress
 
 
 async def waited(progress: UploadProgress, upload: str) -> bool:

@@ -5,7 +5,6 @@ The model's own forward runs unmodified. Does not compile, batch or sample: mode
 
 import copy
 import inspect
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -14,8 +13,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
-from jax.interpreters import partial_eval
-from torchax.ops import mappings
 from transformers import PreTrainedModel
 
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, KVCache, fresh_states, keep_states, layer_specs
@@ -25,10 +22,13 @@ from hfjax_app.chat.model.symbolic_length import SymbolicLength
 from hfjax_app.chat.model.traced_facts import TracedFacts
 from hfjax_app.chat.vision import masks
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import attention, dtype_policy, experts, set_order
+from hfjax_app.runtime import attention, dtype_policy, experts
 from hfjax_app.runtime.head_packing import UNPACKED, HeadPacking
 from hfjax_app.runtime.model_transform import NONE, Group, Transforms
 from hfjax_app.runtime.module import Weights, pure_function
+from hfjax_app.runtime.seams.jax import used_inputs
+from hfjax_app.runtime.seams.torchax import jax_dtype
+from hfjax_app.runtime.seams.transformers import built, mentions, order_sets
 from hfjax_app.runtime.shared_inputs import observed
 from hfjax_app.runtime.tracing import why_untraceable
 
@@ -44,19 +44,13 @@ def bare_model(model_class: type[PreTrainedModel], config: Any, dtype: torch.dty
 
     Older architectures have their own attention code. They keep it, and get the additive masks that it expects.
     """
-    set_order.install(model_class)  # some sort their layers' types when they are made
-    implementation = attention.register() if _mentions(model_class, "ALL_ATTENTION_FUNCTIONS") else "eager"
+    order_sets(model_class)  # some sort their layers' types when they are made
+    implementation = attention.register() if mentions(model_class, "ALL_ATTENTION_FUNCTIONS") else "eager"
     with torch.device("meta"):
-        model: PreTrainedModel = model_class._from_config(
-            copy.deepcopy(config), attn_implementation=implementation, dtype=dtype
-        ).eval()
+        model = built(model_class, copy.deepcopy(config), attn_implementation=implementation, dtype=dtype)
+    model.eval()
     dtype_policy.keep(model, dtype)
     return model
-
-
-def _mentions(model_class: type[PreTrainedModel], name: str) -> bool:
-    """Whether an architecture's code uses one of transformers' registries. No attribute of the class tells."""
-    return name in inspect.getsource(sys.modules[model_class.__module__])
 
 
 class Decoder:
@@ -170,8 +164,7 @@ class Decoder:
 
         rest = (self.weights_shape, two, self.slot_shape, scalar, scalar, two)
         jaxpr = jax.make_jaxpr(write)(states, rest).jaxpr
-        _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-        return all(used[: len(jax.tree.leaves(states))])
+        return all(used_inputs(jaxpr)[: len(jax.tree.leaves(states))])
 
     @cached_property
     def weights_read(self) -> set[str]:
@@ -179,13 +172,12 @@ class Decoder:
         scalar, one = jax.ShapeDtypeStruct((), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.int32)
         weights = self.weights_shape
         jaxpr = jax.make_jaxpr(self._write)(weights, one, self.slot_shape, scalar, scalar, one).jaxpr
-        _, used = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
-        return {name for name, is_used in zip(sorted(weights), used, strict=False) if is_used}
+        return {name for name, is_used in zip(sorted(weights), used_inputs(jaxpr), strict=False) if is_used}
 
     @contextmanager
     def _experts_on_meta(self) -> Iterator[None]:
         """Use batched matrix products: torch's grouped one has no meta kernel for float32. The shapes are the same."""
-        if not _mentions(type(self._model), "use_experts_implementation"):
+        if not mentions(type(self._model), "use_experts_implementation"):
             yield
             return
         usual = self._model.get_experts_implementation()
@@ -221,8 +213,7 @@ class Decoder:
         """Shapes and dtypes of the weights that `forward` takes."""
         named = dict(self._model.named_parameters()) | dict(self._model.named_buffers())
         return {
-            name: jax.ShapeDtypeStruct(tuple(tensor.shape), mappings.t2j_dtype(tensor.dtype))
-            for name, tensor in named.items()
+            name: jax.ShapeDtypeStruct(tuple(tensor.shape), jax_dtype(tensor.dtype)) for name, tensor in named.items()
         }
 
     def forward(

@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax.sharding import Mesh
-from torchax.ops import mappings
 from transformers import PreTrainedModel
 from transformers.cache_utils import (
     CacheLayerMixin,
@@ -30,6 +29,7 @@ from hfjax_app.chat.model.kv_cache_write import only_before
 from hfjax_app.runtime import head_packing
 from hfjax_app.runtime.head_packing import HeadPacking
 from hfjax_app.runtime.mesh import replicated, split
+from hfjax_app.runtime.seams.torchax import jax_dtype
 
 # One layer: leaves by name. Leaves with positions: "keys" and "values" [slots, kv_heads, length, dim], packed where
 # several heads share a row, and "indexer" [slots, 1, length, dim] (sparse attention). Leaves without: the states
@@ -150,7 +150,7 @@ def _layer_spec(layer: Any, context: int, chunk: int, packing: HeadPacking) -> L
         raise NotImplementedError(f"cache layers of type {type(layer).__name__}")
     spec = LayerSpec(
         leaves=tuple(
-            Leaf(name=name, shape=tuple(tensor.shape[1:]), dtype=jnp.dtype(mappings.t2j_dtype(tensor.dtype)).name)
+            Leaf(name=name, shape=tuple(tensor.shape[1:]), dtype=jnp.dtype(jax_dtype(tensor.dtype)).name)
             for name, tensor in leaves.items()
         ),
         positions=positions,

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import torch
 from jax.sharding import Mesh
-from torchax.ops import mappings
 from transformers import PreTrainedModel
 
 from hfjax_app.chat.model.bucket_choice import pieces
@@ -33,6 +32,7 @@ from hfjax_app.runtime.held_weights import held, shapes
 from hfjax_app.runtime.mesh import TensorParallel, platform_of, replicated
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.seams.torchax import array_of
 from hfjax_app.runtime.transforms import chat_transforms, head_packing, is_accelerated
 from hfjax_app.runtime.warm_up import ProgramSpec
 
@@ -149,7 +149,7 @@ class ModelRunner:
     def load(self, weights: Weights) -> None:
         """Hold these weights from now on; they must be read with this runner's `transforms` and `placement`."""
         chosen = {
-            name: jax.device_put(mappings.t2j(tensor), self.placement(name, tuple(tensor.shape)))
+            name: jax.device_put(array_of(tensor), self.placement(name, tuple(tensor.shape)))
             for name, tensor in self.decoder.frequencies.items()
         }
         self.weights = weights | chosen

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import torch
 from torchax import interop
-from torchax.ops import mappings
 from transformers.cache_utils import (
     Cache,
     DummyLayer,
@@ -24,6 +22,7 @@ from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, LayerSpec
 from hfjax_app.chat.model.kv_cache_write import offsets, write
 from hfjax_app.chat.model.symbolic_length import SymbolicLength
 from hfjax_app.runtime import attention, head_packing
+from hfjax_app.runtime.seams.torchax import torch_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +181,6 @@ def slot_leaves(specs: tuple[LayerSpec, ...], cache: Cache) -> list[dict[str, to
         return leaf
 
     return [
-        {leaf.name: read(layer, leaf.name).to(mappings.j2t_dtype(jnp.dtype(leaf.dtype))) for leaf in spec.leaves}
+        {leaf.name: read(layer, leaf.name).to(torch_dtype(leaf.dtype)) for leaf in spec.leaves}
         for spec, layer in zip(specs, cache.layers, strict=True)
     ]

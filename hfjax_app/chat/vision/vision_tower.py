@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 from PIL import Image
-from torchax.ops import mappings
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, PreTrainedModel
 
 from hfjax_app.chat.text.picture_markup import PictureMarkup
@@ -30,6 +29,7 @@ from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.warm_up import ProgramSpec
 
 # A picture in RGB -> float32 pixels [..., 3, height, width].
@@ -59,7 +59,7 @@ class VisionTower:
         self._transforms = Transforms(Cast(self._model))
         self.weights: Weights | Shapes = shapes(self._model, self._transforms, placement=self._placement)
         hidden = model.config.get_text_config(decoder=True).hidden_size
-        dtype = mappings.t2j_dtype(model.dtype)
+        dtype = jax_dtype(model.dtype)
         self.shape = jax.ShapeDtypeStruct((self.tokens, hidden), dtype, sharding=self._replicated)
         self._program: Program | None = None
 

@@ -12,7 +12,7 @@ from itertools import count
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.ladder.chat.task import ChatTask, Run
-from hfjax_app.ladder.rungs import USERS
+from hfjax_app.ladder_result import USERS
 
 _PIECE = 64  # the context is a multiple of this
 

@@ -21,6 +21,8 @@ from hfjax_app.runtime.checkpoints.hub import fetch
 from hfjax_app.runtime.checkpoints.load_errors import explain
 from hfjax_app.runtime.checkpoints.quantized import READABLE
 from hfjax_app.runtime.checkpoints.text_part import causal_lm_class, text_part
+from hfjax_app.runtime.seams import Moved
+from hfjax_app.runtime.seams.transformers import built, class_of, initialise_again
 
 
 def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dtype | None = None) -> PreTrainedModel:
@@ -40,7 +42,7 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
     whole = config
     if auto_class is AutoModelForCausalLM:
         config = text_part(whole) or whole
-    model_class = causal_lm_class(config) if config is not whole else auto_class._model_mapping.get(type(config), None)
+    model_class = causal_lm_class(config) if config is not whole else class_of(auto_class, config)
     if model_class is None:
         kind = auto_class.__name__
         raise ModelUnavailable(f"model {name!r} is a {config.model_type}, which transformers has no {kind} for")
@@ -52,15 +54,17 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
     try:
         with init_empty_weights(include_buffers=False), _LazyZeros():
             dtype = dtype or config.dtype or torch.float32
-            model: PreTrainedModel = model_class._from_config(config, dtype=dtype)
+            model = built(model_class, config, dtype=dtype)
         for module in model.modules():
             if module._non_persistent_buffers_set:  # recompute them as from_pretrained does, not in this dtype
-                module._is_hf_initialized = False  # type: ignore[assignment]
+                initialise_again(module)
         model.initialize_weights()
         dtype_policy.keep(model, dtype)
         model.tie_weights()  # init_empty_weights untied them
         if model.can_generate() and (folder / "generation_config.json").exists():
             model.generation_config = GenerationConfig.from_pretrained(folder)
+    except Moved:
+        raise
     except Exception as error:
         raise ModelUnavailable(explain(name, error, weights=False)) from error
     model.eval()

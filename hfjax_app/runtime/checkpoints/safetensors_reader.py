@@ -14,18 +14,15 @@ from contextlib import closing
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from safetensors import safe_open
-from torchax.ops import mappings
 from tqdm import tqdm
 from transformers import PreTrainedModel
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints import quantized
@@ -37,6 +34,9 @@ from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.model_transform import LazyTensor, Transforms
 from hfjax_app.runtime.module import Weights
+from hfjax_app.runtime.seams.diffusers import rename_old_keys
+from hfjax_app.runtime.seams.torchax import array_of
+from hfjax_app.runtime.seams.transformers import renamed
 
 _BLOCK_NUMBERS = 1 << 20  # of the parts in which two tensors are compared
 
@@ -164,7 +164,7 @@ def _read(
         raise ModelUnavailable(f"model {name!r} is no trained {kind}: its checkpoint lacks {missing[0]}")
     for key, buffer in model.named_buffers():
         if key not in found:
-            values = np.asarray(mappings.t2j(buffer))  # int64, torch's default, becomes int32
+            values = np.asarray(array_of(buffer))  # int64, torch's default, becomes int32
             place = placement(key, values.shape)
             weights[key] = jax.make_array_from_callback(values.shape, place, values.__getitem__)
     return weights
@@ -174,7 +174,7 @@ def _read(
 class _Target:
     """The target of tensors of a checkpoint: one parameter, or the results of transformers' converter."""
 
-    converter: WeightConverter | None
+    converter: Any
     sources: list[tuple[str, str | None]] = field(default_factory=list)  # (key, the converter's pattern)
     copies: list[str] = field(default_factory=list)  # keys of the same weight under other names
 
@@ -216,7 +216,7 @@ def _targets(model: torch.nn.Module, keys: Iterable[str]) -> dict[str, _Target]:
     if isinstance(model, PreTrainedModel):
         named = _named_by_transformers(model, ordered)
     else:
-        named = _named_by_diffusers(cast(_DiffusersModel, model), ordered)
+        named = _named_by_diffusers(model, ordered)
     canonical = _canonical(model)
     targets: dict[str, _Target] = {}
     for key, name, converter, pattern in named:
@@ -235,53 +235,22 @@ def _canonical(model: torch.nn.Module) -> dict[str, str]:
 
 
 # A checkpoint's key, its name in the model, and, for one of several sources, the converter and its pattern.
-_Named = Iterator[tuple[str, str, WeightConverter | None, str | None]]
+_Named = Iterator[tuple[str, str, Any, str | None]]
 
 
 def _named_by_transformers(model: PreTrainedModel, keys: Sequence[str]) -> _Named:
     """Also the keys of a checkpoint of which the model is the text part."""
     known, parameters = model.state_dict(), dict(model.named_parameters())
-    named = _renamed(model, ((key, key) for key in keys), known)
+    named = renamed(model, ((key, key) for key in keys), known)
     if parameters.keys() <= {name for _, name, converter, _ in named if converter is None}:
         return iter(named)
-    part = _renamed(model, own_names(keys, parameters, model.base_model_prefix), known)
+    part = renamed(model, own_names(keys, parameters, model.base_model_prefix), known)
     return iter(part if len(part) > len(named) else named)
 
 
-def _renamed(
-    model: PreTrainedModel, keys: Iterable[tuple[str, str]], known: dict[str, torch.Tensor]
-) -> list[tuple[str, str, WeightConverter | None, str | None]]:
-    """As `_Named`, by transformers' rules for a model.
-
-    Args:
-        keys: pairs of a checkpoint's key and the name that the rules are for.
-        known: the model's tensors.
-    """
-    rules = get_model_conversion_mapping(model)
-    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
-    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
-    by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
-    found: list[tuple[str, str, WeightConverter | None, str | None]] = []
-    for key, own in keys:
-        renamed, pattern = rename_source_key(own, renamings, converters, model.base_model_prefix, known)
-        if renamed in known:
-            found.append((key, renamed, None if pattern is None else by_pattern[pattern], pattern))
-        elif own in known:
-            found.append((key, own, None, None))
-    return found
-
-
-class _DiffusersModel(Protocol):
-    """What is used of diffusers' ModelMixin."""
-
-    def state_dict(self) -> dict[str, torch.Tensor]: ...
-
-    def _fix_state_dict_keys_on_load(self, state_dict: OrderedDict[str, str]) -> None: ...
-
-
-def _named_by_diffusers(model: _DiffusersModel, keys: Iterable[str]) -> _Named:
+def _named_by_diffusers(model: torch.nn.Module, keys: Iterable[str]) -> _Named:
     names = OrderedDict((key, key) for key in keys)
-    model._fix_state_dict_keys_on_load(names)  # as `from_pretrained` does; it moves values to new keys
+    rename_old_keys(model, names)
     known = model.state_dict()
     for name, key in names.items():
         if name in known:
@@ -298,7 +267,7 @@ def _converted(model: torch.nn.Module, first: str, target: _Target, files: _File
         def tensor(key: str = key) -> torch.Tensor:
             return files.tensor(key)[:]
 
-        converter.add_tensor(first, key, pattern, tensor)  # type: ignore[arg-type]  # it takes a callable too
+        converter.add_tensor(first, key, pattern, tensor)  # it takes a callable too
     made = converter.convert(first, model=model, config=model.config)
     return {key: tensor[0] if isinstance(tensor, list) else tensor for key, tensor in made.items()}
 

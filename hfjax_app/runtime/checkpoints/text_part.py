@@ -9,11 +9,13 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMultimodalLM, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
+
+from hfjax_app.runtime.seams.transformers import class_of, has_class
 
 # Fields of configurations whose classes change the logits after the output layer.
 _CHANGES_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier")
@@ -26,7 +28,7 @@ def text_part(config: Any) -> Any:
     Args:
         config: of transformers. That of the text part has the other's type as `text_part_of`.
     """
-    if type(config) not in AutoModelForMultimodalLM._model_mapping:
+    if not has_class(AutoModelForMultimodalLM, config):
         return None
     text = config.get_text_config(decoder=True)
     encodes = getattr(text, "is_encoder_decoder", False) or getattr(config, "is_encoder_decoder", False)
@@ -44,14 +46,12 @@ def text_part(config: Any) -> Any:
 
 def causal_lm_class(config: Any) -> type[PreTrainedModel] | None:
     """The class of a causal language model with this configuration; None if there is none."""
-    if type(config) in AutoModelForCausalLM._model_mapping:
-        found: Any = AutoModelForCausalLM._model_mapping[type(config)]
-        return cast(type[PreTrainedModel], found)
+    found: type[PreTrainedModel] | None = class_of(AutoModelForCausalLM, config)
+    if found is not None:
+        return found
     changed = any(getattr(config, name, None) is not None for name in _CHANGES_LOGITS)
-    if type(config) in AutoModel._model_mapping and not changed:
-        text_class: Any = AutoModel._model_mapping[type(config)]
-        return _with_output_layer(text_class)
-    return None
+    text_class = None if changed else class_of(AutoModel, config)
+    return None if text_class is None else _with_output_layer(text_class)
 
 
 @cache

@@ -1,7 +1,4 @@
-"""The chips that can be planned for, and their devices for the compiler: libtpu compiles without a TPU.
-
-Does not cover the devices of this machine: `runtime/mesh.py` does.
-"""
+"""Chips by name, those that are here or not, and their devices for the compiler: libtpu compiles without a TPU."""
 
 import importlib.util
 import math

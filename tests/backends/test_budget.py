@@ -1,13 +1,69 @@
-"""Whether models fit, and what would fit: figures that can be checked by hand."""
+"""Whether models fit, at the app's start and in plans, and what would fit: figures that can be checked by hand."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hfjax_app.chat.memory import MemoryEstimate, SlotMemory
-from hfjax_app.errors import RequestRejected
-from hfjax_app.planning.fit import ChipMemory, advise, fits, larger
-from hfjax_app.planning.topology import NAMES, Chip, Topology, by_cost, parse, parse_prices
+from hfjax_app.backends import Backends
+from hfjax_app.backends.budget import ChipMemory, advise, fits, larger, planner_of, refusals
+from hfjax_app.chat.memory import GIB, MemoryEstimate, SlotMemory
+from hfjax_app.runtime.topology import MARGIN, Chip, Topology, parse
+from hfjax_app.settings import load_settings
+from tests.sentiment.conftest import save, word_tokenizer
 
-MIB, GIB = 1 << 20, 1 << 30
+MIB = 1 << 20
+MODELS = {"chat": "chat-llama", "sentiment": "sentiment", "image": "images"}
+OPTIONS: dict[str, Any] = {"slots": 4, "context": 512, "dtype": "bfloat16", "quantize": "none"}
+
+
+def memory_for(size: int) -> int:
+    """The memory of a device that has just enough for `size` bytes."""
+    return int(size / (1 - MARGIN)) + 1
+
+
+def test_models_fit_together_or_the_one_that_does_not_is_named() -> None:
+    """If 1,000 bytes are missing, one slot less for chat makes room for the last model.
+
+    The copy of chat while one of its four slots decodes must fit too: the only bucket that is worth it here.
+    """
+    chat = planner_of("chat", MODELS["chat"], **OPTIONS).estimate(2)
+    assert chat.held == chat.weights + chat.cache * 5 // 4
+    size = chat.held + sum(planner_of(kind, MODELS[kind], **OPTIONS).weights for kind in ("sentiment", "image"))
+    assert refusals(MODELS, devices=2, memory=memory_for(size), **OPTIONS) == {}
+    refused = refusals(MODELS, devices=2, memory=memory_for(size - 1000), **OPTIONS)
+    assert list(refused) == ["image"]
+    for words in (
+        "image model 'images' does not fit",
+        "beside the chat model 'chat-llama'",
+        "'sentiment'",
+        "slots = 3",
+    ):
+        assert words in refused["image"]
+    assert "\n" not in refused["image"]
+
+
+def test_a_model_that_can_not_be_read_is_left_out(tmp_path: Path) -> None:
+    assert refusals({"image": str(tmp_path)}, devices=1, memory=1, **OPTIONS) == {}
+
+
+def test_an_error_of_a_library_affects_one_model_only(tmp_path: Path) -> None:
+    """A tokenizer that truncates to -1 tokens raises an OverflowError; it kept all models from being loaded."""
+    save(tmp_path)
+    word_tokenizer(-1).save_pretrained(tmp_path)
+    models = {"sentiment": str(tmp_path), "image": "images"}
+    assert list(refusals(models, devices=1, memory=1, **OPTIONS)) == ["image"]
+
+
+def test_models_that_do_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On an accelerator of 1 MB; CPU devices are not checked."""
+    monkeypatch.setattr("hfjax_app.runtime.mesh.accelerator_memory", lambda: 1_000_000)
+    backends = Backends(load_settings()).start()
+    assert backends.wait(timeout=120)
+    assert [(backend.state, backend.reports) for backend in backends.all] == [("failed", [])] * 3
+    for backend, model in zip(backends.all, ("chat-gemma", "sentiment", "images"), strict=True):
+        assert f"model '{model}' does not fit: it needs " in backend.error
+        assert "would fit: " in backend.error
 
 
 def estimate(weights: int, per_token: int, slots: int, context: int) -> MemoryEstimate:
@@ -23,39 +79,6 @@ def chip_memory(weights: int, per_token: int, decoding: int, slots: int, context
     return ChipMemory(estimate=by_shapes, resident=resident, decoding=decoding, others=others)
 
 
-def test_topologies_by_name() -> None:
-    assert {name: (parse(name).chips, parse(name).devices) for name in NAMES} == {
-        "v5e:1x1": (1, 1),
-        "v6e:1x1": (1, 1),
-        "v5e:2x2": (4, 4),
-        "v4:2x2x1": (4, 8),
-        "v6e:2x2": (4, 4),
-        "v5e:2x4": (8, 8),
-        "v6e:2x4": (8, 8),
-        "v5p:2x2x1": (4, 4),
-        "tpu7x:2x2x1": (4, 8),
-    }
-    assert parse("v5e:1x1").usable == int(16 * GIB * 0.94)
-    assert parse("v4:2x2x1").usable == int(32 * GIB * 0.94) // 2
-    assert [parse(name).name for name in ("v5litepod-8", "v6e-8", "v4-8", "v5p-8")] == [
-        "v5e:2x4",
-        "v6e:2x4",
-        "v4:2x2x1",
-        "v5p:2x2x1",
-    ]
-    assert (parse("cpu:8").devices, parse("cpu:8").usable) == (8, None)
-
-
-@pytest.mark.parametrize(
-    "name", ["", "v5e:3x3", "v4:2x2", "v5p-16", "cpu:0", "cpu:65", "cpu:x", "cpu:\u0663", "v5e:1x1\n"]
-)
-def test_an_unknown_topology_is_refused_with_the_known_ones(name: str) -> None:
-    with pytest.raises(RequestRejected, match=r"v5e:2x4.*cpu:N|1 to 64") as error:
-        parse(name)
-    assert repr(name) in str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def test_whether_a_peak_fits() -> None:
     """A token of each of 8 slots takes 64 KiB: 0.5 GiB for 1,024 of them, and 4 GiB for 8,192."""
     token = GIB // 16 // 1024
@@ -63,21 +86,6 @@ def test_whether_a_peak_fits() -> None:
     assert not fits(chip_memory(10 * GIB, token, 2 * GIB, 8, 8192).peak, parse("v5e:1x1"))
     assert not fits(chip_memory(10 * GIB, token, GIB, 8, 8192, others=2 * GIB).peak, parse("v5e:1x1"))
     assert fits(chip_memory(10 * GIB, 100 * token, 2 * GIB, 8, 8192).peak, parse("cpu:1"))
-
-
-def test_prices_decide_which_topology_is_cheaper() -> None:
-    """Those without a price come last; without any price, the smaller ones come first."""
-    names = [topology.name for topology in by_cost(parse_prices("v5e=1.2, v6e=2.7"))]
-    assert names == ["v5e:1x1", "v6e:1x1", "v5e:2x2", "v5e:2x4", "v6e:2x2", "v6e:2x4", *names[6:]]
-    assert by_cost(parse_prices("v5p=0.01"))[0].name == "v5p:2x2x1"
-    assert tuple(topology.name for topology in by_cost({})) == NAMES
-
-
-@pytest.mark.parametrize("text", ["v5e", "v5e=", "v5e=0", "v5e=-1", "v5e=nan", "h100=2", "v5e=1.2;v6e=2.7", "v5e=1e3"])
-def test_a_price_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(RequestRejected, match="dollars of a chip for an hour, such as v5e=") as error:
-        parse_prices(text)
-    assert "\n" not in str(error.value)
 
 
 def on_devices(count: int, quantize: str = "none") -> MemoryEstimate:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import jax
 
 from hfjax_app import __version__
+from hfjax_app.backends.budget import planner_for
 from hfjax_app.backends.loaders import ChatLoader
-from hfjax_app.backends.planners import planner_for
 from hfjax_app.chat.engine.llm_engine import ChatEngine
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.chat.sampling.params import MAX_BIASES, SamplingParams
@@ -24,8 +24,8 @@ from hfjax_app.embedded import resolve
 from hfjax_app.errors import RequestRejected
 from hfjax_app.planning import cycles
 from hfjax_app.planning.floor import decode_floor
-from hfjax_app.planning.topology import Topology, parse, topology_here
 from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.topology import Topology, parse, topology_here
 from hfjax_app.settings import Settings
 
 PROMPTS = ("What is JAX?", "Once upon a time", "1, 2, 3, 4,")

@@ -1,26 +1,42 @@
-"""Connections: those that send no request are closed, and those that do not read their answer are cut.
-
-Bodies in very small chunks are refused.
-"""
+"""uvicorn and h11: connections that send no request are closed, and bodies in very small chunks are refused."""
 
 import asyncio
-import socket
-from typing import Any
+from collections.abc import Container
+from typing import TYPE_CHECKING, Any
 
 import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hfjax_app.limits import (
-    HTTP_CHUNK_BYTES,
-    HTTP_HEADERS_S,
-    HTTP_MAX_HEADERS,
-    HTTP_SMALL_CHUNKS,
-    HTTP_STALLED_S,
+from hfjax_app.limits import HTTP_CHUNK_BYTES, HTTP_HEADERS_S, HTTP_MAX_HEADERS, HTTP_SMALL_CHUNKS
+from hfjax_app.runtime.seams import Seam, missing, part
+
+VERSIONS = {"uvicorn": "0.54.0", "h11": "0.16.0"}
+SEAMS = (
+    Seam(
+        name="patience with clients",
+        what="uvicorn's H11Protocol, of uvicorn.protocols.http.h11_impl: its `conn`, `cycle`, `loop` and `transport`",
+        without="uvicorn waits for a request's headers without a limit; nginx in front of it does not",
+    ),
+    Seam(
+        name="small chunks",
+        what="`next_event` of h11.Connection, and `chunk_start` of h11.Data",
+        without="h11 takes as long for a chunk of one byte as for one of 64 KB: a megabyte of such took 12 s",
+    ),
+    Seam(
+        name="trusted proxies",
+        what="`trusted_hosts` of uvicorn's ProxyHeadersMiddleware",
+        without="no proxy is believed: all clients have the proxy's address, and share its limits",
+    ),
 )
+
+_PROTOCOL = "uvicorn.protocols.http.h11_impl:H11Protocol"
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+else:
+    H11Protocol = part(_PROTOCOL, without="connections that send no request are not closed") or object
 
 
 class Requests(h11.Connection):
-    """h11's parser, which takes as long for a chunk of one byte as for one of 64 KB: a megabyte of such took 12 s."""
+    """h11's parser, with limits on headers and on small chunks."""
 
     _chunks = _bytes = 0
 
@@ -86,7 +102,14 @@ class PatientForAWhile(H11Protocol):
             self.transport.close()
 
 
-def cut_stalled_readers(listener: socket.socket) -> None:
-    """Let the kernel cut connections whose peer reads nothing for HTTP_STALLED_S; accepted sockets inherit it."""
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, HTTP_STALLED_S * 1000)
+def protocol() -> Any:
+    """What uvicorn.Config takes as `http`."""
+    return PatientForAWhile if hasattr(PatientForAWhile, "handle_events") else "auto"  # a method of H11Protocol
+
+
+def trusted_by(proxied: Any) -> Container[str]:
+    """The addresses that a ProxyHeadersMiddleware believes."""
+    trusted: Container[str] | None = getattr(proxied, "trusted_hosts", None)
+    if trusted is None:
+        missing("uvicorn.middleware.proxy_headers:ProxyHeadersMiddleware.trusted_hosts", "no proxy is believed")
+    return () if trusted is None else trusted

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hfjax_app.ladder.kept import KeptLadder, KeptPart, KeptRung, keep, read
-from hfjax_app.ladder.rungs import PARTS
+from hfjax_app.ladder_result import PARTS, KeptLadder, KeptPart, KeptRung, keep, read
 
 
 def ladder(*parts: str, device: str = "CPU", seconds: float = 2.0) -> KeptLadder:
@@ -71,7 +70,7 @@ def test_a_rung_that_was_stopped_is_known() -> None:
 
 
 def test_every_rung_has_its_file() -> None:
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[1]
     rungs = [rung for part in PARTS for rung in part.rungs]
     assert len({rung.id for rung in rungs}) == len(rungs)
     for rung in rungs:

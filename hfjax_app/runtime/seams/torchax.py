@@ -1,0 +1,112 @@
+"""torchax: its table of lowerings, its conversions between torch and jax, and what `runtime/operators.py` replaces."""
+
+from typing import TYPE_CHECKING, Any
+
+from hfjax_app.runtime.seams import Seam, needed, replace
+
+if TYPE_CHECKING:
+    import jax
+    import torch
+
+VERSIONS = {"torchax": "0.0.14.dev20261026"}
+_OPERATORS = "runtime/operators.py"
+SEAMS = (
+    Seam(
+        name="conversions",
+        what="t2j, t2j_dtype and j2t_dtype of torchax.ops.mappings",
+        without="models can't be loaded",
+    ),
+    Seam(
+        name="upstream's lowerings",
+        what="torchax.ops.ops_registry.all_aten_ops, which importing torchax.ops.jaten fills",
+        without="convolutions can't be lowered: ours calls upstream's with other arguments",
+    ),
+    Seam(
+        name="type_as",
+        what="the method torchax.tensor.Tensor.type_as",
+        without="upstream's method changes the tensor itself, and fails where the other tensor is a view",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="upsampling",
+        what="lowerings of aten::upsample_nearest2d and its `vec` overload",
+        without="upstream uses int64 indices, which jax truncates to int32 with a warning at every trace",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="grouped transposed convolution",
+        what="lowering of aten::convolution",
+        without="upstream mixes up the groups of a transposed convolution",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="gelu",
+        what="lowering of aten::gelu",
+        without="upstream uses erfc, which costs a CPU more than torch's erf",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="group norm",
+        what="lowering of aten::native_group_norm",
+        without="upstream rounds the mean to half precision before the subtraction",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="layer norm",
+        what="lowering of aten::native_layer_norm",
+        without="upstream rounds intermediate results to half precision",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="attention",
+        what="lowering of torch.nn.functional.scaled_dot_product_attention",
+        without="upstream divides over all pairs of query and key, and gives NaN where all keys are masked",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="grouped products",
+        what="lowering of aten::_grouped_mm, used by mixtures of experts",
+        without="upstream has none",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="linear",
+        what="lowering of torch.nn.functional.linear",
+        without="upstream uses a plain product; a CPU reads some weights faster otherwise, see runtime/cpu/linear.py",
+        file=_OPERATORS,
+    ),
+)
+
+
+def array_of(tensor: "torch.Tensor") -> "jax.Array":
+    """A tensor on the CPU as an array on the default device, which may share its memory; int64 becomes int32."""
+    array: jax.Array = needed("torchax.ops.mappings:t2j")(tensor)
+    return array
+
+
+def jax_dtype(dtype: "torch.dtype") -> Any:
+    """JAX's dtype of the same name."""
+    return needed("torchax.ops.mappings:t2j_dtype")(dtype)
+
+
+def torch_dtype(dtype: Any) -> "torch.dtype":
+    """torch's dtype of the same name.
+
+    Args:
+        dtype: what jax.numpy.dtype takes.
+    """
+    import jax.numpy as jnp
+
+    found: torch.dtype = needed("torchax.ops.mappings:j2t_dtype")(jnp.dtype(dtype))
+    return found
+
+
+def upstream(operator: Any, *arguments: Any) -> Any:
+    """The result of torchax's own lowering of an aten operator, of arrays."""
+    needed("torchax.ops.jaten:")
+    return needed("torchax.ops.ops_registry:all_aten_ops")[operator].func(*arguments)
+
+
+def replace_type_as(method: Any) -> None:
+    """Put a method in the place of torchax's `type_as`."""
+    replace("torchax.tensor:Tensor.type_as", method, without="tensors are cast by torchax's own `type_as`")
