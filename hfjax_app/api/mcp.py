@@ -21,6 +21,7 @@ from hfjax_app.api.usage import Usage
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.client import Client, client_of, sent_by
 from hfjax_app.errors import HfjaxError, without_folders
+from hfjax_app.images.request import ImageRequest
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP
@@ -104,16 +105,8 @@ class _Tools:
         backend = self._backends.images
         api = ImagesApi(self._backends.image_models)
         with self._admitted("images", backend) as client:
-            generator = backend.get()
-            advice = generator.recommended
-            running = generator.generate(
-                prompt,
-                negative_prompt=negative_prompt,
-                steps=advice.steps if steps is None else steps,
-                guidance_scale=advice.guidance_scale,
-                seed=seed,
-                client=client.id,
-            )
+            request = ImageRequest(prompt, negative_prompt=negative_prompt, seed=seed, steps=steps)
+            running = backend.get().generate(request, client=client.id)
             newest = None
             async with aclosing(api.run(backend, running)) as drawn:
                 async for step in drawn:

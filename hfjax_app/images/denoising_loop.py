@@ -5,7 +5,6 @@ Does not check requests and does not admit them: `generator.py` does.
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -15,11 +14,8 @@ from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import preview
-from hfjax_app.images.denoising_state import DenoisingState
-from hfjax_app.images.generation_parameters import GenerationParameters
+from hfjax_app.images.denoising_state import DenoisingState, Drawing
 from hfjax_app.images.pipeline import DiffusionPrograms
-from hfjax_app.images.request import ImageRequest
-from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.sized_programs import SizedPrograms
 from hfjax_app.images.steps import ImageStep, Picture
 from hfjax_app.runtime.fair_lock import FairLock
@@ -49,38 +45,24 @@ class DenoisingLoop:
             own = programs.sized(programs.size)
             self._colours = preview.fit_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
 
-    def draw(
-        self,
-        request: ImageRequest,
-        parameters: GenerationParameters,
-        schedule: Schedule,
-        programs: SizedPrograms,
-        *,
-        given: np.ndarray | None,
-        previews: bool,
-        notice: str | None,
-    ) -> Generator[ImageStep, None, None]:
+    def draw(self, drawing: Drawing, programs: SizedPrograms, notice: str | None) -> Generator[ImageStep, None, None]:
         """Draw the pictures of a request.
 
         Args:
-            request: what to draw.
-            parameters: of its first picture.
-            schedule: of its steps.
+            drawing: what to draw.
             programs: for its size.
-            given: the first noise, float32 of the latents' shape; None: the seeds'.
-            previews: whether the steps have previews.
             notice: a remark for the user, or None.
 
         Raises:
             ModelUnavailable: latents or pixels are not finite.
         """
-        started = time.perf_counter()
+        started, request, schedule = time.perf_counter(), drawing.request, drawing.schedule
         with self._device:
-            conditioning = programs.read(request.prompt, request.negative_prompt, request.guidance_scale)
+            conditioning = programs.read(request)
         states = []
         for seed in request.seeds:
             with self._device:
-                states.append(DenoisingState.begin(request, schedule, programs, seed, given, self._programs.scale))
+                states.append(DenoisingState.begin(drawing, programs, seed))
         began = time.perf_counter()
         for i in range(schedule.steps):
             advance = partial(
@@ -94,7 +76,10 @@ class DenoisingLoop:
                 results = self._in_turns(partial(self._finished, programs=programs), states)
             pictures = tuple(
                 Picture(
-                    seed=state.seed, pixels=pixels, latents=latents, parameters=replace(parameters, seed=state.seed)
+                    seed=state.seed,
+                    pixels=pixels,
+                    latents=latents,
+                    parameters=drawing.parameters.of_seed(state.seed),
                 )
                 for state, (pixels, latents) in zip(states, results, strict=True)
             )
@@ -103,7 +88,7 @@ class DenoisingLoop:
                 steps=schedule.steps,
                 seconds=time.perf_counter() - started,
                 pictures=pictures,
-                show=partial(self._previews, pictures, expected, programs) if previews else tuple,
+                show=partial(self._previews, pictures, expected, programs) if drawing.previews else tuple,
                 notice=notice,
             )
 

@@ -8,10 +8,32 @@ import numpy as np
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import noise
+from hfjax_app.images.generation_parameters import GenerationParameters
 from hfjax_app.images.prompt_conditioning import Conditioning
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.sized_programs import SizedPrograms
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawing:
+    """A request on its way through the steps.
+
+    Attributes:
+        request: completed.
+        schedule: of its steps.
+        pixels: of the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
+        mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
+        parameters: of its first picture.
+        previews: whether its steps have previews.
+    """
+
+    request: ImageRequest
+    schedule: Schedule
+    pixels: np.ndarray | None
+    mask: np.ndarray | None
+    parameters: GenerationParameters
+    previews: bool
 
 
 @dataclass(eq=False)
@@ -29,45 +51,40 @@ class DenoisingState:
     fixed: dict[str, Any]
 
     @classmethod
-    def begin(
-        cls,
-        request: ImageRequest,
-        schedule: Schedule,
-        programs: SizedPrograms,
-        seed: int,
-        given: np.ndarray | None,
-        scale: int,
-    ) -> "DenoisingState":
+    def begin(cls, drawing: Drawing, programs: SizedPrograms, seed: int) -> "DenoisingState":
         """The state before the first step.
 
         Args:
-            request: has the picture to start from, the mask, strength, guidance, and the seed to stay near.
-            schedule: of the request's steps.
+            drawing: what is drawn.
             programs: for the request's size.
             seed: of the noise.
-            given: the first noise, float32 of the latents' shape; None: the seed's.
-            scale: pixels a side for each latent.
         """
+        request, schedule = drawing.request, drawing.schedule
         near = seed if request.variation_of is None else request.variation_of
         first, spread = noise.first_noise(near, programs.latent_shape)
         if request.variation_of is not None:
             other, _ = noise.first_noise(seed, programs.latent_shape)
             first = noise.between(first, other, request.variation)
-        first = first if given is None else given
-        if request.image is None:
+        first = first if request.latents is None else request.latents
+        mask = np.ones((1, 1, *programs.latent_shape[2:]), np.float32)
+        if drawing.mask is not None:
+            mask = drawing.mask[None, None].astype(np.float32)
+        if drawing.pixels is None:
             image = np.zeros_like(first)
             latents = first * np.float32(schedule.noise_scale)
         else:
-            image = np.asarray(programs.encode(request.image, spread))
+            image = np.asarray(programs.encode(drawing.pixels, spread))
             latents = schedule.noising[0, 0] * image + schedule.noising[0, 1] * first
-            if request.mask is not None and request.strength == 1:  # as in diffusers: starts from noise alone
+            if drawing.mask is not None and request.strength == 1:  # as in diffusers: starts from noise alone
                 latents = first * np.float32(schedule.noise_scale)
         fixed = {
             "noise": first,
             "image": image,
-            "mask": request.latent_mask(scale),
+            "mask": mask,
             "key": noise.key_of(near),
-            "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, 1 and less are no guidance
+            "guidance": np.float32(
+                max(1.0, request.guidance_scale or 0)
+            ),  # as in diffusers, 1 and less are no guidance
         }
         return cls(seed=seed, arrays=programs.start(latents), fixed=programs.put(fixed))
 

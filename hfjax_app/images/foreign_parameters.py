@@ -15,21 +15,15 @@ from typing import Any
 from PIL import Image
 
 from hfjax_app.images import comfy_graph, web_ui_text
+from hfjax_app.images.request import OPTIONS
 from hfjax_app.limits import FOREIGN_PARAMETERS_MAX_CHARACTERS
 
 # Other programs' names, without capitals, spaces and signs. A name that is missing here is listed as left out.
 _NAMES = {
-    "prompt": ("prompt", "positiveprompt", "positive"),
-    "negative_prompt": ("negativeprompt", "negative", "uc"),
-    "steps": ("steps", "numinferencesteps"),
-    "guidance_scale": ("cfgscale", "guidancescale", "cfg", "scale"),
-    "seed": ("seed", "noiseseed"),
+    **{name: option.names for name, option in OPTIONS.items()},
     "size": ("size", "resolution"),
-    "width": ("width",),
-    "height": ("height",),
     "sampler": ("sampler", "samplername"),
     "schedule": ("scheduletype", "scheduler", "noiseschedule"),
-    "strength": ("denoisingstrength", "denoise", "strength"),
     "model": ("model", "basemodel", "modelname"),
     "revision": ("modelhash", "basemodelhash"),
 }
@@ -40,7 +34,6 @@ _SILENT = {
     *("rawnegativeprompt", "fullprompt", "fullnegativeprompt", "generationmode", "imagesbatchsize", "rngdevice"),
 }
 _LORA = re.compile(r"<(?:lora|lyco|hypernet):([^<>]*)>")
-_WHOLE = {"steps", "seed", "width", "height"}
 _MOST_LEFT_OUT, _MOST_SHOWN = 20, 60  # of names, and characters of a value
 
 
@@ -49,8 +42,8 @@ class ForeignParameters:
     """What another program's picture says.
 
     Attributes:
-        values: by the names of GenerationParameters; what is not said, or is no number, is missing. `scheduler` is the
-            other program's name, with the noise schedule behind it: "DPM++ 2M Karras".
+        values: by the names of options, "model" and "revision"; what is not said, or is no number, is missing.
+            `scheduler` is the other program's name, with the noise schedule behind it: "DPM++ 2M Karras".
         left_out: what can't be taken over, as "name: value".
     """
 
@@ -144,10 +137,8 @@ def _parsed(field: str, value: object) -> dict[str, Any]:
         sides = re.findall(r"\d{1,6}", text)
         whole = len(sides) == 2
         return {"width": int(sides[0]), "height": int(sides[1])} if whole else {"size": None}
-    if field in _WHOLE:
-        return {field: _number(text, whole=True)}
-    if field in ("guidance_scale", "strength"):
-        return {field: _number(text, whole=False)}
+    if field in OPTIONS and (kind := OPTIONS[field].kind) is not str:
+        return {field: _number(text, whole=kind is int)}
     if isinstance(value, dict):  # InvokeAI's models
         text = str(value.get("name") or value.get("model_name") or text)
     if field in ("model", "revision", "sampler", "schedule"):

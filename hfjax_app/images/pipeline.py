@@ -9,7 +9,7 @@ Each size has its own programs.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -17,14 +17,13 @@ import jax.numpy as jnp
 
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Network
+from hfjax_app.images.interface import Sizes
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.images.prompt_conditioning import PromptReader
 from hfjax_app.images.samplers import Samplers
-from hfjax_app.images.sized_programs import NEUTRAL, SizedPrograms
-from hfjax_app.images.sizes import Sizes
+from hfjax_app.images.sized_programs import SizedPrograms, neutral
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing_lock
-from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.held_memory import bytes_of
 from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
@@ -42,13 +41,11 @@ class DiffusionPrograms:
 
     Args:
         pipeline: on the CPU; it is not changed.
-        on_report: called with each program's report.
         alone: whether to compile another program for guidance of 1 and less, which costs half as much.
         programs: compiles; None: for the first two devices of this process, or the only one.
         dtype: of the networks' weights and computation; latents, guidance, noise and the schedulers' sums are float32.
             As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
         checkpoint: the weight files, see `checkpoint.fetch_weights`; None: the weights are in the pipeline.
-        bundle: programs that another process compiled, where `programs` is None; None: none are kept.
         sizes: (width, height) to compile for besides `size`; they are never dropped.
         staged: whether `start` compiles only what draws a picture of `size` from a prompt, if there is a bundle.
         on_expected: called before the first program is compiled, see `OnExpected`.
@@ -73,21 +70,17 @@ class DiffusionPrograms:
     def __init__(
         self,
         pipeline: Pipeline,
-        on_report: Callable[[ProgramReport], None] = lambda report: None,
         *,
         alone: bool = False,
         programs: Programs | None = None,
         dtype: Any = jnp.float32,
         checkpoint: Checkpoint | None = None,
-        bundle: Bundle | None = None,
         sizes: Sequence[tuple[int, int]] = (),
         staged: bool = False,
         on_expected: OnExpected = ignore,
     ):
         self.samplers = Samplers(pipeline.scheduler)
-        if programs is None:
-            programs = Programs(on_report, serving_mesh(jax.local_devices()[:PAIR]), bundle=bundle)
-        self._programs = programs
+        self._programs = Programs(mesh=serving_mesh(jax.local_devices()[:PAIR])) if programs is None else programs
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
         self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
         denoiser = denoiser_name(pipeline)
@@ -111,8 +104,8 @@ class DiffusionPrograms:
         sample = module.config.sample_size
         height, width = (sample, sample) if isinstance(sample, int) else sample
         self.size = (width * self.scale, height * self.scale)
-        self.sizes = Sizes(self.size, patch)
-        self.rows_guided = self.reader.read(NEUTRAL, "", 2.0, self.size).rows
+        self.sizes = Sizes(own=self.size, patch=patch)
+        self.rows_guided = self.reader.read(neutral(self.size, 2.0)).rows
         self._alone = alone and self.rows_guided == 2
         self._sized: dict[tuple[int, int], SizedPrograms] = {}
         self._asked_at: dict[tuple[int, int], float] = {}

@@ -25,6 +25,7 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
 from hfjax_app.images.prompt_weights import has_weights, plain
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.weighted_prompts import WeightedPrompts
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
@@ -109,28 +110,25 @@ class PromptReader:
         """Of each text encoder."""
         return [encoder.weights for encoder in self._encoders.values()]
 
-    def read(self, prompt: str, negative_prompt: str, guidance_scale: float, size: tuple[int, int]) -> Conditioning:
+    def read(self, request: ImageRequest) -> Conditioning:
         """The conditioning for one picture.
 
         Args:
-            prompt: what to draw.
-            negative_prompt: what to avoid; a blank one is ignored.
-            guidance_scale: above 1, both prompts are used.
-            size: (width, height) of the picture in pixels.
+            request: completed. A blank negative prompt is ignored; above a guidance scale of 1 both prompts are used.
 
         Raises:
             ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.
         """
         with self._lock:
-            prompts: dict[str, Any] = dict(self._prompt(prompt))
-            if negative_prompt.strip():
-                prompts |= {f"negative_{name}": value for name, value in self._prompt(negative_prompt).items()}
+            prompts: dict[str, Any] = dict(self._prompt(request.prompt))
+            if request.negative_prompt.strip():
+                prompts |= {f"negative_{name}": value for name, value in self._prompt(request.negative_prompt).items()}
             with suppress(_Reached):
                 self._pipeline(
                     **prompts,
-                    width=size[0],
-                    height=size[1],
-                    guidance_scale=guidance_scale,
+                    width=request.width,
+                    height=request.height,
+                    guidance_scale=request.guidance_scale,
                     num_inference_steps=2,
                     output_type="latent",
                     **self._plain,

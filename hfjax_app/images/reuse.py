@@ -6,13 +6,12 @@ Does not read files: `generation_parameters.py` does.
 import math
 import re
 from dataclasses import replace
-from typing import Any
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.generation_parameters import GenerationParameters
-from hfjax_app.images.interface import ImageModel
+from hfjax_app.images.interface import ImageFacts
 from hfjax_app.images.prompt_weights import plain
-from hfjax_app.images.request import MAX_GUIDANCE, MAX_SEED
+from hfjax_app.images.request import MAX_SEED, OPTIONS
 from hfjax_app.images.scheduler_names import nearest
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
 from hfjax_app.pictures.colours import checked_colour
@@ -22,44 +21,43 @@ _WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # a
 _MOST_NAMED = 3
 
 
-def fitted(parameters: GenerationParameters, generator: ImageModel) -> GenerationParameters:
-    """The parameters as `generator` takes them; `left_out` says what is not as in the file."""
+def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationParameters:
+    """The parameters as a model takes them; `left_out` says what is not as in the file."""
     notes = list(parameters.left_out)
-    values: dict[str, Any] = {}
-    for name, limit in (("steps", (1, generator.max_steps)), ("guidance_scale", (0.0, MAX_GUIDANCE))):
-        value = getattr(parameters, name)
-        if value is not None:
-            values[name] = _within(name.replace("_", " "), value, limit, notes)
-    for name in ("strength", "variation"):
-        if (value := getattr(parameters, name)) is not None:
-            values[name] = _within(name, value, (0.0, 1.0), notes)
-    if parameters.background is not None:
-        values["background"] = checked_colour("background", parameters.background)
-    for name in ("seed", "variation_of"):
-        value = getattr(parameters, name)
-        if value is not None and not 0 <= value <= MAX_SEED:
-            notes.append(f"{name.replace('_', ' ')} {value}")
-            values[name] = None
+    values = dict(parameters.values)
+    for name, option in OPTIONS.items():
+        value, called = values.get(name), name.replace("_", " ")
+        if value is None or option.low is None or option.high is None:
+            continue
+        if option.high == MAX_SEED:  # a seed that is near draws another picture
+            if not option.low <= value <= option.high:
+                notes.append(f"{called} {value}")
+                values[name] = None
+            continue
+        values[name] = _within(called, value, (option.low, facts.most.get(name, option.high)), notes)
+    if values.get("background") is not None:
+        values["background"] = checked_colour("background", values["background"])
     for name in ("prompt", "negative_prompt"):
-        values[name] = _text(name.replace("_", " "), getattr(parameters, name), notes)
+        values[name] = _text(name.replace("_", " "), values[name], notes)
     texts = (values["prompt"], values["negative_prompt"])
-    weighted = _WEIGHTED.findall(" ".join(map(plain, texts) if generator.takes_weights else texts))
+    weighted = _WEIGHTED.findall(" ".join(map(plain, texts) if facts.takes_weights else texts))
     if weighted:
         notes.append(f"weights of words, which are read as text: {', '.join(weighted[:_MOST_NAMED])}")
-    if values["negative_prompt"] and not generator.takes_negative_prompt:
+    if values["negative_prompt"] and not facts.takes_negative_prompt:
         notes.append("negative prompt: this model takes none")
         values["negative_prompt"] = ""
-    size = generator.nearest_size(parameters.width, parameters.height)
-    if size != (parameters.width, parameters.height):
-        notes.append(f"size {parameters.width} x {parameters.height}: here {size[0]} x {size[1]}")
+    asked = values["width"], values["height"]
+    size = facts.sizes.nearest(*asked)
+    if size != asked:
+        notes.append(f"size {asked[0]} x {asked[1]}: here {size[0]} x {size[1]}")
     values["width"], values["height"] = size
-    if parameters.scheduler is not None:
-        values["scheduler"] = nearest(parameters.scheduler, generator.schedulers)
-        if values["scheduler"] != parameters.scheduler:
-            notes.append(f"scheduler {parameters.scheduler}: here {values['scheduler']}")
-    if parameters.revision != generator.revision and parameters.model:
+    if (scheduler := values.get("scheduler")) is not None:
+        values["scheduler"] = nearest(scheduler, facts.schedulers)
+        if values["scheduler"] != scheduler:
+            notes.append(f"scheduler {scheduler}: here {values['scheduler']}")
+    if parameters.revision != facts.revision and parameters.model:
         notes.append(f"model {parameters.model}")
-    return replace(parameters, **values, left_out=tuple(notes))
+    return replace(parameters, values=values, left_out=tuple(notes))
 
 
 def _within(name: str, value: float, limits: tuple[float, float], notes: list[str]) -> float | None:

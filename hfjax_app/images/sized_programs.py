@@ -15,6 +15,7 @@ from diffusers.models import AutoencoderKL
 
 from hfjax_app.images.denoiser import Denoiser
 from hfjax_app.images.prompt_conditioning import Conditioning
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
@@ -23,7 +24,10 @@ from hfjax_app.runtime.warm_up import ProgramSpec, run_on_zeros
 if TYPE_CHECKING:
     from hfjax_app.images.pipeline import DiffusionPrograms
 
-NEUTRAL = "a"  # a prompt to compile with
+
+def neutral(size: tuple[int, int], guidance_scale: float) -> ImageRequest:
+    """A request to compile with."""
+    return ImageRequest("a", width=size[0], height=size[1], guidance_scale=guidance_scale)
 
 
 class SizedPrograms:
@@ -65,7 +69,7 @@ class SizedPrograms:
         }
         self._denoisers = {}
         for guidance in (2.0, 1.0) if alone else (2.0,):
-            conditioning = parts.reader.read(NEUTRAL, "", guidance, size)
+            conditioning = parts.reader.read(neutral(size, guidance))
             self._denoisers[conditioning.rows] = Denoiser(
                 f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
                 parts.mesh,
@@ -120,12 +124,13 @@ class SizedPrograms:
         names = {spec.name for spec in self.specs()}
         return sum(report.seconds + report.saved for report in self._parts.reports if report.name in names)
 
-    def read(self, prompt: str, negative_prompt: str, guidance_scale: float) -> Conditioning:
-        """The conditioning for the prompts, on the device. A guidance scale of 1 or less means no guidance."""
-        guided = guidance_scale > 1 or 1 not in self._denoisers
-        conditioning = self._parts.reader.read(
-            prompt, negative_prompt, max(guidance_scale, 1.0 + 2**-10) if guided else guidance_scale, self.size
-        )
+    def read(self, request: ImageRequest) -> Conditioning:
+        """The conditioning for a completed request, on the device. A guidance scale of 1 or less means no guidance."""
+        guidance = request.guidance_scale
+        assert guidance is not None, "it is completed"
+        if guidance > 1 or 1 not in self._denoisers:  # the guided program draws it
+            request = replace(request, guidance_scale=max(guidance, 1.0 + 2**-10))
+        conditioning = self._parts.reader.read(request)
         denoiser = self._denoisers[conditioning.rows]
         return replace(conditioning, arrays=self.put(denoiser.arranged(conditioning.arrays)))
 

@@ -46,7 +46,7 @@ class ParametersPanel:
         from hfjax_app.images.reuse import fitted
 
         _, parameters = read_png(uploaded(file))
-        return fitted(parameters, generator)
+        return fitted(parameters, generator.facts)
 
     def replay(
         self, generator: "ImageModel", file: Any, image: "Image.Image | None", mask: "Image.Image | None"
