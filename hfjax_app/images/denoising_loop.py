@@ -15,8 +15,7 @@ from PIL import Image
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import preview
 from hfjax_app.images.denoising_state import DenoisingState, Drawing
-from hfjax_app.images.pipeline import DiffusionPrograms
-from hfjax_app.images.sized_programs import SizedPrograms
+from hfjax_app.images.programs import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.steps import ImageStep, Picture
 from hfjax_app.runtime.fair_lock import FairLock
 

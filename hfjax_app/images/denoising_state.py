@@ -9,10 +9,10 @@ import numpy as np
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import noise
 from hfjax_app.images.generation_parameters import GenerationParameters
+from hfjax_app.images.programs import SizedPrograms
 from hfjax_app.images.prompt_conditioning import Conditioning
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.schedule import Schedule
-from hfjax_app.images.sized_programs import SizedPrograms
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

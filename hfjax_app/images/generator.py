@@ -17,11 +17,10 @@ from hfjax_app.images.denoising_state import Drawing
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions
 from hfjax_app.images.interface import ImageFacts, Recommended
 from hfjax_app.images.lora import Lora, merge, revision_with
-from hfjax_app.images.pipeline import DiffusionPrograms
+from hfjax_app.images.programs import DiffusionPrograms
 from hfjax_app.images.prompt_weights import has_weights
 from hfjax_app.images.request import MAX_STEPS, ImageRequest
 from hfjax_app.images.single_file import single_file
-from hfjax_app.images.size_compiler import SizeCompiler
 from hfjax_app.images.start_picture import latent_mask, pixels_of
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
@@ -122,7 +121,6 @@ class ImageGenerator:
         )
         self._programs.start()
         self._queue = AdmissionQueue(IMAGES_SERVED_TOGETHER)
-        self._size_compiler = SizeCompiler(self._programs)
         self._denoising_loop = DenoisingLoop(self._programs)
         for _ in self.generate(ImageRequest("warm-up", steps=1, seed=0)):
             pass
@@ -222,7 +220,7 @@ class ImageGenerator:
 
     def _served(self, drawing: Drawing, client: str) -> Generator[ImageStep | Waiting, None, None]:
         # First, so that it holds no place in the queue meanwhile.
-        programs = yield from self._size_compiler.programs_for(drawing.request)
+        programs = yield from self._programs.programs_for(drawing.request)
         ticket = self._queue.join(client)
         try:
             for place in self._queue.wait(ticket, _LOOK_UP_S):

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import Comparison, ImageGenerator, ImageRequest, Picture, noise, replay
-from hfjax_app.images.pipeline import DiffusionPrograms
+from hfjax_app.images.programs import DiffusionPrograms
 from hfjax_app.images.schedule import GivenNoise
 
 from .pipelines import stable_diffusion_3

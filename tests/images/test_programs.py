@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from hfjax_app.images import ImageGenerator, ImageRequest, ImageStep, Waiting
-from hfjax_app.images.pipeline import DiffusionPrograms
-from hfjax_app.images.sized_programs import SizedPrograms
+from hfjax_app.images.programs import DiffusionPrograms, SizedPrograms
 from hfjax_app.limits import IMAGE_WARM_SIZES, IMAGES_SERVED_TOGETHER
 from hfjax_app.runtime.programs import Programs
 
@@ -97,7 +96,7 @@ def test_sizes_that_are_asked_for_again_stay_warm(make_pipeline: Callable, monke
     programs.start()
     made = programs.sized(programs.size)
     monkeypatch.setattr(made, "specs", list)  # nothing more to compile
-    monkeypatch.setattr("hfjax_app.images.pipeline.SizedPrograms", lambda *args, **options: made)
+    monkeypatch.setattr("hfjax_app.images.programs.SizedPrograms", lambda *args, **options: made)
     sizes = [(40 + 8 * i, 32) for i in range(IMAGE_WARM_SIZES + 1)]
     for size in sizes:
         programs.sized(size)
