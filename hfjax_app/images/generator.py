@@ -12,8 +12,7 @@ from torchax.ops import mappings
 
 from hfjax_app.images.admission_queue import AdmissionQueue
 from hfjax_app.images.checkpoint import Pipeline, fetch_weights, read_empty, read_whole, recommended, revision_of
-from hfjax_app.images.denoising_loop import DenoisingLoop
-from hfjax_app.images.denoising_state import Drawing
+from hfjax_app.images.denoising_loop import DenoisingLoop, Drawing
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions
 from hfjax_app.images.interface import ImageFacts, Recommended
 from hfjax_app.images.lora import Lora, merge, revision_with
