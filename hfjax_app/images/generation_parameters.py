@@ -7,6 +7,7 @@ untrusted.
 
 import io
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,21 +20,28 @@ from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app import __version__
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images import foreign_parameters, web_ui_text
-from hfjax_app.images.foreign_parameters import ForeignParameters
+from hfjax_app.images import foreign_parameters
+from hfjax_app.images.foreign_parameters import ForeignParameters, canonical_scheduler, nearest_scheduler, web_ui_text
 from hfjax_app.images.interface import ImageFacts
-from hfjax_app.images.request import OPTIONS, ImageRequest
-from hfjax_app.images.scheduler_names import canonical
+from hfjax_app.images.prompt_weights import plain
+from hfjax_app.images.request import MAX_SEED, OPTIONS, ImageRequest
 from hfjax_app.images.start_picture import MASK_CHARACTERS, digest, from_text, to_text
-from hfjax_app.limits import GENERATION_PARAMETERS_MAX_CHARACTERS, GENERATION_PARAMETERS_MAX_NAME_CHARACTERS
-from hfjax_app.pictures.colours import is_transparent
+from hfjax_app.limits import (
+    GENERATION_PARAMETERS_MAX_CHARACTERS,
+    GENERATION_PARAMETERS_MAX_NAME_CHARACTERS,
+    IMAGE_MAX_CHARACTERS,
+)
+from hfjax_app.pictures.colours import checked_colour, is_transparent
 from hfjax_app.pictures.uploads import read_picture
+from hfjax_app.validation import checked_text
 
 _JSON, _TEXT = "hfjax", "parameters"
 _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _WEB_UI = {"Euler ancestral": "Euler a"}  # the web UI's names of schedulers that have another name here
 _OTHERS = {"image": str, "mask": str, "model": str, "revision": str, "versions": dict}  # in the JSON besides options
+_WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # as web UIs write weights
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +131,7 @@ class GenerationParameters:
             **{option.label: values[name] for name, option in OPTIONS.items() if option.label},
             "Version": self.versions and f"hfjax_app {self.versions.get('hfjax_app')}",
         }
-        return web_ui_text.write(values["prompt"], values["negative_prompt"], settings)
+        return web_ui_text(values["prompt"], values["negative_prompt"], settings)
 
     def differences(self, versions: dict[str, str]) -> list[str]:
         """The versions that have changed since the picture was made, such as "jax 0.10.1, now 0.10.2"."""
@@ -231,5 +239,63 @@ def _from_foreign(found: ForeignParameters, size: tuple[int, int]) -> Generation
     values = {"prompt": "", "negative_prompt": "", "width": size[0], "height": size[1]} | found.values
     others = {name: values.pop(name, None) for name in ("model", "revision")}
     if "scheduler" in values:
-        values["scheduler"] = canonical(values["scheduler"])
+        values["scheduler"] = canonical_scheduler(values["scheduler"])
     return GenerationParameters(values=values, **others, left_out=found.left_out)
+
+
+def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationParameters:
+    """The parameters as a model takes them; `left_out` says what is not as in the file."""
+    notes = list(parameters.left_out)
+    values = dict(parameters.values)
+    for name, option in OPTIONS.items():
+        value, called = values.get(name), name.replace("_", " ")
+        if value is None or option.low is None or option.high is None:
+            continue
+        if option.high == MAX_SEED:  # a seed that is near draws another picture
+            if not option.low <= value <= option.high:
+                notes.append(f"{called} {value}")
+                values[name] = None
+            continue
+        values[name] = _within(called, value, (option.low, facts.most.get(name, option.high)), notes)
+    if values.get("background") is not None:
+        values["background"] = checked_colour("background", values["background"])
+    for name in ("prompt", "negative_prompt"):
+        values[name] = _text(name.replace("_", " "), values[name], notes)
+    texts = (values["prompt"], values["negative_prompt"])
+    weighted = _WEIGHTED.findall(" ".join(map(plain, texts) if facts.takes_weights else texts))
+    if weighted:
+        notes.append(f"weights of words, which are read as text: {', '.join(weighted[:_MOST_NAMED])}")
+    if values["negative_prompt"] and not facts.takes_negative_prompt:
+        notes.append("negative prompt: this model takes none")
+        values["negative_prompt"] = ""
+    asked = values["width"], values["height"]
+    size = facts.sizes.nearest(*asked)
+    if size != asked:
+        notes.append(f"size {asked[0]} x {asked[1]}: here {size[0]} x {size[1]}")
+    values["width"], values["height"] = size
+    if (scheduler := values.get("scheduler")) is not None:
+        values["scheduler"] = nearest_scheduler(scheduler, facts.schedulers)
+        if values["scheduler"] != scheduler:
+            notes.append(f"scheduler {scheduler}: here {values['scheduler']}")
+    if parameters.revision != facts.revision and parameters.model:
+        notes.append(f"model {parameters.model}")
+    return replace(parameters, values=values, left_out=tuple(notes))
+
+
+def _within(name: str, value: float, limits: tuple[float, float], notes: list[str]) -> float | None:
+    low, high = limits
+    kept = None if math.isnan(value) else min(max(value, low), high)
+    if kept != value:
+        notes.append(f"{name} {value:g}: {'no number' if kept is None else f'here {kept:g}'}")
+    return kept
+
+
+def _text(name: str, text: str, notes: list[str]) -> str:
+    kept = text[:IMAGE_MAX_CHARACTERS]
+    if kept != text:
+        notes.append(f"the {name} behind its first {IMAGE_MAX_CHARACTERS:,} characters")
+    try:
+        return checked_text(kept, name, IMAGE_MAX_CHARACTERS, may_be_blank=True)
+    except RequestRejected as error:
+        notes.append(str(error))
+        return ""

@@ -9,9 +9,8 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app.images import ImageGenerator, ImageRequest
-from hfjax_app.images.generation_parameters import read_png
-from hfjax_app.images.reuse import fitted
-from hfjax_app.images.scheduler_names import canonical, nearest
+from hfjax_app.images.foreign_parameters import canonical_scheduler, nearest_scheduler
+from hfjax_app.images.generation_parameters import fitted, read_png
 
 WEB_UI = """a (red:1.2) circle, on a form
 <lora:paint:0.8> two lines
@@ -220,7 +219,7 @@ def test_the_nearest_size_is_one_that_the_model_takes(generator: ImageGenerator,
     ],
 )
 def test_names_of_other_programs(name: str, here: str) -> None:
-    assert canonical(name) == here
+    assert canonical_scheduler(name) == here
 
 
 @pytest.mark.parametrize(
@@ -232,7 +231,7 @@ def test_names_of_other_programs(name: str, here: str) -> None:
     ],
 )
 def test_the_nearest_scheduler(name: str, here: str) -> None:
-    assert nearest(name, ("DDIM", "Euler", "Euler ancestral", "DPM++ 2M")) == here
+    assert nearest_scheduler(name, ("DDIM", "Euler", "Euler ancestral", "DPM++ 2M")) == here
 
 
 def test_a_file_from_here_has_nothing_left_out(generator: ImageGenerator) -> None:
