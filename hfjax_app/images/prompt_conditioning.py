@@ -2,13 +2,14 @@
 
 Each of diffusers' pipeline classes prepares its denoiser's arguments in its own way: one to three text encoders, pooled
 states, sizes, masks. So the class's own code runs here, unmodified: its text encoders' forwards are compiled programs,
-and its denoiser's forward records its arguments and ends the call. Does not run the denoiser.
+and its denoiser's forward records its arguments and ends the call. A prompt with weights of words reaches it as
+embeddings.
 """
 
 import copy
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -24,9 +25,8 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
-from hfjax_app.images.prompt_weights import has_weights, plain
+from hfjax_app.images.prompt_weights import fragments, has_weights, plain
 from hfjax_app.images.request import ImageRequest
-from hfjax_app.images.weighted_prompts import WeightedPrompts
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
@@ -36,6 +36,8 @@ from hfjax_app.runtime.programs import Programs
 _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
 # Options of some classes, whose defaults would change the size or the prompt.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False}
+
+Forward = Callable[[torch.Tensor], Any]  # token ids [1, length] -> the text encoder's output
 
 
 class _Reached(Exception):
@@ -99,7 +101,7 @@ class PromptReader:
         encoders = [getattr(pipeline, name) for name in self._encoders]
         self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders)
         self._takes_pooled = "pooled_prompt_embeds" in accepted
-        self._weighted: WeightedPrompts | None = None  # made at the first prompt that has weights
+        self._weighted: _WeightedPrompts | None = None  # made at the first prompt that has weights
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
         self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
         self._noted: dict[str, Any] = {}
@@ -151,7 +153,7 @@ class PromptReader:
             return {"prompt": prompt}
         if self._weighted is None:
             encoders = [(self._tokenizer(name), encoder.again) for name, encoder in self._encoders.items()]
-            self._weighted = WeightedPrompts(encoders, pooled=self._takes_pooled)
+            self._weighted = _WeightedPrompts(encoders, pooled=self._takes_pooled)
         return self._weighted.embeddings(prompt)
 
     def _tokenizer(self, encoder: str) -> Any:
@@ -276,6 +278,58 @@ class CompiledForward:
         if bundle is not None and known is None:
             bundle.keep_facts(bundle.facts | {name: torch_pytree.treespec_dumps(spec)})
         return program, spec, made
+
+
+class _WeightedPrompts:
+    """Embeddings of prompts with weights of words, by compel: a word's distance from an empty prompt is scaled.
+
+    Args:
+        encoders: the tokenizer and the forward of each text encoder, all of them CLIP's.
+        pooled: whether the class also takes pooled embeddings, as Stable Diffusion XL: then the embeddings are those
+            before the last layer, of all encoders side by side.
+    """
+
+    def __init__(self, encoders: Sequence[tuple[Any, Forward]], *, pooled: bool):
+        from compel.embeddings_provider import DownweightMode, EmbeddingsProvider, ReturnedEmbeddingsType
+
+        kinds = ReturnedEmbeddingsType
+        self._pooled = pooled
+        self._forwards = [forward for _, forward in encoders]
+        self._providers = [
+            EmbeddingsProvider(
+                tokenizer,
+                _ForCompel(forward),
+                # By masks an encoder would need another program.
+                downweight_mode=DownweightMode.REMOVE,
+                returned_embeddings_type=(
+                    kinds.PENULTIMATE_HIDDEN_STATES_NON_NORMALIZED if pooled else kinds.LAST_HIDDEN_STATES_NORMALIZED
+                ),
+            )
+            for tokenizer, forward in encoders
+        ]
+
+    def embeddings(self, prompt: str) -> Mapping[str, torch.Tensor]:
+        """The pipeline's arguments for a prompt: "prompt_embeds" [1, length, width], and "pooled_prompt_embeds"."""
+        parts = fragments(prompt)
+        texts, weights = [[each.text for each in parts]], [[each.weight for each in parts]]
+        made = [provider.get_embeddings_for_weighted_prompt_fragments(texts, weights) for provider in self._providers]
+        found = {"prompt_embeds": torch.cat(made, dim=-1)}
+        if self._pooled:  # of the whole text: a pooled embedding has no words
+            [ids] = self._providers[-1].get_token_ids([plain(prompt)], padding="max_length", truncation_override=True)
+            found["pooled_prompt_embeds"] = self._forwards[-1](torch.tensor([ids]))[0]
+        return found
+
+
+class _ForCompel:
+    """What compel calls: token ids -> an output, without a mask, which would need another program."""
+
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, forward: Forward):
+        self._forward = forward
+
+    def __call__(self, ids: torch.Tensor, *_: Any, **__: Any) -> Any:
+        return self._forward(ids)
 
 
 def shapes_of(arrays: Any) -> Any:
