@@ -15,7 +15,7 @@ from hfjax_app.images import noise
 from hfjax_app.images.generation_parameters import GenerationParameters
 from hfjax_app.images.programs import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.prompt_conditioning import Conditioning
-from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.request import CompletedRequest
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import ImageStep, Picture, to_picture
 from hfjax_app.runtime.fair_lock import FairLock
@@ -33,7 +33,7 @@ class Drawing:
     """A request on its way through the steps.
 
     Attributes:
-        request: completed.
+        request: to the model.
         schedule: of its steps.
         pixels: of the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
         mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
@@ -41,7 +41,7 @@ class Drawing:
         previews: whether its steps have previews.
     """
 
-    request: ImageRequest
+    request: CompletedRequest
     schedule: Schedule
     pixels: np.ndarray | None
     mask: np.ndarray | None
@@ -95,9 +95,7 @@ class DenoisingState:
             "image": image,
             "mask": mask,
             "key": noise.key_of(near),
-            "guidance": np.float32(
-                max(1.0, request.guidance_scale or 0)
-            ),  # as in diffusers, 1 and less are no guidance
+            "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, 1 and less are no guidance
         }
         return cls(seed=seed, arrays=programs.start(latents), fixed=programs.put(fixed))
 

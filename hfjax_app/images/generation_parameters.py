@@ -24,7 +24,7 @@ from hfjax_app.images import foreign_parameters
 from hfjax_app.images.foreign_parameters import ForeignParameters, canonical_scheduler, nearest_scheduler, web_ui_text
 from hfjax_app.images.interface import ImageFacts
 from hfjax_app.images.prompt_weights import plain
-from hfjax_app.images.request import MAX_SEED, OPTIONS, ImageRequest
+from hfjax_app.images.request import MAX_SEED, OPTIONS, CompletedRequest, ImageRequest
 from hfjax_app.images.start_picture import MASK_CHARACTERS, digest, from_text, to_text
 from hfjax_app.limits import (
     GENERATION_PARAMETERS_MAX_CHARACTERS,
@@ -69,8 +69,8 @@ class GenerationParameters:
     left_out: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, request: ImageRequest, mask: np.ndarray | None, facts: ImageFacts) -> "GenerationParameters":
-        """Those of a completed request's first picture.
+    def of(cls, request: CompletedRequest, mask: np.ndarray | None, facts: ImageFacts) -> "GenerationParameters":
+        """Those of a request's first picture.
 
         Args:
             request: to the model.

@@ -20,7 +20,7 @@ from hfjax_app.images.programs import DiffusionPrograms
 from hfjax_app.images.prompt_weights import has_weights
 from hfjax_app.images.request import MAX_STEPS, ImageRequest
 from hfjax_app.images.single_file import single_file
-from hfjax_app.images.start_picture import latent_mask, pixels_of
+from hfjax_app.images.start_picture import latent_mask, start_pixels
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.pictures.colours import WHITE
@@ -204,15 +204,15 @@ class ImageGenerator:
             RequestRejected: the value and the limit; nothing was computed.
             ModelUnavailable: while drawing: latents or pixels are not finite.
         """
-        request = self.facts.completed(request)
-        schedule = self._programs.samplers.schedule(request.scheduler, request.steps, request.start)
-        mask = None if request.mask is None else latent_mask(request.mask, request.size, self.facts.scale)
+        completed, image, mask = self.facts.completed(request), request.image, request.mask
+        schedule = self._programs.samplers.schedule(completed.scheduler, completed.steps, completed.start)
+        latents = None if mask is None else latent_mask(mask, completed.size, self.facts.scale)
         drawing = Drawing(
-            request=request,
+            request=completed,
             schedule=schedule,
-            pixels=pixels_of(request),
-            mask=mask,
-            parameters=GenerationParameters.of(request, mask, self.facts),
+            pixels=None if image is None else start_pixels(image, completed.size, request.background),
+            mask=latents,
+            parameters=GenerationParameters.of(completed, latents, self.facts),
             previews=previews,
         )
         return self._served(drawing, client)

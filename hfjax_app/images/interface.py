@@ -5,11 +5,11 @@
 
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.request import ImageRequest, random_seed
+from hfjax_app.images.request import CompletedRequest, ImageRequest, random_seed
 from hfjax_app.limits import IMAGE_MAX_SIDE
 
 if TYPE_CHECKING:  # the page is served before jax is imported
@@ -97,7 +97,7 @@ class ImageFacts:
         scale: pixels a side for each latent.
         channels: of the latents.
         schedulers: the names of those that may be chosen, the checkpoint's own first.
-        most: the model's own limits on options, by their names, where they are below the usual ones: of steps.
+        most: the model's own limits on options, by their names, where they are below the usual ones.
         takes_negative_prompt: whether it takes a negative prompt.
         takes_weights: whether weights of words, "(word:1.3)", are read; else they are text.
     """
@@ -128,7 +128,7 @@ class ImageFacts:
         """(1, channels, height, width) of the latents of a picture of this size."""
         return 1, self.channels, size[1] // self.scale, size[0] // self.scale
 
-    def completed(self, request: ImageRequest) -> ImageRequest:
+    def completed(self, request: ImageRequest) -> CompletedRequest:
         """The request with the model's own values, and a random seed, in the places of None.
 
         Raises:
@@ -141,17 +141,15 @@ class ImageFacts:
             if (value := getattr(request, name)) is not None and value > most:
                 raise RequestRejected(f"{name.replace('_', ' ')} = {value}: at most {most} with this model")
         width, height = self.sizes.checked(request.width, request.height)
-        completed = replace(
-            request,
-            steps=self.recommended.steps if request.steps is None else request.steps,
-            guidance_scale=(
-                self.recommended.guidance_scale if request.guidance_scale is None else request.guidance_scale
-            ),
-            seed=random_seed() if request.seed is None else request.seed,
-            width=width,
-            height=height,
-            scheduler=self.schedulers[0] if request.scheduler is None else request.scheduler,
-        )
+        known = {each.name: getattr(request, each.name) for each in fields(request)}
+        own: dict[str, Any] = {
+            "steps": self.recommended.steps,
+            "guidance_scale": self.recommended.guidance_scale,
+            "seed": random_seed(),
+            "scheduler": self.schedulers[0],
+        }
+        own = {name: value for name, value in own.items() if known[name] is None}
+        completed = CompletedRequest(**known | own | {"width": width, "height": height})
         if completed.start == completed.steps:
             raise RequestRejected(
                 f"strength = {request.strength!r}: of {completed.steps} steps it leaves none; raise it or the steps"

@@ -27,7 +27,7 @@ from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.interface import Sizes
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.images.prompt_conditioning import Conditioning, PromptReader
-from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.request import CompletedRequest, ImageRequest
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import Waiting
@@ -215,8 +215,8 @@ class DiffusionPrograms:
                     del self._sized[other], self._asked_at[other]
             return self._sized[size]
 
-    def programs_for(self, request: ImageRequest) -> "Generator[Waiting, None, SizedPrograms]":
-        """The programs that a completed request needs, once they have joined. May be closed at each yield.
+    def programs_for(self, request: CompletedRequest) -> "Generator[Waiting, None, SizedPrograms]":
+        """The programs that a request needs, once they have joined. May be closed at each yield.
 
         Yields:
             Waiting, twice a second, with the reason.
@@ -369,12 +369,10 @@ class SizedPrograms:
         names = {spec.name for spec in self.specs()}
         return sum(report.seconds + report.saved for report in self._parts.reports if report.name in names)
 
-    def read(self, request: ImageRequest) -> Conditioning:
-        """The conditioning for a completed request, on the device. A guidance scale of 1 or less means no guidance."""
-        guidance = request.guidance_scale
-        assert guidance is not None, "it is completed"
-        if guidance > 1 or 1 not in self._denoisers:  # the guided program draws it
-            request = replace(request, guidance_scale=max(guidance, 1.0 + 2**-10))
+    def read(self, request: CompletedRequest) -> Conditioning:
+        """The conditioning for a request, on the device. A guidance scale of 1 or less means no guidance."""
+        if request.guidance_scale > 1 or 1 not in self._denoisers:  # the guided program draws it
+            request = replace(request, guidance_scale=max(request.guidance_scale, 1.0 + 2**-10))
         conditioning = self._parts.reader.read(request)
         denoiser = self._denoisers[conditioning.rows]
         return replace(conditioning, arrays=self.put(denoiser.arranged(conditioning.arrays)))

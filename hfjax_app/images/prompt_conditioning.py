@@ -116,7 +116,8 @@ class PromptReader:
         """The conditioning for one picture.
 
         Args:
-            request: completed. A blank negative prompt is ignored; above a guidance scale of 1 both prompts are used.
+            request: with its size and guidance scale. A blank negative prompt is ignored; above a guidance scale of 1
+                both prompts are used.
 
         Raises:
             ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.

@@ -156,23 +156,31 @@ class ImageRequest:
             if not np.isfinite(self.latents).all():
                 raise RequestRejected("latents: must be finite")
 
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CompletedRequest(ImageRequest):
+    """A request in which nothing is left to the model."""
+
+    steps: int
+    guidance_scale: float
+    seed: int
+    width: int
+    height: int
+    scheduler: str
+
     @property
     def seeds(self) -> tuple[int, ...]:
-        """A seed for each picture of a completed request."""
-        assert self.seed is not None, "it is completed"
+        """A seed for each picture."""
         return tuple((self.seed + i) % SEEDS for i in range(self.images))
 
     @property
     def size(self) -> tuple[int, int]:
-        """(width, height) of a completed request."""
-        assert self.width is not None, "it is completed"
-        assert self.height is not None, "it is completed"
+        """(width, height) in pixels."""
         return self.width, self.height
 
     @property
     def start(self) -> int:
-        """The first steps of a completed request that are left out with a picture to start from; as in diffusers."""
-        assert self.steps is not None, "it is completed"
+        """The first steps that are left out with a picture to start from; as in diffusers."""
         return 0 if self.image is None else self.steps - min(int(self.steps * self.strength), self.steps)
 
 

@@ -8,7 +8,6 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import IMAGE_MAX_SIDE
 from hfjax_app.pictures.colours import as_seen, is_transparent, scalable
 
@@ -17,15 +16,16 @@ MASK_CHARACTERS = len(f"{IMAGE_MAX_SIDE}x{IMAGE_MAX_SIDE}:") + 4 * -(-IMAGE_MAX_
 _FORM = re.compile(r"([0-9]{1,4})x([0-9]{1,4}):([A-Za-z0-9+/]+={0,2})")
 
 
-def pixels_of(request: ImageRequest) -> np.ndarray | None:
-    """The picture to start from, float32 [height, width, 3] from 0 to 1; None without one.
+def start_pixels(picture: Image.Image, size: tuple[int, int], background: str) -> np.ndarray:
+    """The picture to start from, float32 [height, width, 3] from 0 to 1: scaled to cover the size, with its edges cut.
 
-    It is as it is seen on the background, scaled to cover the request's size, with its edges cut.
+    Args:
+        picture: of any size.
+        size: (width, height) of the drawing in pixels.
+        background: "#rrggbb", where the picture is transparent.
     """
-    if request.image is None:
-        return None
-    scaled = _covering(scalable(request.image), request.size, Image.Resampling.LANCZOS)
-    return np.asarray(as_seen(scaled, request.background), np.float32) / 255
+    scaled = _covering(scalable(picture), size, Image.Resampling.LANCZOS)
+    return np.asarray(as_seen(scaled, background), np.float32) / 255
 
 
 def latent_mask(mask: Image.Image, size: tuple[int, int], scale: int) -> np.ndarray:

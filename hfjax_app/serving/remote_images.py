@@ -5,7 +5,7 @@ from contextlib import closing
 from typing import Any, cast
 
 from hfjax_app.images.interface import ImageFacts
-from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.request import CompletedRequest, ImageRequest
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.serving.replica_calls import ReplicaCalls
 
@@ -36,7 +36,9 @@ class RemoteImages:
         """As `ImageGenerator.generate`. A scheduler or mask that the model refuses is refused at the first step."""
         return self._steps(self.facts.completed(request), previews, client)
 
-    def _steps(self, request: ImageRequest, previews: bool, client: str) -> Generator[ImageStep | Waiting, None, None]:
+    def _steps(
+        self, request: CompletedRequest, previews: bool, client: str
+    ) -> Generator[ImageStep | Waiting, None, None]:
         is_taken = False
         found = self.calls.stream_from_thread("generate", request, previews, client, every_s=_HEARTBEAT_S)
         with closing(cast("Generator[Any, None, None]", found)) as steps:

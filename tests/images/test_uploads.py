@@ -14,7 +14,7 @@ from PIL import Image, ImageCms
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.generation_parameters import read_png
-from hfjax_app.images.start_picture import pixels_of
+from hfjax_app.images.start_picture import start_pixels
 from hfjax_app.limits import PICTURE_MAX_BYTES
 from hfjax_app.pictures.colours import WHITE, is_transparent
 from hfjax_app.pictures.uploads import from_data_url, read_file, read_picture
@@ -74,8 +74,7 @@ def seen(picture: Image.Image, kind: str = "PNG", background: str = WHITE, **opt
     """The pixels that a request has of a file, 8 bits."""
     file = io.BytesIO()
     picture.save(file, kind, **options)
-    image = read_picture(file.getvalue(), "picture")
-    pixels = pixels_of(ImageRequest("a", image=image, background=background, width=32, height=32))
+    pixels = start_pixels(read_picture(file.getvalue(), "picture"), (32, 32), background)
     return np.round(pixels * 255).astype(int)
 
 
