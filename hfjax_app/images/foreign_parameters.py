@@ -136,8 +136,9 @@ def _parsed(field: str, value: object) -> dict[str, Any]:
         sides = re.findall(r"\d{1,6}", text)
         whole = len(sides) == 2
         return {"width": int(sides[0]), "height": int(sides[1])} if whole else {"size": None}
-    if field in OPTIONS and (kind := OPTIONS[field].kind) is not str:
-        return {field: _number(text, whole=kind is int)}
+    if field in OPTIONS and OPTIONS[field].kind is not str:
+        number = _number(text, whole=OPTIONS[field].kind is int)
+        return {field: None if number is None else number - OPTIONS[field].shift}
     if isinstance(value, dict):  # InvokeAI's models
         text = str(value.get("name") or value.get("model_name") or text)
     if field in ("model", "revision", "sampler", "schedule"):

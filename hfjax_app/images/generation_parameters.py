@@ -78,6 +78,7 @@ class GenerationParameters:
             facts: of the model.
         """
         values: dict[str, Any] = {name: getattr(request, name) for name in OPTIONS}
+        values |= {name: None for name, option in OPTIONS.items() if values[name] == option.idle}
         if request.image is None:
             values["strength"] = None
         if request.image is None or not is_transparent(request.image):
@@ -128,7 +129,11 @@ class GenerationParameters:
             "Size": f"{values['width']}x{values['height']}",
             "Model hash": self.revision,
             "Model": self.model,
-            **{option.label: values[name] for name, option in OPTIONS.items() if option.label},
+            **{
+                option.label: values[name] + option.shift
+                for name, option in OPTIONS.items()
+                if option.label and values[name] is not None
+            },
             "Version": self.versions and f"hfjax_app {self.versions.get('hfjax_app')}",
         }
         return web_ui_text(values["prompt"], values["negative_prompt"], settings)

@@ -139,7 +139,8 @@ class ImageFacts:
             raise RequestRejected("negative prompt: this model takes none; leave it empty")
         for name, most in self.most.items():
             if (value := getattr(request, name)) is not None and value > most:
-                raise RequestRejected(f"{name.replace('_', ' ')} = {value}: at most {most} with this model")
+                limit = f"at most {most} with this model" if most else "this model takes none"
+                raise RequestRejected(f"{name.replace('_', ' ')} = {value}: {limit}")
         width, height = self.sizes.checked(request.width, request.height)
         known = {each.name: getattr(request, each.name) for each in fields(request)}
         own: dict[str, Any] = {

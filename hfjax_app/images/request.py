@@ -33,7 +33,9 @@ class Option:
         kind: of its value: int, float or str.
         low, high: the limits of a number; None: the model has them, or a function of its own checks the value.
         in_every_file: whether each PNG file says it; others leave it out where it makes no difference.
+        idle: the value that changes no picture, which files leave out.
         label: its name in the text of web UIs, where that has the same value; else "".
+        shift: what the text of web UIs and other programs add to it.
         names: other programs' names for it, without capitals, spaces and signs.
     """
 
@@ -41,7 +43,9 @@ class Option:
     low: float | None = None
     high: float | None = None
     in_every_file: bool = False
+    idle: object = None
     label: str = ""
+    shift: int = 0
     names: tuple[str, ...] = ()
 
     def checked(self, name: str, value: object) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from hfjax_app.images.request import MAX_IMAGES, VARIATION, random_seed
+from hfjax_app.images.request import MAX_IMAGES, OPTIONS, VARIATION, random_seed
 from hfjax_app.studio.seed import typed_seed
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
@@ -106,6 +106,7 @@ class ImageSettings:
         """
         seed, near = values.get("seed"), values.get("variation_of")
         updates = {
+            **{name: option.idle for name, option in OPTIONS.items() if option.idle is not None},
             **{name: value for name, value in values.items() if value is not None},
             "size": f"{values['width']} x {values['height']}",
             "images": 1,
