@@ -114,7 +114,10 @@ class ImageGenerator:
             scale=self._programs.scale,
             channels=self._programs.channels,
             schedulers=self._programs.samplers.names,
-            most={"steps": min(MAX_STEPS, self._programs.samplers.max_steps)},
+            most={
+                "steps": min(MAX_STEPS, self._programs.samplers.max_steps),
+                "clip_skip": self._programs.reader.max_clip_skip,
+            },
             takes_negative_prompt=self._programs.reader.takes_negative,
             takes_weights=self._programs.reader.takes_weights,
         )

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -21,12 +22,13 @@ import torch
 from torch.utils import _pytree as torch_pytree
 from torch.utils._pytree import TreeSpec
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
 from hfjax_app.images.prompt_weights import fragments, has_weights, plain
-from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
@@ -68,6 +70,8 @@ class PromptReader:
 
     Attributes:
         takes_negative: whether the pipeline takes a negative prompt.
+        max_clip_skip: the most layers of the text encoder that a request may leave out; 0 where the class has no such
+            option, or, as Stable Diffusion XL, another one of this name.
         takes_weights: whether weights of words are read, see `prompt_weights.py`.
     """
 
@@ -81,12 +85,16 @@ class PromptReader:
         self._pipeline = copy.copy(pipeline)
         self._pipeline.set_progress_bar_config(disable=True)
         self._pipeline.scheduler = copy.deepcopy(pipeline.scheduler)
+        accepted = inspect.signature(pipeline.__call__).parameters
+        encoders = {name: getattr(pipeline, name) for name in text_encoder_names(pipeline)}
+        layers = [each.config.num_hidden_layers for each in encoders.values() if isinstance(each, CLIPTextModel)]
+        skips = "clip_skip" in accepted and len(layers) == len(encoders) == 1
+        self.max_clip_skip = min(MAX_CLIP_SKIP, *layers) if skips else 0
         self._encoders: dict[str, CompiledForward] = {}
-        for name in text_encoder_names(pipeline):
-            encoder = getattr(pipeline, name)
+        for name, encoder in encoders.items():
             weights = text_encoder_weights(programs, encoder, dtype, checkpoint and checkpoint.part(name))
             self._encoders[name] = CompiledForward(
-                name.replace("text_encoder", "encode_prompt"), encoder, weights, programs
+                name.replace("text_encoder", "encode_prompt"), encoder, weights, programs, skips=skips
             )
             setattr(self._pipeline, name, _with_forward(encoder, self._encoders[name]))
         self._denoiser = denoiser_name(pipeline)
@@ -96,10 +104,8 @@ class PromptReader:
         # traces a network for a new size, these are tracers, so the pipeline here has copies.
         setattr(self._pipeline, self._denoiser, _with_forward(same_tensors(network), self._note))
         self._pipeline.vae = same_tensors(pipeline.vae)
-        accepted = inspect.signature(pipeline.__call__).parameters
         self.takes_negative = "negative_prompt" in accepted
-        encoders = [getattr(pipeline, name) for name in self._encoders]
-        self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders)
+        self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders.values())
         self._takes_pooled = "pooled_prompt_embeds" in accepted
         self._weighted: _WeightedPrompts | None = None  # made at the first prompt that has weights
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
@@ -123,6 +129,8 @@ class PromptReader:
             ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.
         """
         with self._lock:
+            for encoder in self._encoders.values():
+                encoder.clip_skip = request.clip_skip
             prompts: dict[str, Any] = dict(self._prompt(request.prompt))
             if request.negative_prompt.strip():
                 prompts |= {f"negative_{name}": value for name, value in self._prompt(request.negative_prompt).items()}
@@ -225,25 +233,34 @@ class CompiledForward:
         weights: its weights on the device, or for planned programs their shapes. It computes in their dtype; results
             are float32.
         programs: compiles.
+        skips: whether the module is a text encoder of CLIP's whose last layers can be left out.
+
+    Attributes:
+        clip_skip: how many of them are. It is an argument of the program, so that a request compiles nothing.
     """
 
-    def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
+    def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs, *, skips: bool = False):
         self._name, self._module, self.weights, self._programs = name, module, weights, programs
+        self._skips, self.clip_skip = skips, 0
         self._compiled: dict[Any, tuple[Program, Any, list[Any]]] = {}  # with the structure and shapes of results
         self.longest = 0  # tokens of the longest sequence so far
         self._first: tuple[Any, Any] = (), {}  # further arguments of the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module's forward. Compiles at the first arguments of a shape."""
+        if not self._compiled:
+            self._first = args[1:], kwargs
+        if self._skips:
+            kwargs = kwargs | {"clip_skip": torch.tensor(self.clip_skip)}
         leaves, structure = torch_pytree.tree_flatten((args, kwargs))
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         shapes = [None if array is None else (array.shape, str(array.dtype)) for array in arrays]
         key = str((structure, rest, shapes))
-        if not self._compiled:
-            self._first = args[1:], kwargs
         if key not in self._compiled:
-            self.longest = max([self.longest, *(array.shape[-1] for array in arrays if array is not None)])
+            self.longest = max(
+                [self.longest, *(array.shape[-1] for array in arrays if array is not None and array.ndim)]
+            )
             self._compiled[key] = self._compile(structure, rest, arrays)
         program, result_spec, made = self._compiled[key]
         if self._programs.planned:  # zeros are enough: the caller reads shapes only
@@ -263,7 +280,8 @@ class CompiledForward:
         def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
             leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
             args, kwargs = torch_pytree.tree_unflatten(leaves, structure)
-            results, spec = torch_pytree.tree_flatten(module(*args, **kwargs))
+            call = partial(_without_last_layers, module) if self._skips else module
+            results, spec = torch_pytree.tree_flatten(call(*args, **kwargs))
             specs.append(spec)
             return [result.float() if result.is_floating_point() else result for result in results]
 
@@ -336,6 +354,16 @@ class _ForCompel:
 def shapes_of(arrays: Any) -> Any:
     """The same pytree with shapes and dtypes instead of arrays."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.asarray(array).dtype), arrays)
+
+
+def _without_last_layers(encoder: CLIPTextModel, *args: Any, clip_skip: torch.Tensor, **kwargs: Any) -> Any:
+    """A text encoder's results as if it ended `clip_skip` layers earlier, as diffusers' `encode_prompt` has it."""
+    output = encoder(*args, output_hidden_states=True, **kwargs)
+    states = torch.stack(output.hidden_states)
+    state = torch.index_select(states, 0, (len(states) - 1 - clip_skip).reshape(1)).squeeze(0)
+    # its own last state where none is left out, so that such pictures stay the same to the last bit
+    last = torch.where(clip_skip == 0, output.last_hidden_state, encoder.final_layer_norm(state))
+    return BaseModelOutputWithPooling(last_hidden_state=last, pooler_output=output.pooler_output)
 
 
 def _with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch.nn.Module:

@@ -22,6 +22,7 @@ MAX_GUIDANCE = 20.0
 SEEDS = 2**64
 MAX_SEED = SEEDS - 1
 MAX_IMAGES = 4
+MAX_CLIP_SKIP = 12  # all layers of Stable Diffusion 1's text encoder
 VARIATION = 0.3  # of variations of a seed, unless another is asked for: the picture changes, its layout stays
 
 
@@ -108,6 +109,8 @@ class ImageRequest:
         background: with `image`: the colour of what is transparent in it, "#rrggbb"; the steps' `notice` says so.
         variation_of: a seed: each picture begins with noise between that of this seed and that of its own.
         variation: with `variation_of`: how far from that seed's noise, 0 (its picture) to 1 (the own seed's).
+        clip_skip: layers of the text encoder that are left out at its end, as in diffusers, of Stable Diffusion 1 and
+            2; web UIs count one more.
         images: how many pictures, 1 to MAX_IMAGES. Each equals the one that its seed gives alone.
         image: a picture to start from; it is scaled and cut to the size.
         mask: with `image`: white where to draw; the rest of the picture stays.
@@ -134,6 +137,7 @@ class ImageRequest:
     background: str = _option(WHITE, str)
     variation_of: int | None = _option(None, int, 0, MAX_SEED)
     variation: float = _option(VARIATION, float, 0, 1)
+    clip_skip: int = _option(0, int, 0, MAX_CLIP_SKIP, idle=0, label="Clip skip", shift=1, names=("clipskip",))
     images: int = 1
     image: Image.Image | None = None
     mask: Image.Image | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from hfjax_app.images.request import MAX_IMAGES, OPTIONS, VARIATION, random_seed
+from hfjax_app.images.request import MAX_CLIP_SKIP, MAX_IMAGES, OPTIONS, VARIATION, random_seed
 from hfjax_app.studio.seed import typed_seed
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
@@ -62,6 +62,17 @@ class ImageSettings:
                 elem_id="variation",
                 buttons=[],
             )
+        clip_skip = gr.Slider(
+            0,
+            MAX_CLIP_SKIP,
+            0,
+            step=1,
+            label="Clip skip",
+            info="Last layers of the text encoder left out; web UIs count one more.",
+            visible=False,
+            elem_id="clip-skip",
+            buttons=[],
+        )
         self._controls: dict[str, Any] = {
             "negative_prompt": negative,
             "steps": steps,
@@ -73,9 +84,10 @@ class ImageSettings:
             "is_random": self.is_random,
             "variation_of": variation_of,
             "variation": variation,
+            "clip_skip": clip_skip,
         }
         self.components = tuple(self._controls.values())
-        self.of_model = (steps, guidance, scheduler, self.size)
+        self.of_model = (steps, guidance, scheduler, self.size, clip_skip)
 
     def arguments(self, values: Sequence[Any]) -> dict[str, Any]:
         """The options of an `ImageRequest` in the values of `components`, as the client sent them."""
@@ -95,6 +107,7 @@ class ImageSettings:
             gr.update(value=facts.recommended.guidance_scale),
             gr.update(choices=list(facts.schedulers), value=facts.schedulers[0]),
             gr.update(choices=sizes, value=sizes[0]),
+            gr.update(maximum=facts.most["clip_skip"], value=0, visible=facts.most["clip_skip"] > 0),
         ]
 
     def reused(self, values: Mapping[str, Any], **changes: Any) -> list[Any]:

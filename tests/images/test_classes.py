@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import DiffusionPipeline, StableDiffusionPipeline
 
+from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, ImageRequest, noise
 from hfjax_app.images.schedule import GivenNoise
 
@@ -47,6 +48,9 @@ def test_latents_equal_torch(name: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text(CARD.format(**options))
     generator = ImageGenerator.from_pretrained(tmp_path)
     [picture] = list(generator.generate(ImageRequest("red dot", seed=SEED, **options)))[-1].pictures
+    if not isinstance(pipeline, StableDiffusionPipeline):
+        with pytest.raises(RequestRejected, match="clip skip = 1: this model takes none"):
+            generator.generate(ImageRequest("red dot", clip_skip=1))
     want = torch_latents(pipeline, generator.facts.latent_shape, "red dot", **options)
     assert picture.latents.shape == want.shape == generator.facts.latent_shape
     assert want.std() > 0.1

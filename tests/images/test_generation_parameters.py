@@ -104,8 +104,9 @@ def test_the_web_uis_own_text_is_read() -> None:
         "width": 64,
         "height": 32,
         "scheduler": "Euler ancestral",
+        "clip_skip": 1,
     }
-    assert parameters.left_out == ("Clip skip: 2",)
+    assert parameters.left_out == ()
 
 
 @pytest.mark.parametrize("piece", ["a", " ", 'a:"', "a,", "a:", 'a:"\\",', "a: ", "a/ "], ids=repr)
@@ -209,6 +210,15 @@ def test_a_variation_is_drawn_again(generator: ImageGenerator) -> None:
     assert [found.parameters.values[name] for name in ("seed", "variation_of", "variation")] == [8, 3, 0.5]
     text = Image.open(io.BytesIO(file)).info["parameters"]
     assert "Seed: 3, Variation seed: 8, Variation seed strength: 0.5" in text
+
+
+def test_a_picture_with_clip_skip_is_drawn_again(generator: ImageGenerator) -> None:
+    *_, step = generator.generate(ImageRequest("red dot", steps=2, seed=7, clip_skip=1))
+    file = step.pictures[0].png
+    assert comparison(generator, file).is_identical
+    text = Image.open(io.BytesIO(file)).info["parameters"]
+    assert "Clip skip: 2," in text, "web UIs count from 1"
+    assert read_png(png(parameters=text))[1].request().clip_skip == 1
 
 
 def test_a_changed_pixel_is_found(generator: ImageGenerator, made: bytes) -> None:

@@ -76,6 +76,26 @@ def test_equals_diffusers_in_torch(
     assert np.abs(np.asarray(got.image, np.float32) - want * 255).max() < 0.5 + 0.255
 
 
+@pytest.mark.parametrize("skip", [0, 1, 2])
+def test_clip_skip_equals_diffusers(
+    pipeline: StableDiffusionPipeline,
+    generator: ImageGenerator,
+    skip: int,
+    compilations: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the last layers of the text encoder left out, by the same program."""
+    # diffusers 0.42 looks for the last normalisation where transformers 4 had it
+    monkeypatch.setitem(pipeline.text_encoder.__dict__, "text_model", pipeline.text_encoder)
+    options = {"guidance_scale": 3.0, "negative_prompt": "blue", "steps": 3}
+    with compilations() as seen:
+        got = last(generator.generate(ImageRequest("red dot", clip_skip=skip, latents=NOISE, **options)))
+    assert seen == []
+    np.testing.assert_allclose(got.pixels, torch_pixels(pipeline, "red dot", clip_skip=skip, **options), atol=1e-3)
+    usual = last(generator.generate(ImageRequest("red dot", latents=NOISE, **options))).pixels
+    assert (np.abs(got.pixels - usual).max() > 1e-2) == (skip > 0)
+
+
 KARRAS = {"use_karras_sigmas": True}
 SDE = {"algorithm_type": "sde-dpmsolver++"}
 KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -402,6 +422,8 @@ def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
         ({"variation_of": 1, "variation": 1.5}, "variation = 1.5: must be a number from 0 to 1"),
         ({"variation": "0.5"}, "variation = '0.5'"),
         ({"image": Image.new("RGB", (8, 8)), "strength": 0.01}, "strength = 0.01: of 20 steps it leaves none"),
+        ({"clip_skip": -1}, "clip skip = -1: must be a whole number from 0 to 12"),
+        ({"clip_skip": 3}, "clip skip = 3: at most 2 with this model"),
         ({"latents": np.zeros((1, 4, 8, 8))}, "latents"),
         ({"latents": np.full((1, 4, 16, 16), np.nan)}, "latents: must be finite"),
     ],

@@ -75,6 +75,18 @@ def test_embeddings_are_compels(name: str) -> None:
     assert reader.cut(prompt) == ""
 
 
+def test_clip_skip_and_weights_are_compels(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = CLASSES["SD 2"]()
+    request = ImageRequest("a (red:1.5) dot", negative_prompt="(blue:1.2)", clip_skip=1, **OPTIONS)
+    got = PromptReader(pipeline, Programs()).read(request)
+    monkeypatch.setitem(pipeline.text_encoder.__dict__, "text_model", pipeline.text_encoder)
+    kind = ReturnedEmbeddingsType.PENULTIMATE_HIDDEN_STATES_NORMALIZED
+    compel = Compel(pipeline.tokenizer, pipeline.text_encoder, returned_embeddings_type=kind)
+    want = torch.cat([compel("(blue)1.2"), compel("a (red)1.5 dot")]).detach().numpy()
+    [mine] = [array for array in got.arrays if array is not None and array.shape == want.shape]
+    np.testing.assert_allclose(mine, want, rtol=1e-4, atol=1e-4)
+
+
 def test_other_text_encoders_read_weights_as_text() -> None:
     reader = PromptReader(CLASSES["PixArt"](), Programs())
     assert not reader.takes_weights

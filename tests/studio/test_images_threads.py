@@ -38,7 +38,7 @@ FACTS = ImageFacts(
     scale=8,
     channels=4,
     schedulers=("DDIM",),
-    most={"steps": 100},
+    most={"steps": 100, "clip_skip": 0},
     takes_negative_prompt=True,
     takes_weights=False,
 )
@@ -130,8 +130,8 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
         source = {"background": sent, "layers": [sent]}
         values = (source, 0.8, "#ffffff", "", 2, 1.0, "DDIM", "8 x 8")
         return [
-            await everything(tab._generate("a", "", [], *values, 1, 0, True, "", 0.3)),
-            await everything(tab._generate("a", "", [], *values, 2, 0, True, "", 0.3)),
+            await everything(tab._generate("a", "", [], *values, 1, 0, True, "", 0.3, 0)),
+            await everything(tab._generate("a", "", [], *values, 2, 0, True, "", 0.3, 0)),
             await everything(tab._verify(sent, source)),
             await everything(tab._reuse(sent)),
         ]

@@ -191,6 +191,9 @@ class DrawingOptions(Fields):
     guidance_scale: float | None = None
     seed: int | None = None
     scheduler: str | None = None
+    clip_skip: int = Field(
+        default=0, description="layers of the text encoder left out at its end, as in diffusers; web UIs count one more"
+    )
 
 
 class ImageBody(DrawingOptions, Body):
