@@ -122,13 +122,14 @@ def _torch_chat(folder: str, *, compiled: bool) -> Run:
 
 
 def _our_images(folder: str) -> Run:
-    from hfjax_app.images import ImageGenerator
+    from hfjax_app.images import ImageGenerator, ImageRequest
 
     generator = ImageGenerator.from_pretrained(folder)
+    request = ImageRequest("a red circle", steps=STEPS, guidance_scale=GUIDANCE, seed=1)
 
     def run() -> dict[str, float]:
         started = time.perf_counter()
-        for _ in generator.generate("a red circle", steps=STEPS, guidance_scale=GUIDANCE, seed=1, images=1):
+        for _ in generator.generate(request):
             pass
         return {"all": time.perf_counter() - started}
 

@@ -36,7 +36,7 @@ from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer  # noqa: E
 
 from benchmarks.hardware import let_torch_compile  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
-from hfjax_app.images import ImageGenerator  # noqa: E402
+from hfjax_app.images import ImageGenerator, ImageRequest  # noqa: E402
 
 STEPS = 20
 GUIDANCE = 4.0
@@ -100,6 +100,7 @@ def compiled(pipeline: DiffusionPipeline) -> DiffusionPipeline:
 def contenders(pipeline: DiffusionPipeline, images: int, names: list[str]) -> dict[str, Callable[[], Any]]:
     """A function for each named contender that draws `images` pictures."""
     generator = ImageGenerator(pipeline)
+    request = ImageRequest(PROMPT, steps=STEPS, guidance_scale=GUIDANCE, seed=1, images=images)
     options = {"num_inference_steps": STEPS, "guidance_scale": GUIDANCE, "num_images_per_prompt": images}
 
     def in_torch(drawn_by: DiffusionPipeline) -> Callable[[], Any]:
@@ -107,9 +108,7 @@ def contenders(pipeline: DiffusionPipeline, images: int, names: list[str]) -> di
         return lambda: drawn_by(PROMPT, **options)
 
     makers = {
-        OURS: lambda: (
-            lambda: list(generator.generate(PROMPT, steps=STEPS, guidance_scale=GUIDANCE, seed=1, images=images))
-        ),
+        OURS: lambda: lambda: list(generator.generate(request)),
         "torch eager": lambda: in_torch(pipeline),
         "torch.compile": lambda: in_torch(compiled(pipeline)),
     }

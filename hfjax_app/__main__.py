@@ -147,9 +147,10 @@ def image(arguments: argparse.Namespace) -> None:
     settings = load_settings(image_model=arguments.model)
     model = settings.image_models[0]
     out = _checked_out(arguments.out)
-    from hfjax_app.images.request import check_before_loading
+    from hfjax_app.images.request import OPTIONS, ImageRequest
 
-    check_before_loading(arguments.prompt, **_given(arguments, "negative_prompt", "steps", "guidance_scale", "seed"))
+    options = {name: getattr(arguments, name, None) for name in OPTIONS}
+    request = ImageRequest(**{name: value for name, value in options.items() if value is not None})
 
     from tqdm import tqdm
 
@@ -161,9 +162,7 @@ def image(arguments: argparse.Namespace) -> None:
     prepare(settings.cache_dir)
     bundle = model_bundle("images", model, settings)
     generator = ImageGenerator.from_pretrained(resolve(model), dtype=settings.dtype, bundle=bundle)
-    names = ("negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
-    options = asdict(generator.recommended) | _given(arguments, *names)
-    with closing(generator.generate(arguments.prompt, **options)) as moments:
+    with closing(generator.generate(request)) as moments:
         step = next(moments)
         if isinstance(step, Waiting):
             print(f"note: {step.reason}", file=sys.stderr)

@@ -13,7 +13,7 @@ import pytest
 
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.model.model_runner import ModelRunner
-from hfjax_app.images import ImageGenerator
+from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.denoiser import Denoiser
 from tests.chat.conftest import make_model
 from tests.images.pipelines import stable_diffusion
@@ -55,7 +55,7 @@ def drawn(generator: ImageGenerator) -> Iterator[None]:
     def draw(seed: int) -> None:
         try:
             while not ended.is_set():
-                for step in generator.generate("red dot", steps=10, seed=seed):
+                for step in generator.generate(ImageRequest("red dot", steps=10, seed=seed)):
                     assert step.previews
                     if ended.is_set():
                         break

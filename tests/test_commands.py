@@ -23,7 +23,6 @@ from PIL import Image
 from hfjax_app.__main__ import main
 from hfjax_app.chat import SamplingParams
 from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting
-from hfjax_app.images.checkpoint import Recommended
 from hfjax_app.images.generation_parameters import GenerationParameters
 from hfjax_app.settings import Settings
 from tests.chat.conftest import make_model, make_tokenizer
@@ -303,13 +302,11 @@ def test_image_waits_as_long_as_another_size_compiles(
     def generate(*args: Any, **options: Any) -> Iterator[Any]:
         for seconds in (3, 2, 1):
             yield Waiting(reason=f"40 x 32 compiles about {seconds} s first")
-        parameters = GenerationParameters(
-            prompt="a", negative_prompt="", steps=1, guidance_scale=1, seed=7, width=1, height=1, scheduler="DDIM"
-        )
+        parameters = GenerationParameters(values={"prompt": "a", "negative_prompt": "", "width": 1, "height": 1})
         picture = Picture(seed=7, pixels=np.zeros((1, 1, 3), np.float32), latents=None, parameters=parameters)
         yield ImageStep(step=1, steps=1, seconds=1, pictures=(picture,), show=list, notice=None)
 
-    generator = SimpleNamespace(recommended=Recommended(), generate=generate)
+    generator = SimpleNamespace(generate=generate)
     monkeypatch.setattr(ImageGenerator, "from_pretrained", lambda *args, **options: generator)
     out_path = tmp_path / "out.png"
     status, out, err = run("image", "a circle", "--width", 40, "--out", out_path)

@@ -5,11 +5,11 @@ The images tab draws through the same object.
 
 import asyncio
 import base64
+import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from contextvars import copy_context
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
@@ -21,6 +21,7 @@ from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import IMAGES_AT_ONCE
 from hfjax_app.service.service import Service
 
@@ -77,14 +78,13 @@ class ImagesApi:
         picture to start from, on `background` where it is transparent) and `mask` (white where to draw) are data URLs.
         `variation_of` is a seed that the pictures stay near, `variation` (0 to 1) how far from it they are.
         `steps` and `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null: the first."""
+        options = {name: value for name, value in locals().items() if name != "self"}
         backend = self._models.find(model)
-        start = partial(
-            self._begin, backend, prompt, negative_prompt, steps, guidance_scale, seed, images, width, height, scheduler
-        )
+        generator = backend.get()
 
         def begin() -> Generator[Progress, None, None]:
-            source = (_picture(image, "image"), _picture(mask, "mask"))
-            return start(*source, strength, background, variation_of, variation)
+            pictures = {name: _picture(options[name], name) for name in ("image", "mask")}
+            return generator.generate(ImageRequest(**options | pictures), previews=False, client=sender().id)
 
         reads = image is not None or mask is not None
         async with aclosing(self._messages(backend, begin, _drawn, reads=reads)) as messages:
@@ -97,53 +97,12 @@ class ImagesApi:
         Args:
             values: the arguments of `generate`, in its order.
         """
-        *options, image, mask, strength, model, background, variation_of, variation = values
-        for each, name in ((image, "image"), (mask, "mask")):
-            if each is not None and not isinstance(each, str):
-                raise RequestRejected(f"{name}: must be a data URL, not {type(each).__name__}")
-        options += [None, None, strength, background, variation_of, variation]
-        self._begin(self._models.find(model), *options).close()
-
-    @staticmethod
-    def _begin(
-        backend: "Backend[ImageModel]",
-        prompt: Any,
-        negative_prompt: Any,
-        steps: Any,
-        guidance_scale: Any,
-        seed: Any,
-        images: Any,
-        width: Any,
-        height: Any,
-        scheduler: Any,
-        image: "Image.Image | None",
-        mask: "Image.Image | None",
-        strength: Any,
-        background: Any,
-        variation_of: Any,
-        variation: Any,
-    ) -> Generator[Progress, None, None]:
-        """The checked request; nothing is computed before the first step."""
-        generator = backend.get()
-        return generator.generate(
-            prompt,
-            negative_prompt=negative_prompt,
-            steps=generator.recommended.steps if steps is None else steps,
-            guidance_scale=generator.recommended.guidance_scale if guidance_scale is None else guidance_scale,
-            seed=seed,
-            images=images,
-            width=width,
-            height=height,
-            scheduler=scheduler,
-            image=image,
-            mask=mask,
-            strength=strength,
-            background=background,
-            variation_of=variation_of,
-            variation=variation,
-            previews=False,
-            client=sender().id,
-        )
+        options = dict(zip(_GENERATE, values, strict=True))
+        for name in ("image", "mask"):
+            if (url := options.pop(name)) is not None and not isinstance(url, str):
+                raise RequestRejected(f"{name}: must be a data URL, not {type(url).__name__}")
+        generator = self._models.find(options["model"]).get()
+        generator.generate(ImageRequest(**options), client=sender().id).close()
 
     @streamed
     async def replay(
@@ -208,6 +167,9 @@ class ImagesApi:
             async for step in running:
                 backend.get()
                 yield step
+
+
+_GENERATE = [*inspect.signature(ImagesApi.generate).parameters][1:]
 
 
 def register(service: Service) -> ImagesApi:

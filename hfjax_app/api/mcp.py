@@ -19,6 +19,7 @@ from hfjax_app.chat import SamplingParams
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import Client, client_of, sent_by
 from hfjax_app.errors import HfjaxError, without_folders
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.service.service import Service
 
 if TYPE_CHECKING:
@@ -103,16 +104,8 @@ class _Tools:
         backend = self._backends.images
         api = ImagesApi(self._backends.image_models)
         with self._admitted("images", backend) as client:
-            generator = backend.get()
-            advice = generator.recommended
-            running = generator.generate(
-                prompt,
-                negative_prompt=negative_prompt,
-                steps=advice.steps if steps is None else steps,
-                guidance_scale=advice.guidance_scale,
-                seed=seed,
-                client=client.id,
-            )
+            request = ImageRequest(prompt, negative_prompt=negative_prompt, seed=seed, steps=steps)
+            running = backend.get().generate(request, client=client.id)
             newest = None
             async with aclosing(api.run(backend, running)) as drawn:
                 async for step in drawn:

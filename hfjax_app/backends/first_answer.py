@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hfjax_app.images.request import ImageRequest
+
 if TYPE_CHECKING:  # the page is served before jax is imported
     from hfjax_app.chat.interface import ChatModel
     from hfjax_app.images.interface import ImageModel
@@ -18,7 +20,7 @@ def _one_text(classifier: "SentimentModel") -> None:
 
 
 def _one_picture(generator: "ImageModel") -> None:
-    for _ in generator.generate("ready", steps=2, seed=0, previews=False):
+    for _ in generator.generate(ImageRequest("ready", steps=2, seed=0), previews=False):
         pass
 
 

@@ -6,7 +6,6 @@ the safety checker.
 
 import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +19,8 @@ from huggingface_hub import ModelCard, try_to_load_from_cache
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from hfjax_app.errors import ModelUnavailable, first_line
+from hfjax_app.images.interface import Recommended
+from hfjax_app.images.request import MAX_GUIDANCE, MAX_STEPS
 from hfjax_app.images.single_file import SingleFile, single_file
 from hfjax_app.runtime.checkpoints.hub import Checkpoint, OnBytes, fetch
 from hfjax_app.runtime.checkpoints.load_errors import explain, needs_code, wants_code
@@ -27,8 +28,6 @@ from hfjax_app.runtime.checkpoints.tokenizer_files import check_vocabulary
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.seams.transformers import built
 
-STEPS = 20
-GUIDANCE_SCALE = 7.5
 # By the channels that a denoiser reads besides the latents.
 _OTHER_INPUTS = {
     5: "an inpainting model, which reads a mask and a picture; take the text-to-image model that it was made from",
@@ -50,19 +49,6 @@ class Pipeline(Protocol):
     def set_progress_bar_config(self, *, disable: bool) -> None: ...
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recommended:
-    """The settings that a model card recommends; diffusers' usual values where it names none.
-
-    Attributes:
-        steps: denoising steps.
-        guidance_scale: how closely to follow the prompt.
-    """
-
-    steps: int = STEPS
-    guidance_scale: float = GUIDANCE_SCALE
 
 
 def read_empty(source: str | os.PathLike[str]) -> Pipeline:
@@ -275,8 +261,8 @@ def recommended(source: str | os.PathLike[str]) -> Recommended:
     steps: Any = parameters.get("num_inference_steps")
     guidance: Any = parameters.get("guidance_scale")
     found: dict[str, Any] = {}
-    if type(steps) is int and 1 <= steps <= 100:
+    if type(steps) is int and 1 <= steps <= MAX_STEPS:
         found["steps"] = steps
-    if type(guidance) in (int, float) and 0 <= guidance <= 20:
+    if type(guidance) in (int, float) and 0 <= guidance <= MAX_GUIDANCE:
         found["guidance_scale"] = float(guidance)
     return Recommended(**found)

@@ -1,31 +1,117 @@
-"""The denoising loop: the steps of a request's pictures, one after the other, in turns with those of other requests.
-
-Does not check requests and does not admit them: `generator.py` does.
-"""
+"""The denoising loop: the steps of a request's pictures, one after the other, in turns with those of other requests."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.images import preview
-from hfjax_app.images.denoising_state import DenoisingState
+from hfjax_app.images import noise
 from hfjax_app.images.generation_parameters import GenerationParameters
-from hfjax_app.images.pipeline import DiffusionPrograms
-from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.programs import DiffusionPrograms, SizedPrograms
+from hfjax_app.images.prompt_conditioning import Conditioning
+from hfjax_app.images.request import CompletedRequest
 from hfjax_app.images.schedule import Schedule
-from hfjax_app.images.sized_programs import SizedPrograms
-from hfjax_app.images.steps import ImageStep, Picture
+from hfjax_app.images.steps import ImageStep, Picture, to_picture
 from hfjax_app.line import FairLine
+
+# Up to this many pixels a side, decoding costs little next to a denoising step.
+MAX_DECODED = 128
+_BLOCK = 8
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawing:
+    """A request on its way through the steps.
+
+    Attributes:
+        request: to the model.
+        schedule: of its steps.
+        pixels: of the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
+        mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
+        parameters: of its first picture.
+        previews: whether its steps have previews.
+    """
+
+    request: CompletedRequest
+    schedule: Schedule
+    pixels: np.ndarray | None
+    mask: np.ndarray | None
+    parameters: GenerationParameters
+    previews: bool
+
+
+@dataclass(eq=False)
+class DenoisingState:
+    """The state of one picture between two denoising steps.
+
+    Attributes:
+        seed: the picture's.
+        arrays: latents, history and memory on the device; each step donates them and returns new ones.
+        fixed: constant for the picture, see `Denoiser.__call__`.
+    """
+
+    seed: int
+    arrays: dict[str, jax.Array]
+    fixed: dict[str, Any]
+
+    @classmethod
+    def begin(cls, drawing: Drawing, programs: SizedPrograms, seed: int) -> "DenoisingState":
+        """The state before the first step.
+
+        Args:
+            drawing: what is drawn.
+            programs: for the request's size.
+            seed: of the noise.
+        """
+        request, schedule = drawing.request, drawing.schedule
+        near = seed if request.variation_of is None else request.variation_of
+        first, spread = noise.first_noise(near, programs.latent_shape)
+        if request.variation_of is not None:
+            other, _ = noise.first_noise(seed, programs.latent_shape)
+            first = noise.between(first, other, request.variation)
+        first = first if request.latents is None else request.latents
+        mask = np.ones((1, 1, *programs.latent_shape[2:]), np.float32)
+        if drawing.mask is not None:
+            mask = drawing.mask[None, None].astype(np.float32)
+        if drawing.pixels is None:
+            image = np.zeros_like(first)
+            latents = first * np.float32(schedule.noise_scale)
+        else:
+            image = np.asarray(programs.encode(drawing.pixels, spread))
+            latents = schedule.noising[0, 0] * image + schedule.noising[0, 1] * first
+            if drawing.mask is not None and request.strength == 1:  # as in diffusers: starts from noise alone
+                latents = first * np.float32(schedule.noise_scale)
+        fixed = {
+            "noise": first,
+            "image": image,
+            "mask": mask,
+            "key": noise.key_of(near),
+            "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, 1 and less are no guidance
+        }
+        return cls(seed=seed, arrays=programs.start(latents), fixed=programs.put(fixed))
+
+    def advance(self, programs: SizedPrograms, conditioning: Conditioning, schedule: Schedule, step: int) -> jax.Array:
+        """Make step number `step`, from 0, and wait for it: the predicted clean latents.
+
+        Raises:
+            ModelUnavailable: the latents are not finite; those of later steps would not be either.
+        """
+        self.arrays, clean = programs.denoise(self.arrays, conditioning, self.fixed, schedule, step)
+        clean.copy_to_host_async()  # small; the copy overlaps with the step
+        if not np.isfinite(np.asarray(clean)).all():
+            raise ModelUnavailable(
+                f"the image model made latents that are no numbers (NaN) in step {step + 1}; try another seed"
+            )
+        return clean
 
 
 class DenoisingLoop:
@@ -45,42 +131,28 @@ class DenoisingLoop:
         self.steps = 0
         self.steps_per_s: float | None = None
         self._colours: np.ndarray | None = None
-        if max(programs.size) > preview.MAX_DECODED:
+        if max(programs.size) > MAX_DECODED:
             own = programs.sized(programs.size)
-            self._colours = preview.fit_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
+            self._colours = _fitted_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
 
-    def draw(
-        self,
-        request: ImageRequest,
-        parameters: GenerationParameters,
-        schedule: Schedule,
-        programs: SizedPrograms,
-        *,
-        given: np.ndarray | None,
-        previews: bool,
-        notice: str | None,
-    ) -> Generator[ImageStep, None, None]:
+    def draw(self, drawing: Drawing, programs: SizedPrograms, notice: str | None) -> Generator[ImageStep, None, None]:
         """Draw the pictures of a request.
 
         Args:
-            request: what to draw.
-            parameters: of its first picture.
-            schedule: of its steps.
+            drawing: what to draw.
             programs: for its size.
-            given: the first noise, float32 of the latents' shape; None: the seeds'.
-            previews: whether the steps have previews.
             notice: a remark for the user, or None.
 
         Raises:
             ModelUnavailable: latents or pixels are not finite.
         """
-        started = time.perf_counter()
+        started, request, schedule = time.perf_counter(), drawing.request, drawing.schedule
         with self._device.hold():
-            conditioning = programs.read(request.prompt, request.negative_prompt, request.guidance_scale)
+            conditioning = programs.read(request)
         states = []
         for seed in request.seeds:
             with self._device.hold():
-                states.append(DenoisingState.begin(request, schedule, programs, seed, given, self._programs.scale))
+                states.append(DenoisingState.begin(drawing, programs, seed))
         began = time.perf_counter()
         for i in range(schedule.steps):
             advance = partial(
@@ -94,7 +166,10 @@ class DenoisingLoop:
                 results = self._in_turns(partial(self._finished, programs=programs), states)
             pictures = tuple(
                 Picture(
-                    seed=state.seed, pixels=pixels, latents=latents, parameters=replace(parameters, seed=state.seed)
+                    seed=state.seed,
+                    pixels=pixels,
+                    latents=latents,
+                    parameters=drawing.parameters.of_seed(state.seed),
                 )
                 for state, (pixels, latents) in zip(states, results, strict=True)
             )
@@ -103,7 +178,7 @@ class DenoisingLoop:
                 steps=schedule.steps,
                 seconds=time.perf_counter() - started,
                 pictures=pictures,
-                show=partial(self._previews, pictures, expected, programs) if previews else tuple,
+                show=partial(self._previews, pictures, expected, programs) if drawing.previews else tuple,
                 notice=notice,
             )
 
@@ -132,5 +207,41 @@ class DenoisingLoop:
         if finished := [picture.image for picture in pictures if picture.image is not None]:
             return finished
         if self._colours is not None:
-            return [preview.estimate(np.asarray(clean), self._colours, programs.size) for clean in expected]
-        return [preview.to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]
+            return [_estimate(np.asarray(clean), self._colours, programs.size) for clean in expected]
+        return [to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]
+
+
+def _fitted_colours(decode: Callable[[np.ndarray], np.ndarray], latent_shape: tuple[int, ...]) -> np.ndarray:
+    """The affine map from a latent's channels to its colour, by least squares against the decoder.
+
+    The decoder gets patches of constant random latents; its pixels are averaged over each latent.
+
+    Args:
+        decode: latents (float32, `latent_shape`) to pixels [height, width, 3].
+        latent_shape: (1, channels, height, width).
+
+    Returns:
+        float32 [channels + 1, 3]; the last row is the offset.
+    """
+    _, channels, height, width = latent_shape
+    random = np.random.default_rng(0)
+    coarse = random.standard_normal((1, channels, -(-height // _BLOCK), -(-width // _BLOCK))).astype(np.float32)
+    latents = coarse.repeat(_BLOCK, 2).repeat(_BLOCK, 3)[:, :, :height, :width]
+    pixels = decode(latents)
+    tall, wide = pixels.shape[0] // height, pixels.shape[1] // width
+    colours = pixels.reshape(height, tall, width, wide, 3).mean((1, 3)).reshape(-1, 3)
+    affine: np.ndarray = np.linalg.lstsq(_with_offset(latents), colours, rcond=None)[0]
+    return affine.astype(np.float32)
+
+
+def _estimate(latents: np.ndarray, colours: np.ndarray, size: tuple[int, int]) -> Image.Image:
+    """A blurred picture of latents [1, channels, height, width], enlarged to `size` (width, height)."""
+    _, _, height, width = latents.shape
+    small = (_with_offset(latents) @ colours).reshape(height, width, 3)
+    return to_picture(small).resize(size, Image.Resampling.BICUBIC)
+
+
+def _with_offset(latents: np.ndarray) -> np.ndarray:
+    """[height * width, channels + 1], the last column ones."""
+    flat = latents[0].reshape(latents.shape[1], -1).T
+    return np.concatenate([flat, np.ones((len(flat), 1), np.float32)], 1)

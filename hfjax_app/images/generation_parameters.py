@@ -2,14 +2,15 @@
 
 The JSON (text chunk `hfjax`) holds everything that is needed to draw the picture again; the text (chunk `parameters`)
 is for people and other programs. Either is read, and what other programs write (`foreign_parameters.py`); all of it is
-untrusted. Does not draw: `verification.py` does.
+untrusted.
 """
 
-import hashlib
 import io
 import json
+import math
 import re
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import Any
 
@@ -19,63 +20,92 @@ from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app import __version__
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images import foreign_parameters, web_ui_text
-from hfjax_app.images.foreign_parameters import ForeignParameters
-from hfjax_app.images.mask import MASK_CHARACTERS, from_text
-from hfjax_app.images.scheduler_names import canonical
-from hfjax_app.limits import GENERATION_PARAMETERS_MAX_CHARACTERS, GENERATION_PARAMETERS_MAX_NAME_CHARACTERS
-from hfjax_app.pictures.colours import is_transparent
+from hfjax_app.images import foreign_parameters
+from hfjax_app.images.foreign_parameters import ForeignParameters, canonical_scheduler, nearest_scheduler, web_ui_text
+from hfjax_app.images.interface import ImageFacts
+from hfjax_app.images.prompt_weights import plain
+from hfjax_app.images.request import MAX_SEED, OPTIONS, CompletedRequest, ImageRequest
+from hfjax_app.images.start_picture import MASK_CHARACTERS, digest, from_text, to_text
+from hfjax_app.limits import (
+    GENERATION_PARAMETERS_MAX_CHARACTERS,
+    GENERATION_PARAMETERS_MAX_NAME_CHARACTERS,
+    IMAGE_MAX_CHARACTERS,
+)
+from hfjax_app.pictures.colours import checked_colour, is_transparent
 from hfjax_app.pictures.uploads import read_picture
+from hfjax_app.validation import checked_text
 
 _JSON, _TEXT = "hfjax", "parameters"
 _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _WEB_UI = {"Euler ancestral": "Euler a"}  # the web UI's names of schedulers that have another name here
+_OTHERS = {"image": str, "mask": str, "model": str, "revision": str, "versions": dict}  # in the JSON besides options
+_WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # as web UIs write weights
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationParameters:
-    """Everything that is needed to draw one picture again. Other fields are as in `ImageGenerator.generate`.
-
-    Steps, guidance scale, seed and scheduler are None where a file of another program doesn't say them.
+    """What is needed to draw one picture again.
 
     Attributes:
-        strength: None without a picture to start from.
+        values: of `ImageRequest`'s options by their names; those of a file are not checked. None or missing is what
+            makes no difference for this picture, such as the strength without a picture to start from, and what a file
+            of another program doesn't say.
         image: SHA-256 of the pixels of the picture to start from; None without one.
-        mask: its mask in latents, see `mask.py`; in older files the mask's SHA-256. None without one.
-        background: the colour of the picture to start from where it is transparent; None where it is not.
-        variation_of: the seed that the picture stays near; None: it is of its own seed alone.
-        variation: how far from that seed's; None without one.
+        mask: its mask in latents, see `start_picture.py`; in older files the mask's SHA-256. None without one.
         model: the checkpoint's name.
         revision: the checkpoint's.
         versions: the app's and its libraries', the device's kind, and the networks' dtype; None if unknown.
         left_out: what a file of another program says besides; it is not written into files.
     """
 
-    prompt: str
-    negative_prompt: str
-    steps: int | None
-    guidance_scale: float | None
-    seed: int | None
-    width: int
-    height: int
-    scheduler: str | None
-    strength: float | None = None
+    values: Mapping[str, Any]
     image: str | None = None
     mask: str | None = None
-    background: str | None = None
-    variation_of: int | None = None
-    variation: float | None = None
     model: str | None = None
     revision: str | None = None
     versions: dict[str, str] | None = None
     left_out: tuple[str, ...] = field(default=(), compare=False)
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of `ImageGenerator.generate`, without the picture and the mask."""
-        names = ("prompt", "negative_prompt", "steps", "guidance_scale", "seed", "width", "height", "scheduler")
-        values = {name: getattr(self, name) for name in (*names, "strength", "background", "variation_of", "variation")}
-        return {name: value for name, value in values.items() if value is not None}
+    @classmethod
+    def of(cls, request: CompletedRequest, mask: np.ndarray | None, facts: ImageFacts) -> "GenerationParameters":
+        """Those of a request's first picture.
+
+        Args:
+            request: to the model.
+            mask: its mask in latents.
+            facts: of the model.
+        """
+        values: dict[str, Any] = {name: getattr(request, name) for name in OPTIONS}
+        values |= {name: None for name, option in OPTIONS.items() if values[name] == option.idle}
+        if request.image is None:
+            values["strength"] = None
+        if request.image is None or not is_transparent(request.image):
+            values["background"] = None
+        if request.variation_of is None:
+            values["variation"] = None
+        return cls(
+            values=values,
+            image=digest(request.image),
+            mask=None if mask is None else to_text(mask),
+            model=facts.name,
+            revision=facts.revision,
+            versions=facts.versions,
+        )
+
+    def of_seed(self, seed: int) -> "GenerationParameters":
+        """Those of another picture of the same request."""
+        return replace(self, values={**self.values, "seed": seed})
+
+    def request(self, image: Image.Image | None = None, mask: Image.Image | None = None) -> ImageRequest:
+        """The request for this picture.
+
+        Raises:
+            RequestRejected: one of the values is none that a model takes.
+        """
+        known = {name: value for name, value in self.values.items() if value is not None}
+        return ImageRequest(**known, image=image, mask=mask)
 
     def latent_mask(self) -> np.ndarray | None:
         """The mask, bool [height, width] in latents; None where there is none, or only its SHA-256.
@@ -87,20 +117,26 @@ class GenerationParameters:
 
     def text(self) -> str:
         """The parameters in the web UI's form: the prompt, the negative prompt, and a line of the others."""
+        values = {**dict.fromkeys(OPTIONS), **self.values}
+        near, guidance = values["variation_of"], values["guidance_scale"]
         settings = {
-            "Steps": self.steps,
-            "Sampler": _WEB_UI.get(self.scheduler or "", self.scheduler),
-            "CFG scale": None if self.guidance_scale is None else f"{self.guidance_scale:g}",
-            "Seed": self.seed if self.variation_of is None else self.variation_of,
-            "Variation seed": None if self.variation_of is None else self.seed,
-            "Variation seed strength": self.variation,
-            "Size": f"{self.width}x{self.height}",
+            "Steps": values["steps"],
+            "Sampler": _WEB_UI.get(values["scheduler"], values["scheduler"]),
+            "CFG scale": None if guidance is None else f"{guidance:g}",
+            "Seed": values["seed"] if near is None else near,
+            "Variation seed": None if near is None else values["seed"],
+            "Variation seed strength": values["variation"],
+            "Size": f"{values['width']}x{values['height']}",
             "Model hash": self.revision,
             "Model": self.model,
-            "Denoising strength": self.strength,
+            **{
+                option.label: values[name] + option.shift
+                for name, option in OPTIONS.items()
+                if option.label and values[name] is not None
+            },
             "Version": self.versions and f"hfjax_app {self.versions.get('hfjax_app')}",
         }
-        return web_ui_text.write(self.prompt, self.negative_prompt, settings)
+        return web_ui_text(values["prompt"], values["negative_prompt"], settings)
 
     def differences(self, versions: dict[str, str]) -> list[str]:
         """The versions that have changed since the picture was made, such as "jax 0.10.1, now 0.10.2"."""
@@ -116,20 +152,11 @@ def current_versions(device: str, dtype: str) -> dict[str, str]:
     return {"hfjax_app": __version__, **libraries, "device": device, "dtype": dtype}
 
 
-def digest(picture: Image.Image | None) -> str | None:
-    """SHA-256 of a picture's size and pixels (with alpha, if some is transparent), in hexadecimal; None for None."""
-    if picture is None:
-        return None
-    colour = picture.convert("RGBA" if is_transparent(picture) else "RGB")
-    return hashlib.sha256(f"{colour.size}".encode() + colour.tobytes()).hexdigest()
-
-
 def to_png(picture: Image.Image, parameters: GenerationParameters) -> bytes:
     """The picture as a PNG file with its parameters inside."""
     info = PngInfo()
     info.add_itxt(_TEXT, parameters.text())
-    values = asdict(parameters)
-    del values["left_out"]
+    values = {**dict.fromkeys(OPTIONS), **parameters.values, **{name: getattr(parameters, name) for name in _OTHERS}}
     info.add_itxt(_JSON, json.dumps(values, ensure_ascii=False))
     file = io.BytesIO()
     picture.save(file, "PNG", pnginfo=info)
@@ -139,7 +166,7 @@ def to_png(picture: Image.Image, parameters: GenerationParameters) -> bytes:
 def read_png(data: object) -> tuple[Image.Image, GenerationParameters]:
     """A picture and the generation parameters inside its file: PNG, or JPEG and WebP of other programs.
 
-    Types, names and the mask are checked; `ImageGenerator.generate` checks the other values.
+    Types, names and the mask are checked; `GenerationParameters.request` checks the other values.
 
     Raises:
         RequestRejected: not a picture, no parameters inside, or damaged ones.
@@ -161,17 +188,6 @@ def read_png(data: object) -> tuple[Image.Image, GenerationParameters]:
     )
 
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("prompt", "negative_prompt", "scheduler"), (str,)),
-    **dict.fromkeys(("steps", "seed", "width", "height"), (int,)),
-    "guidance_scale": (int, float),
-    **dict.fromkeys(("strength", "variation"), (int, float, type(None))),
-    "variation_of": (int, type(None)),
-    **dict.fromkeys(("image", "mask", "background", "model", "revision"), (str, type(None))),
-    "versions": (dict, type(None)),
-}
-
-
 def _with_printable_names(parameters: GenerationParameters) -> GenerationParameters:
     """The parameters, if their names can stand in a line of a message: short and printable.
 
@@ -179,7 +195,11 @@ def _with_printable_names(parameters: GenerationParameters) -> GenerationParamet
         RequestRejected: a name can't.
     """
     versions = parameters.versions or {}
-    named = {"model": parameters.model, "revision": parameters.revision, "scheduler": parameters.scheduler}
+    named = {
+        "model": parameters.model,
+        "revision": parameters.revision,
+        "scheduler": parameters.values.get("scheduler"),
+    }
     for name, value in (*named.items(), *(("versions", part) for pair in versions.items() for part in pair)):
         if value is not None and not (value.isprintable() and len(value) <= GENERATION_PARAMETERS_MAX_NAME_CHARACTERS):
             raise RequestRejected(f"the picture's settings are forged or damaged: {name} = {value[:40]!a}")
@@ -193,34 +213,94 @@ def _from_json(text: str) -> GenerationParameters:
         raise RequestRejected("the picture's settings are damaged: they are no JSON") from None
     if not isinstance(values, dict):
         raise RequestRejected("the picture's settings are damaged: they are no JSON object")
-    for name in ("background", "variation_of", "variation"):  # files of version 0.1 have none of these
-        values.setdefault(name, None)
-    names = {field.name for field in fields(GenerationParameters)} - {"left_out"}
-    if wrong := sorted(names.symmetric_difference(values)):
+    values = {name: None for name, option in OPTIONS.items() if not option.in_every_file} | values
+    if wrong := sorted({*OPTIONS, *_OTHERS}.symmetric_difference(values)):
         raise RequestRejected(f"the picture's settings are forged or damaged: {wrong[0][:40]!r} is missing or unknown")
     for name, value in values.items():
-        if type(value) not in _TYPES[name]:
+        if type(value) not in _types(name):
             raise RequestRejected(f"the picture's settings are forged or damaged: {name} = {str(value)[:40]!r}")
     versions = values["versions"]
     if versions is not None and not all(isinstance(part, str) for pair in versions.items() for part in pair):
         raise RequestRejected("the picture's settings are forged or damaged: versions must be text")
     if len(text) - len(values["mask"] or "") > GENERATION_PARAMETERS_MAX_CHARACTERS:
         raise RequestRejected(f"the picture's settings are forged or damaged: they are {len(text):,} characters long")
-    parameters = GenerationParameters(**values)
+    others = {name: values.pop(name) for name in _OTHERS}
+    parameters = GenerationParameters(values=values, **others)
     parameters.latent_mask()
     return parameters
 
 
+def _types(name: str) -> tuple[type, ...]:
+    """Those of a value in the JSON."""
+    if name in _OTHERS:
+        return (_OTHERS[name], type(None))
+    option = OPTIONS[name]
+    kinds = (int, float) if option.kind is float else (option.kind,)
+    return kinds if option.in_every_file else (*kinds, type(None))
+
+
 def _from_foreign(found: ForeignParameters, size: tuple[int, int]) -> GenerationParameters:
     """Another program's values; a size that it doesn't say is the picture's."""
-    named = ("steps", "guidance_scale", "seed", "strength", "model", "revision")
-    scheduler = found.values.get("scheduler")
-    return GenerationParameters(
-        prompt=found.values.get("prompt", ""),
-        negative_prompt=found.values.get("negative_prompt", ""),
-        width=found.values.get("width", size[0]),
-        height=found.values.get("height", size[1]),
-        scheduler=None if scheduler is None else canonical(scheduler),
-        **{name: found.values.get(name) for name in named},
-        left_out=found.left_out,
-    )
+    values = {"prompt": "", "negative_prompt": "", "width": size[0], "height": size[1]} | found.values
+    others = {name: values.pop(name, None) for name in ("model", "revision")}
+    if "scheduler" in values:
+        values["scheduler"] = canonical_scheduler(values["scheduler"])
+    return GenerationParameters(values=values, **others, left_out=found.left_out)
+
+
+def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationParameters:
+    """The parameters as a model takes them; `left_out` says what is not as in the file."""
+    notes = list(parameters.left_out)
+    values = dict(parameters.values)
+    for name, option in OPTIONS.items():
+        value, called = values.get(name), name.replace("_", " ")
+        if value is None or option.low is None or option.high is None:
+            continue
+        if option.high == MAX_SEED:  # a seed that is near draws another picture
+            if not option.low <= value <= option.high:
+                notes.append(f"{called} {value}")
+                values[name] = None
+            continue
+        values[name] = _within(called, value, (option.low, facts.most.get(name, option.high)), notes)
+    if values.get("background") is not None:
+        values["background"] = checked_colour("background", values["background"])
+    for name in ("prompt", "negative_prompt"):
+        values[name] = _text(name.replace("_", " "), values[name], notes)
+    texts = (values["prompt"], values["negative_prompt"])
+    weighted = _WEIGHTED.findall(" ".join(map(plain, texts) if facts.takes_weights else texts))
+    if weighted:
+        notes.append(f"weights of words, which are read as text: {', '.join(weighted[:_MOST_NAMED])}")
+    if values["negative_prompt"] and not facts.takes_negative_prompt:
+        notes.append("negative prompt: this model takes none")
+        values["negative_prompt"] = ""
+    asked = values["width"], values["height"]
+    size = facts.sizes.nearest(*asked)
+    if size != asked:
+        notes.append(f"size {asked[0]} x {asked[1]}: here {size[0]} x {size[1]}")
+    values["width"], values["height"] = size
+    if (scheduler := values.get("scheduler")) is not None:
+        values["scheduler"] = nearest_scheduler(scheduler, facts.schedulers)
+        if values["scheduler"] != scheduler:
+            notes.append(f"scheduler {scheduler}: here {values['scheduler']}")
+    if parameters.revision != facts.revision and parameters.model:
+        notes.append(f"model {parameters.model}")
+    return replace(parameters, values=values, left_out=tuple(notes))
+
+
+def _within(name: str, value: float, limits: tuple[float, float], notes: list[str]) -> float | None:
+    low, high = limits
+    kept = None if math.isnan(value) else min(max(value, low), high)
+    if kept != value:
+        notes.append(f"{name} {value:g}: {'no number' if kept is None else f'here {kept:g}'}")
+    return kept
+
+
+def _text(name: str, text: str, notes: list[str]) -> str:
+    kept = text[:IMAGE_MAX_CHARACTERS]
+    if kept != text:
+        notes.append(f"the {name} behind its first {IMAGE_MAX_CHARACTERS:,} characters")
+    try:
+        return checked_text(kept, name, IMAGE_MAX_CHARACTERS, may_be_blank=True)
+    except RequestRejected as error:
+        notes.append(str(error))
+        return ""

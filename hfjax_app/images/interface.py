@@ -3,48 +3,171 @@
 `generator.py` is the model itself; `serving/remote_images.py` asks one in another process.
 """
 
-from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, Protocol
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images.request import CompletedRequest, ImageRequest, random_seed
+from hfjax_app.limits import IMAGE_MAX_SIDE
 
 if TYPE_CHECKING:  # the page is served before jax is imported
-    from PIL import Image
-
-    from hfjax_app.images.checkpoint import Recommended
     from hfjax_app.images.steps import ImageStep, Waiting
+
+SIZE_STEP = 8
+MOST_PIXELS = 4  # times the pixels of the checkpoint's own size
+STEPS = 20
+GUIDANCE_SCALE = 7.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommended:
+    """The settings that a model card recommends; diffusers' usual values where it names none.
+
+    Attributes:
+        steps: denoising steps.
+        guidance_scale: how closely to follow the prompt.
+    """
+
+    steps: int = STEPS
+    guidance_scale: float = GUIDANCE_SCALE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The limits on a picture's size.
+
+    Args:
+        own: (width, height) in pixels of the pictures that the checkpoint was trained for.
+        patch: pixels a side of the denoiser's smallest unit.
+    """
+
+    own: tuple[int, int]
+    patch: int
+
+    def checked(self, width: object, height: object) -> tuple[int, int]:
+        """(width, height); None stands for the checkpoint's own.
+
+        Raises:
+            RequestRejected: not a whole number, not a multiple of the model's unit, too small or too large.
+        """
+        sides = dict(zip(("width", "height"), self.own, strict=True))
+        least = min(32, *self.own)
+        for name, value in {"width": width, "height": height}.items():
+            if value is None:
+                continue
+            if type(value) is not int or not least <= value <= IMAGE_MAX_SIDE or value % SIZE_STEP:
+                raise RequestRejected(
+                    f"{name} = {value!r}: must be a multiple of {SIZE_STEP} from {least} to {IMAGE_MAX_SIDE}"
+                )
+            sides[name] = value
+        wide, tall = sides.values()
+        if wide * tall > self._most_pixels:
+            raise RequestRejected(f"size = {wide} x {tall}: at most {self._most_pixels:,} pixels with this model")
+        if wide % self.patch or tall % self.patch:
+            raise RequestRejected(f"size = {wide} x {tall}: must be multiples of {self.patch} with this model")
+        return wide, tall
+
+    def nearest(self, width: int, height: int) -> tuple[int, int]:
+        """The size nearest to this one, of about its shape, that `checked` takes."""
+        unit = math.lcm(SIZE_STEP, self.patch)
+        least, sides = -(-min(32, *self.own) // unit) * unit, (max(width, 1), max(height, 1))
+        factor = min(1.0, IMAGE_MAX_SIDE / max(sides), math.sqrt(self._most_pixels / math.prod(sides)))
+        wide, tall = (max(least, round(side * factor / unit) * unit) for side in sides)
+        while wide * tall > self._most_pixels:  # by rounding, or by the smallest side of a long picture
+            wide, tall = (wide - unit, tall) if wide > tall else (wide, tall - unit)
+        return wide, tall
+
+    @property
+    def _most_pixels(self) -> int:
+        return MOST_PIXELS * math.prod(self.own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageFacts:
+    """What a model is and takes, the same for all of its replicas.
+
+    Attributes:
+        name: the checkpoint's, or None.
+        revision: the checkpoint's, or None.
+        versions: of everything else that a picture's pixels depend on.
+        recommended: the steps and guidance scale of its model card.
+        sizes: the limits on a picture's size.
+        scale: pixels a side for each latent.
+        channels: of the latents.
+        schedulers: the names of those that may be chosen, the checkpoint's own first.
+        most: the model's own limits on options, by their names, where they are below the usual ones.
+        takes_negative_prompt: whether it takes a negative prompt.
+        takes_weights: whether weights of words, "(word:1.3)", are read; else they are text.
+    """
+
+    name: str | None
+    revision: str | None
+    versions: dict[str, str]
+    recommended: Recommended
+    sizes: Sizes
+    scale: int
+    channels: int
+    schedulers: tuple[str, ...]
+    most: Mapping[str, int]
+    takes_negative_prompt: bool
+    takes_weights: bool
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) in pixels of the pictures that the model was trained for."""
+        return self.sizes.own
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int, int]:
+        """(1, channels, height, width) of the latents of a picture of `size`."""
+        return self.latent_shape_of(self.size)
+
+    def latent_shape_of(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
+        """(1, channels, height, width) of the latents of a picture of this size."""
+        return 1, self.channels, size[1] // self.scale, size[0] // self.scale
+
+    def completed(self, request: ImageRequest) -> CompletedRequest:
+        """The request with the model's own values, and a random seed, in the places of None.
+
+        Raises:
+            RequestRejected: the model can't draw it: the value and the limit. Schedulers check their names and steps
+                themselves, see `Samplers.schedule`.
+        """
+        if request.negative_prompt.strip() and not self.takes_negative_prompt:
+            raise RequestRejected("negative prompt: this model takes none; leave it empty")
+        for name, most in self.most.items():
+            if (value := getattr(request, name)) is not None and value > most:
+                limit = f"at most {most} with this model" if most else "this model takes none"
+                raise RequestRejected(f"{name.replace('_', ' ')} = {value}: {limit}")
+        width, height = self.sizes.checked(request.width, request.height)
+        known = {each.name: getattr(request, each.name) for each in fields(request)}
+        own: dict[str, Any] = {
+            "steps": self.recommended.steps,
+            "guidance_scale": self.recommended.guidance_scale,
+            "seed": random_seed(),
+            "scheduler": self.schedulers[0],
+        }
+        own = {name: value for name, value in own.items() if known[name] is None}
+        completed = CompletedRequest(**known | own | {"width": width, "height": height})
+        if completed.start == completed.steps:
+            raise RequestRejected(
+                f"strength = {request.strength!r}: of {completed.steps} steps it leaves none; raise it or the steps"
+            )
+        if request.latents is not None and request.latents.shape != (shape := self.latent_shape_of((width, height))):
+            raise RequestRejected(f"latents of shape {request.latents.shape}: must be of shape {shape}")
+        return completed
 
 
 class ImageModel(Protocol):
     """An image model; `ImageGenerator` documents the members."""
 
     @property
-    def recommended(self) -> "Recommended": ...
-
-    @property
-    def revision(self) -> str | None: ...
-
-    @property
-    def versions(self) -> dict[str, str]: ...
-
-    @property
-    def size(self) -> tuple[int, int]: ...
-
-    @property
-    def latent_shape(self) -> tuple[int, int, int, int]: ...
+    def facts(self) -> ImageFacts: ...
 
     @property
     def offered_sizes(self) -> tuple[tuple[int, int], ...]: ...
-
-    @property
-    def schedulers(self) -> Sequence[str]: ...
-
-    @property
-    def max_steps(self) -> int: ...
-
-    @property
-    def takes_negative_prompt(self) -> bool: ...
-
-    @property
-    def takes_weights(self) -> bool: ...
 
     @property
     def steps(self) -> int: ...
@@ -52,26 +175,6 @@ class ImageModel(Protocol):
     @property
     def steps_per_s(self) -> float | None: ...
 
-    def nearest_size(self, width: int, height: int) -> tuple[int, int]: ...
-
     def generate(
-        self,
-        prompt: str,
-        *,
-        negative_prompt: str = "",
-        steps: int = 20,
-        guidance_scale: float = 7.5,
-        seed: int | None = None,
-        images: int = 1,
-        width: int | None = None,
-        height: int | None = None,
-        scheduler: str | None = None,
-        image: "Image.Image | None" = None,
-        mask: "Image.Image | None" = None,
-        strength: float = 0.8,
-        background: str = "#ffffff",
-        variation_of: int | None = None,
-        variation: float = 0.3,
-        previews: bool = True,
-        client: str = "",
+        self, request: ImageRequest, *, previews: bool = True, client: str = ""
     ) -> "Generator[ImageStep | Waiting, None, None]": ...

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.images.checkpoint import fetch_weights, network_names, read_empty, recommended
-from hfjax_app.images.pipeline import DiffusionPrograms
+from hfjax_app.images.programs import DiffusionPrograms
 from hfjax_app.images.single_file import single_file
 from hfjax_app.runtime.checkpoints.hub import OnBytes, missing_bytes
 from hfjax_app.runtime.checkpoints.weight_files import weight_files

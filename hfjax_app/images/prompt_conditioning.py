@@ -2,15 +2,17 @@
 
 Each of diffusers' pipeline classes prepares its denoiser's arguments in its own way: one to three text encoders, pooled
 states, sizes, masks. So the class's own code runs here, unmodified: its text encoders' forwards are compiled programs,
-and its denoiser's forward records its arguments and ends the call. Does not run the denoiser.
+and its denoiser's forward records its arguments and ends the call. A prompt with weights of words reaches it as
+embeddings.
 """
 
 import copy
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,12 +22,13 @@ import torch
 from torch.utils import _pytree as torch_pytree
 from torch.utils._pytree import TreeSpec
 from transformers import CLIPTextModel, CLIPTextModelWithProjection
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
-from hfjax_app.images.prompt_weights import has_weights, plain
-from hfjax_app.images.weighted_prompts import WeightedPrompts
+from hfjax_app.images.prompt_weights import fragments, has_weights, plain
+from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
@@ -35,6 +38,8 @@ from hfjax_app.runtime.programs import Programs
 _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
 # Options of some classes, whose defaults would change the size or the prompt.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False}
+
+Forward = Callable[[torch.Tensor], Any]  # token ids [1, length] -> the text encoder's output
 
 
 class _Reached(Exception):
@@ -65,6 +70,8 @@ class PromptReader:
 
     Attributes:
         takes_negative: whether the pipeline takes a negative prompt.
+        max_clip_skip: the most layers of the text encoder that a request may leave out; 0 where the class has no such
+            option, or, as Stable Diffusion XL, another one of this name.
         takes_weights: whether weights of words are read, see `prompt_weights.py`.
     """
 
@@ -78,12 +85,16 @@ class PromptReader:
         self._pipeline = copy.copy(pipeline)
         self._pipeline.set_progress_bar_config(disable=True)
         self._pipeline.scheduler = copy.deepcopy(pipeline.scheduler)
+        accepted = inspect.signature(pipeline.__call__).parameters
+        encoders = {name: getattr(pipeline, name) for name in text_encoder_names(pipeline)}
+        layers = [each.config.num_hidden_layers for each in encoders.values() if isinstance(each, CLIPTextModel)]
+        skips = "clip_skip" in accepted and len(layers) == len(encoders) == 1
+        self.max_clip_skip = min(MAX_CLIP_SKIP, *layers) if skips else 0
         self._encoders: dict[str, CompiledForward] = {}
-        for name in text_encoder_names(pipeline):
-            encoder = getattr(pipeline, name)
+        for name, encoder in encoders.items():
             weights = text_encoder_weights(programs, encoder, dtype, checkpoint and checkpoint.part(name))
             self._encoders[name] = CompiledForward(
-                name.replace("text_encoder", "encode_prompt"), encoder, weights, programs
+                name.replace("text_encoder", "encode_prompt"), encoder, weights, programs, skips=skips
             )
             setattr(self._pipeline, name, _with_forward(encoder, self._encoders[name]))
         self._denoiser = denoiser_name(pipeline)
@@ -93,12 +104,10 @@ class PromptReader:
         # traces a network for a new size, these are tracers, so the pipeline here has copies.
         setattr(self._pipeline, self._denoiser, _with_forward(same_tensors(network), self._note))
         self._pipeline.vae = same_tensors(pipeline.vae)
-        accepted = inspect.signature(pipeline.__call__).parameters
         self.takes_negative = "negative_prompt" in accepted
-        encoders = [getattr(pipeline, name) for name in self._encoders]
-        self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders)
+        self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders.values())
         self._takes_pooled = "pooled_prompt_embeds" in accepted
-        self._weighted: WeightedPrompts | None = None  # made at the first prompt that has weights
+        self._weighted: _WeightedPrompts | None = None  # made at the first prompt that has weights
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
         self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
         self._noted: dict[str, Any] = {}
@@ -109,28 +118,28 @@ class PromptReader:
         """Of each text encoder."""
         return [encoder.weights for encoder in self._encoders.values()]
 
-    def read(self, prompt: str, negative_prompt: str, guidance_scale: float, size: tuple[int, int]) -> Conditioning:
+    def read(self, request: ImageRequest) -> Conditioning:
         """The conditioning for one picture.
 
         Args:
-            prompt: what to draw.
-            negative_prompt: what to avoid; a blank one is ignored.
-            guidance_scale: above 1, both prompts are used.
-            size: (width, height) of the picture in pixels.
+            request: with its size and guidance scale. A blank negative prompt is ignored; above a guidance scale of 1
+                both prompts are used.
 
         Raises:
             ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.
         """
         with self._lock:
-            prompts: dict[str, Any] = dict(self._prompt(prompt))
-            if negative_prompt.strip():
-                prompts |= {f"negative_{name}": value for name, value in self._prompt(negative_prompt).items()}
+            for encoder in self._encoders.values():
+                encoder.clip_skip = request.clip_skip
+            prompts: dict[str, Any] = dict(self._prompt(request.prompt))
+            if request.negative_prompt.strip():
+                prompts |= {f"negative_{name}": value for name, value in self._prompt(request.negative_prompt).items()}
             with suppress(_Reached):
                 self._pipeline(
                     **prompts,
-                    width=size[0],
-                    height=size[1],
-                    guidance_scale=guidance_scale,
+                    width=request.width,
+                    height=request.height,
+                    guidance_scale=request.guidance_scale,
                     num_inference_steps=2,
                     output_type="latent",
                     **self._plain,
@@ -153,7 +162,7 @@ class PromptReader:
             return {"prompt": prompt}
         if self._weighted is None:
             encoders = [(self._tokenizer(name), encoder.again) for name, encoder in self._encoders.items()]
-            self._weighted = WeightedPrompts(encoders, pooled=self._takes_pooled)
+            self._weighted = _WeightedPrompts(encoders, pooled=self._takes_pooled)
         return self._weighted.embeddings(prompt)
 
     def _tokenizer(self, encoder: str) -> Any:
@@ -224,25 +233,34 @@ class CompiledForward:
         weights: its weights on the device, or for planned programs their shapes. It computes in their dtype; results
             are float32.
         programs: compiles.
+        skips: whether the module is a text encoder of CLIP's whose last layers can be left out.
+
+    Attributes:
+        clip_skip: how many of them are. It is an argument of the program, so that a request compiles nothing.
     """
 
-    def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
+    def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs, *, skips: bool = False):
         self._name, self._module, self.weights, self._programs = name, module, weights, programs
+        self._skips, self.clip_skip = skips, 0
         self._compiled: dict[Any, tuple[Program, Any, list[Any]]] = {}  # with the structure and shapes of results
         self.longest = 0  # tokens of the longest sequence so far
         self._first: tuple[Any, Any] = (), {}  # further arguments of the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As the module's forward. Compiles at the first arguments of a shape."""
+        if not self._compiled:
+            self._first = args[1:], kwargs
+        if self._skips:
+            kwargs = kwargs | {"clip_skip": torch.tensor(self.clip_skip)}
         leaves, structure = torch_pytree.tree_flatten((args, kwargs))
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         shapes = [None if array is None else (array.shape, str(array.dtype)) for array in arrays]
         key = str((structure, rest, shapes))
-        if not self._compiled:
-            self._first = args[1:], kwargs
         if key not in self._compiled:
-            self.longest = max([self.longest, *(array.shape[-1] for array in arrays if array is not None)])
+            self.longest = max(
+                [self.longest, *(array.shape[-1] for array in arrays if array is not None and array.ndim)]
+            )
             self._compiled[key] = self._compile(structure, rest, arrays)
         program, result_spec, made = self._compiled[key]
         if self._programs.planned:  # zeros are enough: the caller reads shapes only
@@ -262,7 +280,8 @@ class CompiledForward:
         def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
             leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
             args, kwargs = torch_pytree.tree_unflatten(leaves, structure)
-            results, spec = torch_pytree.tree_flatten(module(*args, **kwargs))
+            call = partial(_without_last_layers, module) if self._skips else module
+            results, spec = torch_pytree.tree_flatten(call(*args, **kwargs))
             specs.append(spec)
             return [result.float() if result.is_floating_point() else result for result in results]
 
@@ -280,9 +299,71 @@ class CompiledForward:
         return program, spec, made
 
 
+class _WeightedPrompts:
+    """Embeddings of prompts with weights of words, by compel: a word's distance from an empty prompt is scaled.
+
+    Args:
+        encoders: the tokenizer and the forward of each text encoder, all of them CLIP's.
+        pooled: whether the class also takes pooled embeddings, as Stable Diffusion XL: then the embeddings are those
+            before the last layer, of all encoders side by side.
+    """
+
+    def __init__(self, encoders: Sequence[tuple[Any, Forward]], *, pooled: bool):
+        from compel.embeddings_provider import DownweightMode, EmbeddingsProvider, ReturnedEmbeddingsType
+
+        kinds = ReturnedEmbeddingsType
+        self._pooled = pooled
+        self._forwards = [forward for _, forward in encoders]
+        self._providers = [
+            EmbeddingsProvider(
+                tokenizer,
+                _ForCompel(forward),
+                # By masks an encoder would need another program.
+                downweight_mode=DownweightMode.REMOVE,
+                returned_embeddings_type=(
+                    kinds.PENULTIMATE_HIDDEN_STATES_NON_NORMALIZED if pooled else kinds.LAST_HIDDEN_STATES_NORMALIZED
+                ),
+            )
+            for tokenizer, forward in encoders
+        ]
+
+    def embeddings(self, prompt: str) -> Mapping[str, torch.Tensor]:
+        """The pipeline's arguments for a prompt: "prompt_embeds" [1, length, width], and "pooled_prompt_embeds"."""
+        parts = fragments(prompt)
+        texts, weights = [[each.text for each in parts]], [[each.weight for each in parts]]
+        made = [provider.get_embeddings_for_weighted_prompt_fragments(texts, weights) for provider in self._providers]
+        found = {"prompt_embeds": torch.cat(made, dim=-1)}
+        if self._pooled:  # of the whole text: a pooled embedding has no words
+            [ids] = self._providers[-1].get_token_ids([plain(prompt)], padding="max_length", truncation_override=True)
+            found["pooled_prompt_embeds"] = self._forwards[-1](torch.tensor([ids]))[0]
+        return found
+
+
+class _ForCompel:
+    """What compel calls: token ids -> an output, without a mask, which would need another program."""
+
+    device, dtype = torch.device("cpu"), torch.float32
+
+    def __init__(self, forward: Forward):
+        self._forward = forward
+
+    def __call__(self, ids: torch.Tensor, *_: Any, **__: Any) -> Any:
+        return self._forward(ids)
+
+
 def shapes_of(arrays: Any) -> Any:
     """The same pytree with shapes and dtypes instead of arrays."""
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.asarray(array).dtype), arrays)
+
+
+def _without_last_layers(encoder: CLIPTextModel, *args: Any, clip_skip: torch.Tensor, **kwargs: Any) -> Any:
+    """A text encoder's results as if it ended `clip_skip` layers earlier, as diffusers' `encode_prompt` has it."""
+    output = encoder(*args, output_hidden_states=True, **kwargs)
+    states = torch.stack(output.hidden_states)
+    state = torch.index_select(states, 0, (len(states) - 1 - clip_skip).reshape(1)).squeeze(0)
+    # its own last state where none is left out, so that such pictures stay the same to the last bit
+    last = torch.where(clip_skip == 0, output.last_hidden_state, encoder.final_layer_norm(state))
+    return BaseModelOutputWithPooling(last_hidden_state=last, pooler_output=output.pooler_output)
 
 
 def _with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch.nn.Module:

@@ -1,7 +1,7 @@
 """Weights of words in a prompt, as web UIs write them: "(word:1.3)".
 
 Only models whose text encoders are all CLIP's read them; for others they are text. Imports no numerical library, so
-that a wrong prompt is refused at once. Does not apply weights: `weighted_prompts.py` does.
+that a wrong prompt is refused at once.
 """
 
 import re

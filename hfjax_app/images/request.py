@@ -1,7 +1,12 @@
-"""Requests to an image model, checked before anything is computed."""
+"""A request for pictures: everything that they depend on, checked where it is made, and how PNG files spell it.
+
+A drawing option is a field of `ImageRequest`. Its `Option` says which values it takes and what it is called in files.
+Imports no library that computes, so that a wrong request is refused at once.
+"""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -9,7 +14,7 @@ from PIL import Image
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.prompt_weights import check_weights
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
-from hfjax_app.pictures.colours import WHITE, as_seen, scalable
+from hfjax_app.pictures.colours import WHITE, checked_colour
 from hfjax_app.validation import checked_text, quoted
 
 MAX_STEPS = 100
@@ -17,49 +22,46 @@ MAX_GUIDANCE = 20.0
 SEEDS = 2**64
 MAX_SEED = SEEDS - 1
 MAX_IMAGES = 4
+MAX_CLIP_SKIP = 12  # all layers of Stable Diffusion 1's text encoder
 VARIATION = 0.3  # of variations of a seed, unless another is asked for: the picture changes, its layout stays
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ImageRequest:
-    """One request whose values are within the limits. Other fields are as in `ImageGenerator.generate`.
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """What is known of a drawing option besides its default.
 
     Attributes:
-        seeds: one for each picture.
-        size: (width, height) in pixels.
-        image: the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
-        background: the colour of the picture where it was transparent, "#rrggbb"; None: it was not.
-        variation_of: the seed that the pictures stay near; None: each is of its own seed alone.
-        mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
+        kind: of its value: int, float or str.
+        low, high: the limits of a number; None: the model has them, or a function of its own checks the value.
+        in_every_file: whether each PNG file says it; others leave it out where it makes no difference.
+        idle: the value that changes no picture, which files leave out.
+        label: its name in the text of web UIs, where that has the same value; else "".
+        shift: what the text of web UIs and other programs add to it.
+        names: other programs' names for it, without capitals, spaces and signs.
     """
 
-    prompt: str
-    negative_prompt: str
-    steps: int
-    guidance_scale: float
-    seeds: tuple[int, ...]
-    size: tuple[int, int]
-    scheduler: str
-    image: np.ndarray | None
-    background: str | None
-    mask: np.ndarray | None
-    strength: float
-    variation_of: int | None
-    variation: float
+    kind: type
+    low: float | None = None
+    high: float | None = None
+    in_every_file: bool = False
+    idle: object = None
+    label: str = ""
+    shift: int = 0
+    names: tuple[str, ...] = ()
 
-    @property
-    def start(self) -> int:
-        """The first steps that are left out with a picture to start from; as in diffusers."""
-        return 0 if self.image is None else self.steps - min(int(self.steps * self.strength), self.steps)
+    def checked(self, name: str, value: object) -> Any:
+        """The value in its kind.
 
-    def latent_mask(self, scale: int) -> np.ndarray:
-        """The mask in a step's form, float32 [1, 1, height, width]; all ones without a mask."""
-        if self.mask is None:
-            return np.ones((1, 1, self.size[1] // scale, self.size[0] // scale), np.float32)
-        return self.mask[None, None].astype(np.float32)
+        Raises:
+            RequestRejected: it is no number, or out of range.
+        """
+        if self.low is None or self.high is None:
+            return value
+        check = whole_number if self.kind is int else real_number
+        return check(name.replace("_", " "), value, self.low, self.high)
 
 
-def whole_number(name: str, value: object, low: int, high: int) -> int:
+def whole_number(name: str, value: object, low: float, high: float) -> int:
     """The value as an int.
 
     Raises:
@@ -81,105 +83,120 @@ def real_number(name: str, value: object, low: float, high: float) -> float:
     return float(value)
 
 
-def checked_prompts(prompt: object, negative_prompt: object) -> tuple[str, str]:
-    """Both prompts, if a tokenizer can take them.
+def _option(default: Any, kind: type, low: float | None = None, high: float | None = None, **known: Any) -> Any:
+    return field(default=default, metadata={Option: Option(kind=kind, low=low, high=high, **known)})
+
+
+@dataclass(frozen=True, eq=False)
+class ImageRequest:
+    """What to draw. `ImageFacts.completed` puts the model's own values in the places of None.
 
     Raises:
-        RequestRejected: see `checked_text` and `check_weights`.
+        RequestRejected: when it is made: the value and the limit. What depends on the model, `completed` checks.
+
+    Attributes:
+        prompt: what to draw; "(word:1.3)" weights a word, where the model's text encoders are CLIP's. The text
+            encoder's limit cuts it, and the steps' `notice` says so.
+        negative_prompt: what to avoid; may be empty.
+        steps: denoising steps, 1 to MAX_STEPS or the model's limit; None: as the model card recommends.
+        guidance_scale: how closely to follow the prompt, 0 to MAX_GUIDANCE; 1 and less mean no guidance, as in
+            diffusers; None: as the model card recommends.
+        seed: of the first picture, 0 to MAX_SEED; the others' follow it. None: a random one of 32 bits, which
+            JavaScript can represent.
+        width, height: in pixels, multiples of 8 or of what the model takes; None: the model's own.
+        scheduler: one of the model's; None: the checkpoint's own.
+        strength: with `image`: how much of it to replace, 0 to 1; this share of `steps` is made.
+        background: with `image`: the colour of what is transparent in it, "#rrggbb"; the steps' `notice` says so.
+        variation_of: a seed: each picture begins with noise between that of this seed and that of its own.
+        variation: with `variation_of`: how far from that seed's noise, 0 (its picture) to 1 (the own seed's).
+        clip_skip: layers of the text encoder that are left out at its end, as in diffusers, of Stable Diffusion 1 and
+            2; web UIs count one more.
+        images: how many pictures, 1 to MAX_IMAGES. Each equals the one that its seed gives alone.
+        image: a picture to start from; it is scaled and cut to the size.
+        mask: with `image`: white where to draw; the rest of the picture stays.
+        latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
+        model: the one that draws, by its name; None: the first.
     """
-    prompt = checked_text(prompt, "prompt", IMAGE_MAX_CHARACTERS)
-    negative = checked_text(negative_prompt, "negative prompt", IMAGE_MAX_CHARACTERS, may_be_blank=True)
-    for text in (prompt, negative):
-        check_weights(text)
-    return prompt, negative
 
+    prompt: str = field(
+        metadata={Option: Option(kind=str, in_every_file=True, names=("prompt", "positiveprompt", "positive"))}
+    )
+    _: KW_ONLY
+    negative_prompt: str = _option("", str, in_every_file=True, names=("negativeprompt", "negative", "uc"))
+    steps: int | None = _option(None, int, 1, MAX_STEPS, in_every_file=True, names=("steps", "numinferencesteps"))
+    guidance_scale: float | None = _option(
+        None, float, 0, MAX_GUIDANCE, in_every_file=True, names=("cfgscale", "guidancescale", "cfg", "scale")
+    )
+    seed: int | None = _option(None, int, 0, MAX_SEED, in_every_file=True, names=("seed", "noiseseed"))
+    width: int | None = _option(None, int, in_every_file=True, names=("width",))
+    height: int | None = _option(None, int, in_every_file=True, names=("height",))
+    scheduler: str | None = _option(None, str, in_every_file=True)
+    strength: float = _option(
+        0.8, float, 0, 1, label="Denoising strength", names=("denoisingstrength", "denoise", "strength")
+    )
+    background: str = _option(WHITE, str)
+    variation_of: int | None = _option(None, int, 0, MAX_SEED)
+    variation: float = _option(VARIATION, float, 0, 1)
+    clip_skip: int = _option(0, int, 0, MAX_CLIP_SKIP, idle=0, label="Clip skip", shift=1, names=("clipskip",))
+    images: int = 1
+    image: Image.Image | None = None
+    mask: Image.Image | None = None
+    latents: np.ndarray | None = None
+    model: str | None = None
 
-def checked_seeds(seed: object, images: object) -> tuple[int, ...]:
-    """A seed for each picture: the given one (None: a random one of 32 bits) and the following ones.
-
-    Raises:
-        RequestRejected: a value is out of range.
-    """
-    count = whole_number("images", images, 1, MAX_IMAGES)
-    first = secrets.randbits(32) if seed is None else whole_number("seed", seed, 0, MAX_SEED)
-    return tuple((first + i) % SEEDS for i in range(count))
-
-
-def check_before_loading(
-    prompt: object,
-    *,
-    negative_prompt: object = "",
-    steps: object = None,
-    guidance_scale: object = None,
-    seed: object = None,
-) -> None:
-    """Refuse values that no model takes. Sizes, schedulers and the most steps depend on the model. None is its default.
-
-    Raises:
-        RequestRejected: the value and the limit.
-    """
-    checked_prompts(prompt, negative_prompt)
-    checked_seeds(seed, 1)
-    if steps is not None:
-        whole_number("steps", steps, 1, MAX_STEPS)
-    if guidance_scale is not None:
-        real_number("guidance scale", guidance_scale, 0, MAX_GUIDANCE)
-
-
-def checked_picture(
-    image: object, mask: object, size: tuple[int, int], scale: int, background: str = WHITE
-) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The picture to start from and the mask in the form of `ImageRequest`.
-
-    Args:
-        image: a PIL picture, or None: `as_seen`, scaled to cover the size, with its edges cut.
-        mask: a PIL picture of any size, white where to draw, or None.
-        size: (width, height).
-        scale: pixels a side for each latent.
-        background: "#rrggbb", where the picture is transparent.
-
-    Raises:
-        RequestRejected: not pictures, a mask without a picture, or as `checked_mask`.
-    """
-    picture, drawn = _picture_or_none("image", image), _picture_or_none("mask", mask)
-    if picture is None:
-        if drawn is not None:
+    def __post_init__(self) -> None:
+        for name, text in (("prompt", self.prompt), ("negative prompt", self.negative_prompt)):
+            checked_text(text, name, IMAGE_MAX_CHARACTERS, may_be_blank=name != "prompt")
+            check_weights(text)
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name in OPTIONS and (value is not None or each.default is not None):
+                object.__setattr__(self, each.name, OPTIONS[each.name].checked(each.name, value))
+        object.__setattr__(self, "background", checked_colour("background", self.background))
+        object.__setattr__(self, "images", whole_number("images", self.images, 1, MAX_IMAGES))
+        for name, picture in (("image", self.image), ("mask", self.mask)):
+            if picture is not None and not isinstance(picture, Image.Image):
+                raise RequestRejected(f"{name}: must be a picture, not {type(picture).__name__}")
+        if self.mask is not None and self.image is None:
             raise RequestRejected("mask: there is no picture to draw into; upload one")
-        return None, None
-    scaled = _covering(scalable(picture), size, Image.Resampling.LANCZOS)
-    pixels = np.asarray(as_seen(scaled, background), np.float32) / 255
-    return pixels, None if drawn is None else checked_mask(drawn, size, scale)
+        if self.latents is not None:
+            object.__setattr__(self, "latents", np.array(self.latents, np.float32))
+            if not np.isfinite(self.latents).all():
+                raise RequestRejected("latents: must be finite")
 
 
-def _picture_or_none(name: str, value: object) -> Image.Image | None:
-    if value is not None and not isinstance(value, Image.Image):
-        raise RequestRejected(f"{name}: must be a picture, not {type(value).__name__}")
-    return value
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CompletedRequest(ImageRequest):
+    """A request in which nothing is left to the model."""
+
+    steps: int
+    guidance_scale: float
+    seed: int
+    width: int
+    height: int
+    scheduler: str
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """A seed for each picture."""
+        return tuple((self.seed + i) % SEEDS for i in range(self.images))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) in pixels."""
+        return self.width, self.height
+
+    @property
+    def start(self) -> int:
+        """The first steps that are left out with a picture to start from; as in diffusers."""
+        return 0 if self.image is None else self.steps - min(int(self.steps * self.strength), self.steps)
 
 
-def checked_mask(mask: Image.Image, size: tuple[int, int], scale: int) -> np.ndarray:
-    """A mask in latents, bool [height, width], by the nearest pixel as in diffusers. Arguments: see `checked_picture`.
-
-    Raises:
-        RequestRejected: the mask covers no latent.
-    """
-    drawn = np.asarray(_covering(mask.convert("L"), size, Image.Resampling.NEAREST)) >= 128
-    if not drawn.any():
-        raise RequestRejected("mask is empty: paint over what should be drawn anew")
-    latents = drawn[::scale, ::scale]
-    if not latents.any():
-        raise RequestRejected(
-            f"mask of {int(drawn.sum())} pixels: too small or thin to draw in; paint over at least {scale} x {scale}"
-        )
-    return latents
+OPTIONS: dict[str, Option] = {
+    each.name: each.metadata[Option] for each in fields(ImageRequest) if Option in each.metadata
+}
 
 
-def _covering(picture: Image.Image, size: tuple[int, int], resampling: Image.Resampling) -> Image.Image:
-    """The picture scaled and cut around its middle to exactly this size."""
-    if picture.size == size:
-        return picture
-    factor = max(size[0] / picture.width, size[1] / picture.height)
-    # By rounding, a quotient can exceed the picture's side; Pillow refuses a box outside the picture.
-    wide, tall = min(size[0] / factor, picture.width), min(size[1] / factor, picture.height)
-    left, top = (picture.width - wide) / 2, (picture.height - tall) / 2
-    return picture.resize(size, resampling, box=(left, top, left + wide, top + tall))
+def random_seed() -> int:
+    """One of 32 bits: few digits, so that a person can read it, and JavaScript can represent it."""
+    return secrets.randbits(32)

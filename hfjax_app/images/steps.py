@@ -1,7 +1,4 @@
-"""What a request yields: Waiting, then a step at a time, with its pictures.
-
-Does not draw: `denoising_loop.py` does.
-"""
+"""What a request yields: Waiting, then a step at a time, with its pictures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +8,6 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.images.generation_parameters import GenerationParameters, to_png
-from hfjax_app.images.preview import to_picture
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -93,3 +89,8 @@ class ImageStep:
     def seconds_left(self) -> float:
         """The estimated time of the remaining steps."""
         return self.seconds / self.step * (self.steps - self.step)
+
+
+def to_picture(pixels: np.ndarray) -> Image.Image:
+    """Pixels, float [height, width, 3] from 0 to 1, rounded to 8 bits as diffusers does."""
+    return Image.fromarray((np.nan_to_num(pixels).clip(0, 1) * 255).round().astype(np.uint8))

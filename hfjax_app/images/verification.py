@@ -7,9 +7,9 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.generation_parameters import GenerationParameters, digest, read_png
+from hfjax_app.images.generation_parameters import GenerationParameters, read_png
 from hfjax_app.images.interface import ImageModel
-from hfjax_app.images.request import checked_mask
+from hfjax_app.images.start_picture import digest, latent_mask
 from hfjax_app.images.steps import ImageStep, Waiting
 
 # Chunks of a PNG file that change how its pixels are shown; files from here have none.
@@ -77,46 +77,38 @@ def replay(
         RequestRejected: no parameters inside, unusable ones, or those of another model or picture.
     """
     original, parameters = read_png(png)
-    if original.size != (parameters.width, parameters.height):
+    facts, size = generator.facts, (parameters.values["width"], parameters.values["height"])
+    if original.size != size:
         raise RequestRejected(
-            f"the picture is {original.width} x {original.height}, and its settings say {parameters.width} x "
-            f"{parameters.height}: it was changed, or they were"
+            f"the picture is {original.width} x {original.height}, and its settings say {size[0]} x {size[1]}: it was "
+            "changed, or they were"
         )
-    if parameters.revision != generator.revision:
+    if parameters.revision != facts.revision:
         model, revision = parameters.model or "an unnamed model", parameters.revision or "unknown"
         raise RequestRejected(
-            f"the picture was made by {model}, revision {revision}; this one is revision {generator.revision}"
+            f"the picture was made by {model}, revision {revision}; this one is revision {facts.revision}"
         )
     if parameters.image is not None and digest(image) != parameters.image:
         raise _needed("picture", image)
-    steps = generator.generate(
-        **parameters.arguments(),
-        image=image if parameters.image else None,
-        mask=_mask_again(generator, parameters, mask),
-        client=client,
-    )
-    return _compared(steps, original, parameters, tuple(parameters.differences(generator.versions)))
+    request = parameters.request(image if parameters.image else None, _mask_again(parameters, mask, facts.scale))
+    changes = tuple(parameters.differences(facts.versions))
+    return _compared(generator.generate(request, client=client), original, parameters, changes)
 
 
-def _mask_again(
-    generator: ImageModel, parameters: GenerationParameters, given: Image.Image | None
-) -> Image.Image | None:
+def _mask_again(parameters: GenerationParameters, given: Image.Image | None, scale: int) -> Image.Image | None:
     """The picture's mask in pixels. It has the same latents as the painted one."""
     latents = parameters.latent_mask()
     if latents is None:
         if parameters.mask is not None and digest(given) != parameters.mask:
             raise _needed("mask", given)
         return given if parameters.mask else None
-    scale = generator.size[0] // generator.latent_shape[3]
-    tall, wide = latents.shape
-    if (wide * scale, tall * scale) != (parameters.width, parameters.height):
+    size = wide, tall = (parameters.values["width"], parameters.values["height"])
+    if latents.shape != (tall / scale, wide / scale):
         raise RequestRejected(
-            f"the picture's settings are forged or damaged: mask of {wide} x {tall} for a picture of "
-            f"{parameters.width} x {parameters.height}, where {scale} x {scale} pixels are one of it"
+            f"the picture's settings are forged or damaged: mask of {latents.shape[1]} x {latents.shape[0]} for a "
+            f"picture of {wide} x {tall}, where {scale} x {scale} pixels are one of it"
         )
-    if given is not None and not np.array_equal(
-        checked_mask(given, (parameters.width, parameters.height), scale), latents
-    ):
+    if given is not None and not np.array_equal(latent_mask(given, size, scale), latents):
         raise _needed("mask", given)
     return Image.fromarray(latents.repeat(scale, 0).repeat(scale, 1))
 

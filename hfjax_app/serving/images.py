@@ -1,15 +1,16 @@
 """The replica of an image model."""
 
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from hfjax_app.api.iterate_in_thread import iterate_in_thread
 from hfjax_app.images.interface import ImageModel
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import IMAGES_AT_ONCE
 from hfjax_app.serving.refusal import Refusal
 from hfjax_app.serving.replica import Replica
@@ -43,21 +44,18 @@ class ImageReplica(Replica[ImageModel]):
     """Draws with an image model. `ImageModel` says what the methods take; what they raise is returned as a Refusal."""
 
     kind = "images"
-    described = (
-        *("recommended", "revision", "versions", "size", "latent_shape", "offered_sizes", "schedulers", "max_steps"),
-        *("takes_negative_prompt", "takes_weights", "sizes"),
-    )
+    described = ("facts", "offered_sizes")
 
     def __init__(self, settings: Settings):
         super().__init__(settings)
         self._threads = ThreadPoolExecutor(IMAGES_AT_ONCE, "images")
 
     async def generate(
-        self, prompt: str, previews: bool, options: Mapping[str, Any]
+        self, request: ImageRequest, previews: bool, client: str
     ) -> "AsyncGenerator[ImageStep | Waiting | Refusal, None]":
         """Closed when the ingress cancels the call, which ends the work after the present step."""
         try:
-            steps = self._portable(self.model.generate(prompt, previews=previews, **options), previews)
+            steps = self._portable(self.model.generate(request, previews=previews, client=client), previews)
             async with aclosing(iterate_in_thread(steps, self._threads)) as running:
                 async for step in running:
                     yield step

@@ -1,24 +1,22 @@
 """The settings of a picture, in the panel beside it, and the shapes above it. `images/request.py` checks the values."""
 
-import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from hfjax_app.images.request import MAX_IMAGES, VARIATION
+from hfjax_app.images.request import MAX_CLIP_SKIP, MAX_IMAGES, OPTIONS, VARIATION, random_seed
 from hfjax_app.studio.seed import typed_seed
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
-    from hfjax_app.images.generation_parameters import GenerationParameters
     from hfjax_app.images.interface import ImageModel
-
-RANDOM_SEEDS = 2**32  # few digits, so that a person can read a seed
 
 
 class ImageSettings:
     """Components in the surrounding blocks.
+
+    A control of a drawing option stands in `_controls` under the option's name, and needs nothing else here.
 
     Attributes:
         components: all of them, in the order that `arguments` takes their values.
@@ -30,13 +28,13 @@ class ImageSettings:
     """
 
     def __init__(self) -> None:
-        self.negative = gr.Textbox(
+        negative = gr.Textbox(
             "", label="Negative prompt", placeholder="what to avoid", lines=1, max_lines=4, elem_id="negative-prompt"
         )
-        self.steps = gr.Slider(1, 100, 20, step=1, label="Steps", elem_id="steps", buttons=[])
-        self.guidance = gr.Slider(0, 20, 7.5, step=0.1, label="Guidance", elem_id="guidance", buttons=[])
-        self.count = gr.Slider(1, MAX_IMAGES, 1, step=1, label="Pictures", elem_id="count", buttons=[])
-        self.scheduler = gr.Dropdown([], label="Scheduler", elem_id="scheduler")
+        steps = gr.Slider(1, 100, 20, step=1, label="Steps", elem_id="steps", buttons=[])
+        guidance = gr.Slider(0, 20, 7.5, step=0.1, label="Guidance", elem_id="guidance", buttons=[])
+        count = gr.Slider(1, MAX_IMAGES, 1, step=1, label="Pictures", elem_id="count", buttons=[])
+        scheduler = gr.Dropdown([], label="Scheduler", elem_id="scheduler")
         self.size = gr.Dropdown(
             [],
             label="Size",
@@ -47,14 +45,14 @@ class ImageSettings:
         self.seed = gr.Textbox("0", label="Seed", placeholder="random", max_lines=1, elem_id="seed")
         self.is_random = gr.Checkbox(True, label="Another seed each time", elem_id="random-seed")
         with gr.Accordion("Variations of a seed", open=False, elem_id="variations") as self.variations:
-            self.variation_of = gr.Textbox(
+            variation_of = gr.Textbox(
                 "",
                 label="Near the picture of seed",
                 placeholder="none: pictures of their own",
                 max_lines=1,
                 elem_id="variation-of",
             )
-            self.variation = gr.Slider(
+            variation = gr.Slider(
                 0,
                 1,
                 VARIATION,
@@ -64,66 +62,77 @@ class ImageSettings:
                 elem_id="variation",
                 buttons=[],
             )
-        self.components = (
-            *(self.negative, self.steps, self.guidance, self.scheduler, self.size, self.count),
-            *(self.seed, self.is_random, self.variation_of, self.variation),
+        clip_skip = gr.Slider(
+            0,
+            MAX_CLIP_SKIP,
+            0,
+            step=1,
+            label="Clip skip",
+            info="Last layers of the text encoder left out; web UIs count one more.",
+            visible=False,
+            elem_id="clip-skip",
+            buttons=[],
         )
-        self.of_model = (self.steps, self.guidance, self.scheduler, self.size)
-
-    @staticmethod
-    def arguments(values: Sequence[Any]) -> dict[str, Any]:
-        """The arguments of `ImageGenerator.generate` in the values of `components`, as the client sent them."""
-        negative, steps, guidance, scheduler, size, count, seed, is_random, variation_of, variation = values
-        width, height = size_of(size)
-        chosen = None if is_random else typed_seed(seed)
-        return {
+        self._controls: dict[str, Any] = {
             "negative_prompt": negative,
             "steps": steps,
             "guidance_scale": guidance,
             "scheduler": scheduler,
-            "width": width,
-            "height": height,
+            "size": self.size,
             "images": count,
-            "seed": secrets.randbelow(RANDOM_SEEDS) if chosen is None else chosen,
-            "variation_of": typed_seed(variation_of),
+            "seed": self.seed,
+            "is_random": self.is_random,
+            "variation_of": variation_of,
             "variation": variation,
+            "clip_skip": clip_skip,
         }
+        self.components = tuple(self._controls.values())
+        self.of_model = (steps, guidance, scheduler, self.size, clip_skip)
+
+    def arguments(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The options of an `ImageRequest` in the values of `components`, as the client sent them."""
+        options = dict(zip(self._controls, values, strict=True))
+        options["width"], options["height"] = size_of(options.pop("size"))
+        seed = None if options.pop("is_random") else typed_seed(options["seed"])
+        options["seed"] = random_seed() if seed is None else seed
+        options["variation_of"] = typed_seed(options["variation_of"])
+        return options
 
     @staticmethod
     def fitted(generator: "ImageModel") -> list[dict[str, Any]]:
         """Updates of `of_model`."""
-        sizes, names = size_names(generator), list(generator.schedulers)
+        facts, sizes = generator.facts, size_names(generator)
         return [
-            gr.update(maximum=generator.max_steps, value=generator.recommended.steps),
-            gr.update(value=generator.recommended.guidance_scale),
-            gr.update(choices=names, value=names[0]),
+            gr.update(maximum=facts.most["steps"], value=facts.recommended.steps),
+            gr.update(value=facts.recommended.guidance_scale),
+            gr.update(choices=list(facts.schedulers), value=facts.schedulers[0]),
             gr.update(choices=sizes, value=sizes[0]),
+            gr.update(maximum=facts.most["clip_skip"], value=0, visible=facts.most["clip_skip"] > 0),
         ]
 
-    @staticmethod
-    def reused(parameters: "GenerationParameters") -> list[Any]:
-        """Updates of `components` to a picture's parameters; what its file does not say stays."""
-        size = f"{parameters.width} x {parameters.height}"
-        seed, is_random = (gr.skip(), gr.skip()) if parameters.seed is None else (str(parameters.seed), False)
-        known = [parameters.steps, parameters.guidance_scale, parameters.scheduler]
-        near = "" if parameters.variation_of is None else str(parameters.variation_of)
-        return [
-            parameters.negative_prompt,
-            *map(_or_same, known),
-            *(size, 1, seed, is_random, near, _or_same(parameters.variation)),
-        ]
+    def reused(self, values: Mapping[str, Any], **changes: Any) -> list[Any]:
+        """Updates of `components` to a picture's values; what its file does not say stays.
 
-    @classmethod
-    def varied(cls, parameters: "GenerationParameters") -> list[Any]:
+        Args:
+            values: `GenerationParameters.values`.
+            changes: other updates, by the names of controls.
+        """
+        seed, near = values.get("seed"), values.get("variation_of")
+        updates = {
+            **{name: option.idle for name, option in OPTIONS.items() if option.idle is not None},
+            **{name: value for name, value in values.items() if value is not None},
+            "size": f"{values['width']} x {values['height']}",
+            "images": 1,
+            "variation_of": "" if near is None else str(near),
+            **({} if seed is None else {"seed": str(seed), "is_random": False}),
+            **changes,
+        }
+        return [updates.get(name, gr.skip()) for name in self._controls]
+
+    def varied(self, values: Mapping[str, Any]) -> list[Any]:
         """Updates of `components` to variations of a picture. Those of a variation stay near the same seed as it."""
-        near = parameters.seed if parameters.variation_of is None else parameters.variation_of
-        *same, _, _, _, _, variation = cls.reused(parameters)
-        return [*same, MAX_IMAGES, gr.skip(), True, str(near), variation]
-
-
-def _or_same(value: Any) -> Any:
-    """A control's new value; the file may say none."""
-    return gr.skip() if value is None else value
+        near = values.get("seed") if values.get("variation_of") is None else values["variation_of"]
+        return self.reused(values, images=MAX_IMAGES, seed=gr.skip(), is_random=True, variation_of=str(near))
 
 
 def size_of(text: Any) -> tuple[Any, Any]:

@@ -99,11 +99,12 @@ def result(step: "ImageStep") -> str:
     named = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     seconds = f"{step.seconds / step.steps:.2f} s each"
     parameters = step.pictures[0].parameters
+    values = parameters.values
     near = (
-        f"near seed {parameters.variation_of}, {parameters.variation:g} from it"
-        if parameters.variation_of is not None
+        f"near seed {values['variation_of']}, {values['variation']:g} from it"
+        if values["variation_of"] is not None
         else None
     )
-    source = parameters.image and f"from a picture, strength {parameters.strength:g}"
+    source = parameters.image and f"from a picture, strength {values['strength']:g}"
     facts = [f"{step.steps} steps in {step.seconds:.1f} s, {seconds}", named, near, source, step.notice]
-    return note(" · ".join(filter(None, facts)), pictures=len(seeds), shows=parameters.prompt)
+    return note(" · ".join(filter(None, facts)), pictures=len(seeds), shows=values["prompt"])

@@ -17,6 +17,7 @@ from hfjax_app.api.models import ModelsApi
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import IMAGES_AT_ONCE
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.image_gallery import ImageGallery
@@ -170,7 +171,8 @@ class ImagesTab(Tab):
         arguments = self._settings.arguments(settings)
 
         def begin() -> "Generator[ImageStep | Waiting, None, None]":
-            return generator.generate(prompt, client=sender().id, **arguments, **self._source.arguments(source))
+            request = ImageRequest(prompt, **arguments, **self._source.arguments(source))
+            return generator.generate(request, client=sender().id)
 
         same = [gr.skip()] * (3 + len(self.gallery.outputs))
         async with aclosing(self._shown(backend, begin)) as shown:
@@ -204,23 +206,23 @@ class ImagesTab(Tab):
             hint += f" Not as in the file: {'; '.join(parameters.left_out)}."
         yield [
             note(f"The settings of the picture are in place.{hint}"),
-            parameters.prompt,
+            parameters.values["prompt"],
             *self._source.reused(parameters),
-            *self._settings.reused(parameters),
+            *self._settings.reused(parameters.values),
         ]
 
     @streamed
     async def _varied(self, file: Any, source: Any, chosen: object) -> AsyncGenerator[list[Any], None]:
         """The settings of a picture for variations of it, which are drawn next."""
-        from hfjax_app.images.generation_parameters import digest
+        from hfjax_app.images.start_picture import digest
 
         parameters = await self._read(file, chosen)
         if parameters.image:
             image, mask = await self._api.read(self._source.read, source)
             if digest(image) != parameters.image or (mask is None) != (parameters.mask is None):
                 raise RequestRejected("this picture was started from another one: put that one into the editor first")
-        changed = [*self._source.reused(parameters), *self._settings.varied(parameters)]
-        yield [note("Variations of the picture."), parameters.prompt, *changed, gr.Accordion(open=True)]
+        changed = [*self._source.reused(parameters), *self._settings.varied(parameters.values)]
+        yield [note("Variations of the picture."), parameters.values["prompt"], *changed, gr.Accordion(open=True)]
 
     async def _read(self, file: Any, chosen: object) -> "GenerationParameters":
         return await self._api.read(self._parameters.read, self.picker.model(chosen).get(), file)

@@ -42,11 +42,10 @@ class ParametersPanel:
         Raises:
             RequestRejected: there are none.
         """
-        from hfjax_app.images.generation_parameters import read_png
-        from hfjax_app.images.reuse import fitted
+        from hfjax_app.images.generation_parameters import fitted, read_png
 
         _, parameters = read_png(uploaded(file))
-        return fitted(parameters, generator)
+        return fitted(parameters, generator.facts)
 
     def replay(
         self, generator: "ImageModel", file: Any, image: "Image.Image | None", mask: "Image.Image | None"

@@ -104,7 +104,7 @@ class PictureFiles:
         """The picture's PNG file, with its parameters inside."""
         png = picture.png
         assert png is not None  # the last step's pictures have one
-        name = f"{picture.parameters.scheduler}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
+        name = f"{picture.parameters.values['scheduler']}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
         path: str = save_bytes_to_cache(png, name, self._folder)
         self._made.add(path)
         return path

@@ -137,7 +137,7 @@ class PictureInput:
         self.editor.accept_blobs = self._sent.accept
 
     def arguments(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The arguments of `ImageGenerator.generate` in the values of `components`, as the client sent them.
+        """The options of an `ImageRequest` in the values of `components`, as the client sent them.
 
         Raises:
             RequestRejected: as `read`.
@@ -152,8 +152,8 @@ class PictureInput:
         # a picture in the editor that does not belong to these parameters would be drawn into the next one
         return [
             gr.skip() if parameters.image else None,
-            gr.skip() if parameters.strength is None else parameters.strength,
-            WHITE if parameters.background is None else parameters.background,
+            gr.skip() if (strength := parameters.values.get("strength")) is None else strength,
+            parameters.values.get("background") or WHITE,
         ]
 
     def read(self, value: Any) -> tuple[Image.Image | None, Image.Image | None]:

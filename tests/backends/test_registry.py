@@ -17,6 +17,7 @@ from hfjax_app.backends.snapshot import take
 from hfjax_app.chat import SamplingParams
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images import ImageRequest
 from hfjax_app.runtime.process import prepare
 from hfjax_app.settings import load_settings
 from tests.conftest import quickly_compiled
@@ -152,7 +153,11 @@ def test_serving_compiles_nothing(backends: Backends, compilations: Callable) ->
         scores = [backends.sentiment.get().classify([sentence])[0] for sentence in SENTENCES[:5]]
         scores += backends.sentiment.get().classify(SENTENCES[5:])
         for seed, steps, guidance in ((1, 4, 7.5), (2, 7, 1.0)):
-            made = list(backends.images.get().generate("a red circle", steps=steps, guidance_scale=guidance, seed=seed))
+            made = list(
+                backends.images.get().generate(
+                    ImageRequest("a red circle", steps=steps, guidance_scale=guidance, seed=seed)
+                )
+            )
             assert made[-1].image is not None
     assert all(replies)
     assert len(scores) == 10

@@ -14,7 +14,7 @@ import pytest
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.embedded import MODELS, resolve
-from hfjax_app.images import ImageGenerator
+from hfjax_app.images import ImageGenerator, ImageRequest
 from training.chat.evaluate import HELD_OUT, STRANGERS, shares, transcripts
 from training.images.evaluate import held_out_prompts, score
 
@@ -96,6 +96,8 @@ def test_pictures_show_what_the_prompt_says(count: int) -> None:
     """Held-out combinations of colour, shape and background, checked by their pixels."""
     generator = ImageGenerator.from_pretrained(resolve("images"))
     specs = held_out_prompts()[:count]
-    pictures = [list(generator.generate(spec.prompt, seed=seed))[-1].image for seed, spec in enumerate(specs)]
+    pictures = [
+        list(generator.generate(ImageRequest(spec.prompt, seed=seed)))[-1].image for seed, spec in enumerate(specs)
+    ]
     right = score(specs, pictures)
     assert all(right[what] >= floor for what, floor in PICTURE_FLOOR.items()), right

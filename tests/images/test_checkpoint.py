@@ -22,7 +22,6 @@ from transformers import T5Config, T5EncoderModel
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import (
-    Recommended,
     fetch_weights,
     network_names,
     read_empty,
@@ -30,6 +29,7 @@ from hfjax_app.images.checkpoint import (
     recommended,
     revision_of,
 )
+from hfjax_app.images.interface import Recommended
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Weights
@@ -231,6 +231,7 @@ from hfjax_app.runtime.process import prepare
 prepare()
 import jax.numpy as jnp
 from hfjax_app.images.checkpoint import fetch_weights, read_empty
+from hfjax_app.images.interface import Recommended
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.runtime.programs import Programs
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from diffusers import DiffusionPipeline
+from diffusers import DiffusionPipeline, StableDiffusionPipeline
 
-from hfjax_app.images import ImageGenerator, noise
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images import ImageGenerator, ImageRequest, noise
 from hfjax_app.images.schedule import GivenNoise
 
 from .pipelines import CLASSES
@@ -46,15 +47,20 @@ def test_latents_equal_torch(name: str, tmp_path: Path) -> None:
     pipeline.save_pretrained(tmp_path)
     (tmp_path / "README.md").write_text(CARD.format(**options))
     generator = ImageGenerator.from_pretrained(tmp_path)
-    [picture] = list(generator.generate("red dot", seed=SEED, **options))[-1].pictures
-    want = torch_latents(pipeline, generator.latent_shape, "red dot", **options)
-    assert picture.latents.shape == want.shape == generator.latent_shape
+    [picture] = list(generator.generate(ImageRequest("red dot", seed=SEED, **options)))[-1].pictures
+    if not isinstance(pipeline, StableDiffusionPipeline):
+        with pytest.raises(RequestRejected, match="clip skip = 1: this model takes none"):
+            generator.generate(ImageRequest("red dot", clip_skip=1))
+    want = torch_latents(pipeline, generator.facts.latent_shape, "red dot", **options)
+    assert picture.latents.shape == want.shape == generator.facts.latent_shape
     assert want.std() > 0.1
     np.testing.assert_allclose(picture.latents, want, rtol=0, atol=1e-3)
     assert (picture.image.size, np.isfinite(picture.pixels).all()) == ((32, 32), True)
-    [other] = list(generator.generate("blue", seed=SEED, **options))[-1].pictures
+    [other] = list(generator.generate(ImageRequest("blue", seed=SEED, **options)))[-1].pictures
     assert np.abs(other.latents - picture.latents).max() > 1e-2, "the prompt must matter"
     if options["guidance_scale"] > 1:
-        [third] = list(generator.generate("red dot", negative_prompt="cat", seed=SEED, **options))[-1].pictures
-        want = torch_latents(pipeline, generator.latent_shape, "red dot", negative_prompt="cat", **options)
+        [third] = list(generator.generate(ImageRequest("red dot", negative_prompt="cat", seed=SEED, **options)))[
+            -1
+        ].pictures
+        want = torch_latents(pipeline, generator.facts.latent_shape, "red dot", negative_prompt="cat", **options)
         np.testing.assert_allclose(third.latents, want, rtol=0, atol=1e-3)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from hfjax_app.images import ImageGenerator
+from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.denoiser import Denoiser
 
 
@@ -33,7 +33,7 @@ def test_no_step_waits_behind_another_in_the_devices_queue(
     monkeypatch.setattr(Denoiser, "__call__", watched)
 
     def draw(seed: int) -> None:
-        for _ in generator.generate("red dot", steps=5, images=3, seed=seed):
+        for _ in generator.generate(ImageRequest("red dot", steps=5, images=3, seed=seed)):
             pass
 
     threads = [threading.Thread(target=draw, args=(seed,)) for seed in (1, 5)]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from diffusers import StableDiffusionPipeline
 
-from hfjax_app.images import Comparison, ImageGenerator, replay
+from hfjax_app.images import Comparison, ImageGenerator, ImageRequest, replay
 
 OPTIONS = {"steps": 4, "guidance_scale": 2.0}
 
@@ -20,9 +20,10 @@ def test_networks_in_bfloat16(generator: ImageGenerator, folder: Path) -> None:
     half = ImageGenerator.from_pretrained(folder, dtype="bfloat16")
     assert half._programs.argument_bytes < 0.55 * generator._programs.argument_bytes
 
-    noise = np.random.default_rng(7).standard_normal(generator.latent_shape).astype(np.float32)
+    noise = np.random.default_rng(7).standard_normal(generator.facts.latent_shape).astype(np.float32)
     ours, exact = (
-        list(made.generate("red dot", latents=noise, seed=3, **OPTIONS))[-1].pictures[0] for made in (half, generator)
+        list(made.generate(ImageRequest("red dot", latents=noise, seed=3, **OPTIONS)))[-1].pictures[0]
+        for made in (half, generator)
     )
     in_torch = StableDiffusionPipeline.from_pretrained(folder, dtype=torch.bfloat16)
     in_torch.set_progress_bar_config(disable=True)
@@ -38,9 +39,11 @@ def test_networks_in_bfloat16(generator: ImageGenerator, folder: Path) -> None:
     assert ours.latents.dtype == ours.pixels.dtype == np.float32
     assert 1e-4 < apart(ours.latents) < 1.5 * apart(theirs.float().numpy()) < 0.1 * exact.latents.std()
 
-    *_, comparison = replay(half, list(half.generate("red dot", seed=3, **OPTIONS))[-1].pictures[0].png)
+    *_, comparison = replay(half, list(half.generate(ImageRequest("red dot", seed=3, **OPTIONS)))[-1].pictures[0].png)
     assert isinstance(comparison, Comparison)
     assert comparison.is_identical
-    *_, comparison = replay(half, list(generator.generate("red dot", seed=3, **OPTIONS))[-1].pictures[0].png)
+    *_, comparison = replay(
+        half, list(generator.generate(ImageRequest("red dot", seed=3, **OPTIONS)))[-1].pictures[0].png
+    )
     assert comparison.changes == ("dtype float32, now bfloat16",)
     assert not comparison.is_identical

@@ -11,8 +11,8 @@ from diffusers import StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipe
 from PIL import Image, ImageDraw
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images import Comparison, ImageGenerator, Picture, noise, replay
-from hfjax_app.images.pipeline import DiffusionPrograms
+from hfjax_app.images import Comparison, ImageGenerator, ImageRequest, Picture, noise, replay
+from hfjax_app.images.programs import DiffusionPrograms
 from hfjax_app.images.schedule import GivenNoise
 
 from .pipelines import stable_diffusion_3
@@ -34,7 +34,7 @@ def right_half() -> Image.Image:
 
 
 def edited(generator: ImageGenerator, **options: Any) -> Picture:
-    [picture] = list(generator.generate("red dot", seed=SEED, **{**OPTIONS, **options}))[-1].pictures
+    [picture] = list(generator.generate(ImageRequest("red dot", seed=SEED, **{**OPTIONS, **options})))[-1].pictures
     return picture
 
 
@@ -57,7 +57,7 @@ def test_image_to_image_equals_diffusers(
     with compilations() as seen:
         got = edited(generator, image=drawing(), strength=strength)
     assert seen == [], "strength and pictures are data"
-    want = torch_edited(StableDiffusionImg2ImgPipeline, pipeline, generator.latent_shape, strength=strength)
+    want = torch_edited(StableDiffusionImg2ImgPipeline, pipeline, generator.facts.latent_shape, strength=strength)
     np.testing.assert_allclose(got.pixels, want, atol=1e-3)
 
 
@@ -69,7 +69,7 @@ def test_inpainting_equals_diffusers(
     want = torch_edited(
         StableDiffusionInpaintPipeline,
         pipeline,
-        generator.latent_shape,
+        generator.facts.latent_shape,
         strength=strength,
         mask_image=right_half(),
     )
@@ -84,17 +84,17 @@ def test_a_mask_that_no_latent_sees_is_refused(generator: ImageGenerator) -> Non
     dot = Image.new("L", (32, 32))
     dot.putpixel((7, 7), 255)
     with pytest.raises(RequestRejected, match="too small or thin to draw in; paint over at least 2 x 2"):
-        generator.generate("red dot", image=drawing(), mask=dot)
+        generator.generate(ImageRequest("red dot", image=drawing(), mask=dot))
     ImageDraw.Draw(dot).rectangle((7, 7, 8, 8), fill=255)
-    generator.generate("red dot", image=drawing(), mask=dot).close()
+    generator.generate(ImageRequest("red dot", image=drawing(), mask=dot)).close()
 
 
 def test_a_shade_of_grey_in_a_mask_is_black_or_white(generator: ImageGenerator) -> None:
     """As in diffusers, shades from the middle on are white, also at a brush's soft edge."""
     options = {"image": drawing(), "steps": 2}
     with pytest.raises(RequestRejected, match="mask is empty"):
-        generator.generate("red dot", mask=Image.new("L", (32, 32), 127), **options)
-    generator.generate("red dot", mask=Image.new("L", (32, 32), 128), **options).close()
+        generator.generate(ImageRequest("red dot", mask=Image.new("L", (32, 32), 127), **options))
+    generator.generate(ImageRequest("red dot", mask=Image.new("L", (32, 32), 128), **options)).close()
 
 
 def test_a_picture_of_another_shape_is_cut_around_its_middle(generator: ImageGenerator) -> None:
@@ -128,14 +128,19 @@ def test_a_size_that_the_denoiser_cannot_cut_into_patches_is_refused() -> None:
 def test_pictures_of_any_shape_are_cut_to_size(generator: ImageGenerator, shape: tuple[int, int]) -> None:
     """The quotients of these sides are rounded up: Pillow refuses a box that begins at -1e-14."""
     picture = Image.new("RGB", shape, (200, 40, 40))
-    steps = generator.generate("red dot", image=picture, mask=Image.new("L", shape, 255), steps=2, strength=1.0)
-    assert list(steps)[-1].pictures[0].image.size == generator.size
+    steps = generator.generate(
+        ImageRequest("red dot", image=picture, mask=Image.new("L", shape, 255), steps=2, strength=1.0)
+    )
+    assert list(steps)[-1].pictures[0].image.size == generator.facts.size
 
 
 def test_a_transparent_picture_is_white_there_and_says_so(generator: ImageGenerator) -> None:
     clear = Image.new("RGBA", (32, 32), (0, 0, 0, 0))
     white = Image.new("RGB", (32, 32), "white")
-    steps = [[*generator.generate("x", steps=2, seed=1, image=image, strength=0.5)][-1] for image in (clear, white)]
+    steps = [
+        [*generator.generate(ImageRequest("x", steps=2, seed=1, image=image, strength=0.5))][-1]
+        for image in (clear, white)
+    ]
     assert steps[0].image.tobytes() == steps[1].image.tobytes()
     assert [step.notice for step in steps] == ["what is transparent in the picture to start from was white", None]
     [again] = [

@@ -8,10 +8,9 @@ import pytest
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from hfjax_app.images import ImageGenerator
-from hfjax_app.images.generation_parameters import read_png
-from hfjax_app.images.reuse import fitted
-from hfjax_app.images.scheduler_names import canonical, nearest
+from hfjax_app.images import ImageGenerator, ImageRequest
+from hfjax_app.images.foreign_parameters import canonical_scheduler, nearest_scheduler
+from hfjax_app.images.generation_parameters import fitted, read_png
 
 WEB_UI = """a (red:1.2) circle, on a form
 <lora:paint:0.8> two lines
@@ -158,7 +157,7 @@ OF_A_CIRCLE = [
 def test_what_is_taken_over(file: bytes, arguments: dict[str, Any], left_out: list[str]) -> None:
     """Most were refused whole, and what web UIs wrote besides was dropped without a word."""
     _, parameters = read_png(file)
-    assert parameters.arguments() == arguments
+    assert parameters.values == arguments
     assert list(parameters.left_out) == left_out
 
 
@@ -173,9 +172,9 @@ def test_what_is_taken_over(file: bytes, arguments: dict[str, Any], left_out: li
 )
 def test_a_value_that_is_none_refuses_no_file(line: str, missing: str, left_out: str) -> None:
     _, parameters = read_png(png(parameters=f"a cat\n{line}"))
-    assert getattr(parameters, missing) is None
+    assert parameters.values.get(missing) is None
     assert parameters.left_out[0].startswith(left_out)
-    assert parameters.prompt == "a cat"
+    assert parameters.values["prompt"] == "a cat"
 
 
 def test_much_that_is_left_out_is_counted() -> None:
@@ -189,12 +188,13 @@ def test_values_are_fitted_to_the_model(generator: ImageGenerator) -> None:
     """Each of these refused the whole file."""
     line = "Steps: 150, Sampler: DPM++ 3M SDE Exponential, CFG scale: 35, Seed: -1, Size: 500x9000, Model: other"
     _, parameters = read_png(png(parameters=f"(red:1.3) [blue:0.8] {'cat, ' * 300}\nNegative prompt: dog\n{line}"))
-    taken = fitted(parameters, generator)
-    assert (taken.steps, taken.guidance_scale, taken.seed) == (100, 20.0, None)
-    assert taken.scheduler == "DPM++ 2M SDE"
-    assert len(taken.prompt) == 1000
-    assert taken.negative_prompt == "dog"
-    generator.generate(**taken.arguments()).close()  # checks them
+    taken = fitted(parameters, generator.facts)
+    values = taken.values
+    assert (values["steps"], values["guidance_scale"], values["seed"]) == (100, 20.0, None)
+    assert values["scheduler"] == "DPM++ 2M SDE"
+    assert len(values["prompt"]) == 1000
+    assert values["negative_prompt"] == "dog"
+    generator.generate(taken.request()).close()  # checks them
     assert [note.split(":")[0] for note in taken.left_out] == [
         *("steps 150", "guidance scale 35", "seed -1", "the prompt behind its first 1,000 characters"),
         "weights of words, which are read as text",  # of [blue:0.8] alone
@@ -204,8 +204,8 @@ def test_values_are_fitted_to_the_model(generator: ImageGenerator) -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (33, 31), (40, 2000), (10**6, 3), (10**5, 10**5), (64, 64)], ids=str)
 def test_the_nearest_size_is_one_that_the_model_takes(generator: ImageGenerator, size: tuple[int, int]) -> None:
-    wide, tall = generator.nearest_size(*size)
-    generator.generate("x", width=wide, height=tall).close()
+    wide, tall = generator.facts.sizes.nearest(*size)
+    generator.generate(ImageRequest("x", width=wide, height=tall)).close()
     assert (wide, tall) == (64, 64) if size == (64, 64) else wide * tall <= 4 * 32 * 32
 
 
@@ -219,7 +219,7 @@ def test_the_nearest_size_is_one_that_the_model_takes(generator: ImageGenerator,
     ],
 )
 def test_names_of_other_programs(name: str, here: str) -> None:
-    assert canonical(name) == here
+    assert canonical_scheduler(name) == here
 
 
 @pytest.mark.parametrize(
@@ -231,11 +231,11 @@ def test_names_of_other_programs(name: str, here: str) -> None:
     ],
 )
 def test_the_nearest_scheduler(name: str, here: str) -> None:
-    assert nearest(name, ("DDIM", "Euler", "Euler ancestral", "DPM++ 2M")) == here
+    assert nearest_scheduler(name, ("DDIM", "Euler", "Euler ancestral", "DPM++ 2M")) == here
 
 
 def test_a_file_from_here_has_nothing_left_out(generator: ImageGenerator) -> None:
-    *_, step = generator.generate("red dot", steps=1, seed=1)
+    *_, step = generator.generate(ImageRequest("red dot", steps=1, seed=1))
     _, parameters = read_png(step.pictures[0].png)
-    assert fitted(parameters, generator) == parameters
-    assert fitted(parameters, generator).left_out == ()
+    assert fitted(parameters, generator.facts) == parameters
+    assert fitted(parameters, generator.facts).left_out == ()

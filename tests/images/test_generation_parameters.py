@@ -6,7 +6,7 @@ import json
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,25 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images import Comparison, ImageGenerator, replay
-from hfjax_app.images.generation_parameters import GenerationParameters, digest, read_png, to_png
-from hfjax_app.images.mask import from_text, to_text
+from hfjax_app.images import Comparison, ImageGenerator, ImageRequest, replay
+from hfjax_app.images.generation_parameters import GenerationParameters, read_png, to_png
+from hfjax_app.images.request import OPTIONS
+from hfjax_app.images.start_picture import digest, from_text, to_text
 from hfjax_app.limits import IMAGE_MAX_SIDE
 
 PARAMETERS = GenerationParameters(
-    prompt="a red dot, twice\non two lines",
-    negative_prompt="blue: ∅",
-    steps=4,
-    guidance_scale=2.5,
-    seed=2**64 - 1,
-    width=32,
-    height=32,
-    scheduler="Euler ancestral",
-    strength=0.75,
+    values=dict.fromkeys(OPTIONS)
+    | {
+        "prompt": "a red dot, twice\non two lines",
+        "negative_prompt": "blue: ∅",
+        "steps": 4,
+        "guidance_scale": 2.5,
+        "seed": 2**64 - 1,
+        "width": 32,
+        "height": 32,
+        "scheduler": "Euler ancestral",
+        "strength": 0.75,
+    },
     image="ab" * 32,
     model='a, "model"',
     revision="0123456789ab",
@@ -69,7 +73,8 @@ def test_other_programs_can_read_the_text() -> None:
         "Denoising strength: 0.75, Version: hfjax_app 0.1.0"
     )
     _, again = read_png(png(parameters=text))
-    assert again == replace(PARAMETERS, image=None, versions=None)
+    assert {**PARAMETERS.values, **again.values} == PARAMETERS.values
+    assert again == replace(PARAMETERS, values=again.values, image=None, versions=None)
     assert again.left_out == ()
 
 
@@ -83,14 +88,14 @@ def test_other_programs_can_read_the_text() -> None:
 )
 def test_prompts_survive_the_text(prompt: str, negative: str) -> None:
     """A prompt with the words "Negative prompt:" was cut there."""
-    parameters = replace(PARAMETERS, prompt=prompt, negative_prompt=negative)
+    parameters = with_values(PARAMETERS, prompt=prompt, negative_prompt=negative)
     _, again = read_png(png(parameters=parameters.text()))
-    assert (again.prompt, again.negative_prompt) == (prompt, negative)
+    assert (again.values["prompt"], again.values["negative_prompt"]) == (prompt, negative)
 
 
 def test_the_web_uis_own_text_is_read() -> None:
     _, parameters = read_png(png(parameters=WEB_UI))
-    assert parameters.arguments() == {
+    assert parameters.values == {
         "prompt": "a cat",
         "negative_prompt": "dog",
         "steps": 20,
@@ -99,8 +104,9 @@ def test_the_web_uis_own_text_is_read() -> None:
         "width": 64,
         "height": 32,
         "scheduler": "Euler ancestral",
+        "clip_skip": 1,
     }
-    assert parameters.left_out == ("Clip skip: 2",)
+    assert parameters.left_out == ()
 
 
 @pytest.mark.parametrize("piece", ["a", " ", 'a:"', "a,", "a:", 'a:"\\",', "a: ", "a/ "], ids=repr)
@@ -113,8 +119,13 @@ def test_reading_takes_no_longer_than_the_text_is(piece: str) -> None:
     assert time.process_time() - started < 0.5
 
 
+def with_values(parameters: GenerationParameters, **values: Any) -> GenerationParameters:
+    return replace(parameters, values={**parameters.values, **values})
+
+
 def stored(parameters: GenerationParameters) -> dict[str, Any]:
-    return {name: value for name, value in asdict(parameters).items() if name != "left_out"}
+    """What the file holds as JSON."""
+    return json.loads(Image.open(io.BytesIO(to_png(picture(), parameters))).info["hfjax"])
 
 
 def changed(**values: Any) -> str:
@@ -170,7 +181,7 @@ def test_forged_and_damaged_parameters_are_refused(chunks: dict[str, str], messa
 
 @pytest.fixture(scope="module")
 def made(generator: ImageGenerator) -> bytes:
-    *_, step = generator.generate("red dot", steps=3, seed=9, images=3, scheduler="Euler ancestral")
+    *_, step = generator.generate(ImageRequest("red dot", steps=3, seed=9, images=3, scheduler="Euler ancestral"))
     return step.pictures[2].png
 
 
@@ -185,20 +196,29 @@ def test_a_replay_is_identical(generator: ImageGenerator, made: bytes, compilati
         found = comparison(generator, made)
     assert seen == []
     assert found.is_identical
-    assert found.parameters.seed == 11
+    assert found.parameters.values["seed"] == 11
     assert found.summary == "Identical: all 1,024 pixels are the same."
     assert found.image.tobytes() == Image.open(io.BytesIO(made)).convert("RGB").tobytes()
 
 
 def test_a_variation_is_drawn_again(generator: ImageGenerator) -> None:
     """Other programs read the seed that it is near, and A1111's names of the other two values."""
-    *_, step = generator.generate("red dot", steps=2, seed=7, images=2, variation_of=3, variation=0.5)
+    *_, step = generator.generate(ImageRequest("red dot", steps=2, seed=7, images=2, variation_of=3, variation=0.5))
     file = step.pictures[1].png
     found = comparison(generator, file)
     assert found.is_identical
-    assert (found.parameters.seed, found.parameters.variation_of, found.parameters.variation) == (8, 3, 0.5)
+    assert [found.parameters.values[name] for name in ("seed", "variation_of", "variation")] == [8, 3, 0.5]
     text = Image.open(io.BytesIO(file)).info["parameters"]
     assert "Seed: 3, Variation seed: 8, Variation seed strength: 0.5" in text
+
+
+def test_a_picture_with_clip_skip_is_drawn_again(generator: ImageGenerator) -> None:
+    *_, step = generator.generate(ImageRequest("red dot", steps=2, seed=7, clip_skip=1))
+    file = step.pictures[0].png
+    assert comparison(generator, file).is_identical
+    text = Image.open(io.BytesIO(file)).info["parameters"]
+    assert "Clip skip: 2," in text, "web UIs count from 1"
+    assert read_png(png(parameters=text))[1].request().clip_skip == 1
 
 
 def test_a_changed_pixel_is_found(generator: ImageGenerator, made: bytes) -> None:
@@ -253,13 +273,14 @@ def test_a_file_that_is_shown_differently_is_not_identical(
 
 def test_other_versions_are_named(generator: ImageGenerator, made: bytes) -> None:
     image, parameters = read_png(made)
-    older = replace(parameters, versions={**parameters.versions, "jax": "0.1"}, seed=parameters.seed + 1)
+    older = replace(parameters, versions={**parameters.versions, "jax": "0.1"})
+    older = with_values(older, seed=parameters.values["seed"] + 1)
     found = comparison(generator, to_png(image, older))
     assert f"Since then: jax 0.1, now {parameters.versions['jax']}." in found.summary
 
 
 def test_a_picture_made_from_another_needs_that_one(generator: ImageGenerator) -> None:
-    [step] = generator.generate("red dot", steps=2, seed=1, image=picture(), strength=0.5)
+    [step] = generator.generate(ImageRequest("red dot", steps=2, seed=1, image=picture(), strength=0.5))
     file = step.pictures[0].png
     with pytest.raises(RequestRejected, match="needed to draw it again: upload it"):
         replay(generator, file)
@@ -278,7 +299,9 @@ def painted() -> Image.Image:
 
 @pytest.fixture(scope="module")
 def inpainted(generator: ImageGenerator) -> bytes:
-    *_, step = generator.generate("red dot", steps=4, seed=1, image=picture(), mask=painted(), strength=1.0)
+    *_, step = generator.generate(
+        ImageRequest("red dot", steps=4, seed=1, image=picture(), mask=painted(), strength=1.0)
+    )
     return step.pictures[0].png
 
 
@@ -291,7 +314,7 @@ def test_an_inpainted_picture_needs_no_mask(generator: ImageGenerator, inpainted
     assert comparison(generator, inpainted, image=picture(), mask=painted()).is_identical
     with pytest.raises(RequestRejected, match=r"drawn from a mask .* the uploaded one is another"):
         replay(generator, inpainted, image=picture(), mask=Image.new("L", (32, 32), 255))
-    *_, whole = generator.generate("red dot", steps=4, seed=1, image=picture(), strength=1.0)
+    *_, whole = generator.generate(ImageRequest("red dot", steps=4, seed=1, image=picture(), strength=1.0))
     assert whole.image.tobytes() != Image.open(io.BytesIO(inpainted)).tobytes(), "the mask must matter"
 
 
@@ -329,7 +352,8 @@ def test_masks_that_do_not_fit_their_picture_are_refused(generator: ImageGenerat
 def test_masks_survive_their_file(shape: tuple[int, int]) -> None:
     """At any picture size, with the longest prompts."""
     mask = np.random.default_rng(0).random(shape) < 0.5
-    parameters = replace(PARAMETERS, prompt="\a" * 1000, negative_prompt="\a" * 1000, mask=to_text(mask))
+    parameters = with_values(PARAMETERS, prompt="\a" * 1000, negative_prompt="\a" * 1000)
+    parameters = replace(parameters, mask=to_text(mask))
     _, read = read_png(to_png(picture(), parameters))
     assert read == parameters
     np.testing.assert_array_equal(from_text(read.mask), mask)
@@ -338,7 +362,6 @@ def test_masks_survive_their_file(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"revision": "ffff"}, "revision ffff; this one is revision "),
         ({"width": 64}, "is 32 x 32, and its settings say 64 x 32"),
         ({"steps": 10**9}, "steps = 1000000000"),
         ({"guidance_scale": float("nan")}, "guidance scale = nan"),
@@ -353,4 +376,16 @@ def test_parameters_that_nothing_can_be_drawn_from_are_refused(
 ) -> None:
     image, parameters = read_png(made)
     with pytest.raises(RequestRejected, match=message):
-        replay(generator, to_png(image, replace(parameters, **values)))
+        replay(generator, to_png(image, with_values(parameters, **values)))
+
+
+def test_a_picture_of_another_model_is_refused(generator: ImageGenerator, made: bytes) -> None:
+    image, parameters = read_png(made)
+    with pytest.raises(RequestRejected, match="revision ffff; this one is revision "):
+        replay(generator, to_png(image, replace(parameters, revision="ffff")))
+
+
+def test_files_of_older_versions_lack_options(made: bytes) -> None:
+    _, parameters = read_png(made)
+    older = {name: value for name, value in stored(parameters).items() if not name.startswith(("background", "vari"))}
+    assert read_png(png(hfjax=json.dumps(older)))[1] == parameters

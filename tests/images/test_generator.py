@@ -26,7 +26,7 @@ from diffusers import (
 from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting, noise
+from hfjax_app.images import ImageGenerator, ImageRequest, ImageStep, Picture, Waiting, noise
 from hfjax_app.images.schedule import GivenNoise
 
 NOISE = np.random.default_rng(7).standard_normal((1, 4, 16, 16)).astype(np.float32)
@@ -68,12 +68,32 @@ def test_equals_diffusers_in_torch(
     pipeline: StableDiffusionPipeline, generator: ImageGenerator, options: dict[str, Any]
 ) -> None:
     options = {"prompt": "red dot", "steps": 6} | options
-    got = last(generator.generate(latents=NOISE, **options))
+    got = last(generator.generate(ImageRequest(latents=NOISE, **options)))
     want = torch_pixels(pipeline, **options)
     assert got.pixels.shape == (32, 32, 3)
     assert want.std() > 0.05, "the comparison needs a picture"
     np.testing.assert_allclose(got.pixels, want, atol=1e-3)
     assert np.abs(np.asarray(got.image, np.float32) - want * 255).max() < 0.5 + 0.255
+
+
+@pytest.mark.parametrize("skip", [0, 1, 2])
+def test_clip_skip_equals_diffusers(
+    pipeline: StableDiffusionPipeline,
+    generator: ImageGenerator,
+    skip: int,
+    compilations: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the last layers of the text encoder left out, by the same program."""
+    # diffusers 0.42 looks for the last normalisation where transformers 4 had it
+    monkeypatch.setitem(pipeline.text_encoder.__dict__, "text_model", pipeline.text_encoder)
+    options = {"guidance_scale": 3.0, "negative_prompt": "blue", "steps": 3}
+    with compilations() as seen:
+        got = last(generator.generate(ImageRequest("red dot", clip_skip=skip, latents=NOISE, **options)))
+    assert seen == []
+    np.testing.assert_allclose(got.pixels, torch_pixels(pipeline, "red dot", clip_skip=skip, **options), atol=1e-3)
+    usual = last(generator.generate(ImageRequest("red dot", latents=NOISE, **options))).pixels
+    assert (np.abs(got.pixels - usual).max() > 1e-2) == (skip > 0)
 
 
 KARRAS = {"use_karras_sigmas": True}
@@ -100,14 +120,18 @@ def test_every_scheduler_equals_diffusers(
 
     Random networks amplify. Enough pixels must not be clipped to black or white.
     """
-    assert generator.schedulers == tuple(KINDS)
+    assert generator.facts.schedulers == tuple(KINDS)
     own = DDIMScheduler.from_pretrained(folder, subfolder="scheduler")
     kind, settings = KINDS[name]
     changed = with_scheduler(pipeline, kind.from_config(own.config, **settings))
-    shape = generator.latent_shape
+    shape = generator.facts.latent_shape
     fresh = [np.asarray(noise.step_noise(noise.key_of(5), i, shape)) for i in range(6)]
     with compilations() as seen:
-        got = last(generator.generate("red dot", steps=6, guidance_scale=2.0, latents=NOISE, seed=5, scheduler=name))
+        got = last(
+            generator.generate(
+                ImageRequest("red dot", steps=6, guidance_scale=2.0, latents=NOISE, seed=5, scheduler=name)
+            )
+        )
     assert seen == []
     with GivenNoise(torch.tensor(values) for values in fresh):
         want = torch_pixels(changed, "red dot", guidance_scale=2.0)
@@ -120,9 +144,9 @@ def test_the_schedulers_of_stable_diffusion_1_equal_diffusers(pipeline: StableDi
     betas = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
     own = PNDMScheduler(skip_prk_steps=True, steps_offset=1, **betas)
     generator = ImageGenerator(with_scheduler(pipeline, own))
-    assert generator.schedulers[:2] == ("PNDMScheduler", "DDIM")
-    assert {*KINDS, "Heun", "DPM++ SDE", "DPM++ SDE Karras"} < set(generator.schedulers)
-    shape = generator.latent_shape
+    assert generator.facts.schedulers[:2] == ("PNDMScheduler", "DDIM")
+    assert {*KINDS, "Heun", "DPM++ SDE", "DPM++ SDE Karras"} < set(generator.facts.schedulers)
+    shape = generator.facts.latent_shape
     fresh = [torch.tensor(np.asarray(noise.step_noise(noise.key_of(5), i, shape))) for i in range(6)]
     for name, scheduler in {
         "PNDMScheduler": own,
@@ -130,7 +154,7 @@ def test_the_schedulers_of_stable_diffusion_1_equal_diffusers(pipeline: StableDi
         "DPM++ SDE": DPMSolverSinglestepScheduler.from_config(own.config, **SDE, lower_order_final=True),
     }.items():
         options = {"guidance_scale": 2.0, "steps": 6}
-        got = last(generator.generate("red dot", latents=NOISE, seed=5, scheduler=name, **options))
+        got = last(generator.generate(ImageRequest("red dot", latents=NOISE, seed=5, scheduler=name, **options)))
         with GivenNoise(iter(fresh)):
             want = torch_pixels(with_scheduler(pipeline, scheduler), "red dot", **options)
         np.testing.assert_allclose(got.pixels, want, atol=1e-3, err_msg=name)
@@ -138,7 +162,7 @@ def test_the_schedulers_of_stable_diffusion_1_equal_diffusers(pipeline: StableDi
 
 def test_the_prompt_the_negative_prompt_and_guidance_matter(generator: ImageGenerator) -> None:
     def draw(prompt: str = "red dot", steps: int = 4, **options: Any) -> np.ndarray:
-        return last(generator.generate(prompt, steps=steps, latents=NOISE, **options)).pixels
+        return last(generator.generate(ImageRequest(prompt, steps=steps, latents=NOISE, **options))).pixels
 
     pictures = [draw(), draw("blue square"), draw(negative_prompt="cat"), draw(guidance_scale=2.0), draw(steps=5)]
     for one, other in itertools.combinations(pictures, 2):
@@ -146,7 +170,7 @@ def test_the_prompt_the_negative_prompt_and_guidance_matter(generator: ImageGene
 
 
 def test_steps_come_with_previews_and_end_with_the_image(generator: ImageGenerator) -> None:
-    steps = list(generator.generate("red dot", steps=5, seed=3))
+    steps = list(generator.generate(ImageRequest("red dot", steps=5, seed=3)))
     assert [step.step for step in steps] == [1, 2, 3, 4, 5]
     assert {step.steps for step in steps} == {5}
     assert [step.is_last for step in steps] == [False] * 4 + [True]
@@ -155,7 +179,7 @@ def test_steps_come_with_previews_and_end_with_the_image(generator: ImageGenerat
     assert steps[-1].seconds_left == 0
     pictures = [step.pictures[0] for step in steps]
     assert {picture.seed for picture in pictures} == {3}
-    assert {step.previews[0].size for step in steps} == {(32, 32)} == {generator.size}
+    assert {step.previews[0].size for step in steps} == {(32, 32)} == {generator.facts.size}
     assert [picture.image is None for picture in pictures] == [True] * 4 + [False]
     assert steps[-1].previews == [pictures[-1].image]
     assert isinstance(pictures[-1].image, Image.Image)
@@ -165,26 +189,30 @@ def test_steps_come_with_previews_and_end_with_the_image(generator: ImageGenerat
 
 def test_previews_are_made_at_the_first_access(generator: ImageGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that reads only the pictures decodes only them."""
-    programs, decoded = generator._programs.sized(generator.size), []
+    programs, decoded = generator._programs.sized(generator.facts.size), []
     decode = programs._decode
     monkeypatch.setattr(programs, "_decode", lambda *args: decoded.append(args) or decode(*args))
-    steps = list(generator.generate("red dot", steps=3, images=2, seed=3))
+    steps = list(generator.generate(ImageRequest("red dot", steps=3, images=2, seed=3)))
     assert len(decoded) == 2
-    assert [image.size for image in steps[1].previews] == [generator.size] * 2
+    assert [image.size for image in steps[1].previews] == [generator.facts.size] * 2
     assert steps[1].previews is steps[1].previews
     assert list(steps[2].previews) == [picture.image for picture in steps[2].pictures]
     assert len(decoded) == 4
 
 
 def test_a_caller_may_do_without_previews(generator: ImageGenerator) -> None:
-    steps = [each for each in generator.generate("a", steps=2, seed=1, previews=False) if isinstance(each, ImageStep)]
+    steps = [
+        each
+        for each in generator.generate(ImageRequest("a", steps=2, seed=1), previews=False)
+        if isinstance(each, ImageStep)
+    ]
     assert [len(step.previews) for step in steps] == [0, 0]
     assert steps[-1].image is not None
 
 
 def test_the_preview_is_the_predicted_picture(pipeline: StableDiffusionPipeline, generator: ImageGenerator) -> None:
     """After the first step: diffusers' predicted clean sample, decoded by the torch decoder."""
-    first = next(generator.generate("red dot", steps=5, guidance_scale=1.0, latents=NOISE))
+    first = next(generator.generate(ImageRequest("red dot", steps=5, guidance_scale=1.0, latents=NOISE)))
     scheduler = DDIMScheduler.from_config(pipeline.scheduler.config)
     scheduler.set_timesteps(5)
     t, x = scheduler.timesteps[0], torch.from_numpy(NOISE)
@@ -197,48 +225,52 @@ def test_the_preview_is_the_predicted_picture(pipeline: StableDiffusionPipeline,
 
 
 def test_same_seed_same_image(generator: ImageGenerator) -> None:
-    one, same, other = (last(generator.generate("red dot", steps=3, seed=seed)) for seed in (5, 5, 2**64 - 1))
+    one, same, other = (
+        last(generator.generate(ImageRequest("red dot", steps=3, seed=seed))) for seed in (5, 5, 2**64 - 1)
+    )
     np.testing.assert_array_equal(one.pixels, same.pixels)
     assert np.abs(one.pixels - other.pixels).max() > 0.01
 
 
 def test_a_random_seed_is_reported_and_draws_the_same_again(generator: ImageGenerator) -> None:
-    one, other = (last(generator.generate("red dot", steps=3)) for _ in range(2))
+    one, other = (last(generator.generate(ImageRequest("red dot", steps=3))) for _ in range(2))
     assert one.seed != other.seed
-    again = last(generator.generate("red dot", steps=3, seed=one.seed))
+    again = last(generator.generate(ImageRequest("red dot", steps=3, seed=one.seed)))
     np.testing.assert_array_equal(one.pixels, again.pixels)
 
 
 def test_given_latents_are_left_alone(generator: ImageGenerator) -> None:
     """The program donates its latents, which must not be the caller's array."""
     mine = NOISE.copy()
-    one = last(generator.generate("red dot", steps=3, latents=mine))
+    one = last(generator.generate(ImageRequest("red dot", steps=3, latents=mine)))
     np.testing.assert_array_equal(mine, NOISE)
-    np.testing.assert_array_equal(last(generator.generate("red dot", steps=3, latents=mine)).pixels, one.pixels)
+    np.testing.assert_array_equal(
+        last(generator.generate(ImageRequest("red dot", steps=3, latents=mine))).pixels, one.pixels
+    )
 
 
 def test_drawing_compiles_nothing(generator: ImageGenerator, compilations: Callable) -> None:
     """Two pictures with other prompts, steps, guidance and seeds."""
     with compilations() as seen:
-        last(generator.generate("red dot", steps=4, guidance_scale=7.5, seed=1))
-        last(generator.generate("blue", negative_prompt="cat", steps=9, guidance_scale=3, seed=2**63))
+        last(generator.generate(ImageRequest("red dot", steps=4, guidance_scale=7.5, seed=1)))
+        last(generator.generate(ImageRequest("blue", negative_prompt="cat", steps=9, guidance_scale=3, seed=2**63)))
     assert seen == []
 
 
 def test_no_weight_is_a_constant_of_a_program(generator: ImageGenerator) -> None:
     """The largest constant of any program is smaller than the smallest convolution of the tiny networks."""
-    for text in generator._programs.sized(generator.size).texts():
+    for text in generator._programs.sized(generator.facts.size).texts():
         shapes = re.findall(r"= \w+\[([\d,]*)\]\S* constant\(", text)
         assert shapes
         assert max(np.prod([int(n) for n in shape.split(",") if n]) for shape in shapes) <= 256
 
 
 def test_closing_between_steps_stops_and_frees_the_device(generator: ImageGenerator) -> None:
-    steps = generator.generate("red dot", steps=100, seed=1)
+    steps = generator.generate(ImageRequest("red dot", steps=100, seed=1))
     next(steps)
     steps.close()
     assert list(steps) == []
-    assert last(generator.generate("red dot", steps=2, seed=1)).image is not None
+    assert last(generator.generate(ImageRequest("red dot", steps=2, seed=1))).image is not None
 
 
 def test_two_users_alternate(generator: ImageGenerator) -> None:
@@ -247,7 +279,7 @@ def test_two_users_alternate(generator: ImageGenerator) -> None:
     ready = threading.Barrier(2)
 
     def draw(name: str) -> None:
-        steps = generator.generate("red dot", steps=12, seed=1)
+        steps = generator.generate(ImageRequest("red dot", steps=12, seed=1))
         ready.wait(10)
         order.extend(name for _ in steps)
 
@@ -267,7 +299,7 @@ def test_a_cut_prompt_is_shown(generator: ImageGenerator) -> None:
     """The model reads 16 tokens, which are 14 letters between the start and the end."""
 
     def notice(prompt: str, negative_prompt: str = "") -> str | None:
-        return next(generator.generate(prompt, negative_prompt=negative_prompt, steps=1, seed=1)).notice
+        return next(generator.generate(ImageRequest(prompt, negative_prompt=negative_prompt, steps=1, seed=1))).notice
 
     assert notice("red dot") is None
     assert notice("abcdefghijklmn") is None
@@ -280,9 +312,9 @@ def test_a_cut_prompt_is_shown(generator: ImageGenerator) -> None:
 def test_pictures_of_a_batch_are_what_their_seeds_give_alone(generator: ImageGenerator) -> None:
     """To the last bit, also with fresh noise at every step; seeds increase by one and wrap at the end of the range."""
     options = {"steps": 3, "scheduler": "Euler ancestral"}
-    *_, step = generator.generate("red dot", seed=2**64 - 2, images=4, **options)
+    *_, step = generator.generate(ImageRequest("red dot", seed=2**64 - 2, images=4, **options))
     assert [picture.seed for picture in step.pictures] == [2**64 - 2, 2**64 - 1, 0, 1]
-    alone = last(generator.generate("red dot", seed=0, **options))
+    alone = last(generator.generate(ImageRequest("red dot", seed=0, **options)))
     np.testing.assert_array_equal(step.pictures[2].pixels, alone.pixels)
     for one, other in itertools.combinations(step.pictures, 2):
         assert np.abs(one.pixels - other.pixels).max() > 0.01
@@ -291,15 +323,17 @@ def test_pictures_of_a_batch_are_what_their_seeds_give_alone(generator: ImageGen
 def test_variations_lie_between_two_seeds(generator: ImageGenerator, compilations: Callable) -> None:
     """At the ends they are the two pictures, to the last bit; the noise between has the same variance."""
     options = {"steps": 3, "scheduler": "Euler ancestral"}
-    near = last(generator.generate("red dot", seed=5, **options)).pixels
+    near = last(generator.generate(ImageRequest("red dot", seed=5, **options))).pixels
     with compilations() as seen:
-        *_, step = generator.generate("red dot", seed=8, images=2, variation_of=5, variation=0.25, **options)
+        *_, step = generator.generate(
+            ImageRequest("red dot", seed=8, images=2, variation_of=5, variation=0.25, **options)
+        )
     assert seen == []
     assert [picture.seed for picture in step.pictures] == [8, 9]
-    alone = last(generator.generate("red dot", seed=9, variation_of=5, variation=0.25, **options))
+    alone = last(generator.generate(ImageRequest("red dot", seed=9, variation_of=5, variation=0.25, **options)))
     np.testing.assert_array_equal(step.pictures[1].pixels, alone.pixels)
     assert np.abs(alone.pixels - near).max() > 0.01
-    same = last(generator.generate("red dot", seed=9, variation_of=5, variation=0, **options)).pixels
+    same = last(generator.generate(ImageRequest("red dot", seed=9, variation_of=5, variation=0, **options))).pixels
     np.testing.assert_array_equal(same, near)
     first, other = (noise.first_noise(seed, (1, 4, 64, 64))[0] for seed in (5, 9))
     np.testing.assert_array_equal(noise.between(first, other, 1), other)
@@ -313,16 +347,18 @@ def test_variations_lie_between_two_seeds(generator: ImageGenerator, compilation
 def test_every_bit_of_a_seed_decides_the_noise_of_the_steps(generator: ImageGenerator) -> None:
     """Two seeds whose lower halves are the same, from the same first noise."""
     options = {"steps": 3, "scheduler": "Euler ancestral", "latents": NOISE}
-    one, other = (last(generator.generate("red dot", seed=seed, **options)).pixels for seed in (5, 5 + 2**32))
+    one, other = (
+        last(generator.generate(ImageRequest("red dot", seed=seed, **options))).pixels for seed in (5, 5 + 2**32)
+    )
     assert np.abs(one - other).max() > 0.01
 
 
 def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
     """Four are served together; the others know their place, move up, and can leave."""
-    served = [generator.generate("red dot", steps=2, seed=seed) for seed in range(4)]
+    served = [generator.generate(ImageRequest("red dot", steps=2, seed=seed)) for seed in range(4)]
     for steps in served:
         assert isinstance(next(steps), ImageStep)
-    fifth, sixth = (generator.generate("red dot", steps=2, seed=seed) for seed in (5, 6))
+    fifth, sixth = (generator.generate(ImageRequest("red dot", steps=2, seed=seed)) for seed in (5, 6))
     assert next(fifth) == Waiting(reason="number 1 in the line")
     assert next(sixth) == Waiting(reason="number 2 in the line")
     fifth.close()
@@ -358,7 +394,6 @@ def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
         ({"guidance_scale": -1}, "guidance scale = -1"),
         ({"guidance_scale": 20.5}, "guidance scale = 20.5"),
         ({"guidance_scale": True}, "guidance scale = True"),
-        ({"guidance_scale": None}, "guidance scale = None"),
         ({"seed": -1}, "seed = -1: must be a whole number from 0 to 18446744073709551615"),
         ({"seed": 2**64}, "seed = 18446744073709551616"),
         ({"seed": 1.5}, "seed = 1.5"),
@@ -387,8 +422,10 @@ def test_fifth_request_waits_in_line(generator: ImageGenerator) -> None:
         ({"variation_of": 1, "variation": 1.5}, "variation = 1.5: must be a number from 0 to 1"),
         ({"variation": "0.5"}, "variation = '0.5'"),
         ({"image": Image.new("RGB", (8, 8)), "strength": 0.01}, "strength = 0.01: of 20 steps it leaves none"),
+        ({"clip_skip": -1}, "clip skip = -1: must be a whole number from 0 to 12"),
+        ({"clip_skip": 3}, "clip skip = 3: at most 2 with this model"),
         ({"latents": np.zeros((1, 4, 8, 8))}, "latents"),
-        ({"latents": np.full((1, 4, 16, 16), np.nan)}, "finite"),
+        ({"latents": np.full((1, 4, 16, 16), np.nan)}, "latents: must be finite"),
     ],
     ids=lambda value: str(value)[:40].encode("ascii", "replace").decode(),
 )
@@ -397,7 +434,7 @@ def test_bad_input_is_refused_by_the_call_itself(
 ) -> None:
     """Before the first step is asked for; each limit is named."""
     with pytest.raises(RequestRejected, match=message):
-        generator.generate(**{"prompt": "red dot"} | options)
+        generator.generate(ImageRequest(**{"prompt": "red dot"} | options))
 
 
 def test_pixels_that_are_no_numbers_are_an_error(make_pipeline: Callable[..., StableDiffusionPipeline]) -> None:
@@ -411,17 +448,21 @@ def test_pixels_that_are_no_numbers_are_an_error(make_pipeline: Callable[..., St
 
 def test_latents_that_are_no_numbers_are_an_error_at_their_step(generator: ImageGenerator) -> None:
     """The denoiser overflows at once. Previews were black all the way, and the error came after the last step."""
-    steps = generator.generate("red dot", steps=5, images=2, latents=np.full(generator.latent_shape, 3e38))
+    steps = generator.generate(
+        ImageRequest("red dot", steps=5, images=2, latents=np.full(generator.facts.latent_shape, 3e38))
+    )
     with pytest.raises(ModelUnavailable, match=r"no numbers \(NaN\) in step 1;"):
         next(steps)
-    assert last(generator.generate("red dot", steps=2, seed=1)).image is not None, "other requests are not affected"
+    assert last(generator.generate(ImageRequest("red dot", steps=2, seed=1))).image is not None, (
+        "other requests are not affected"
+    )
 
 
 def test_a_large_picture_has_a_preview_too(make_pipeline: Callable[..., StableDiffusionPipeline]) -> None:
     """Above 128 pixels previews come from a linear map, which must resemble what the decoder shows."""
     large = ImageGenerator(make_pipeline(latent_size=72))
-    assert large.size == (144, 144)
-    steps = list(large.generate("red dot", steps=3, seed=1))
+    assert large.facts.size == (144, 144)
+    steps = list(large.generate(ImageRequest("red dot", steps=3, seed=1)))
     assert steps[0].previews[0].size == (144, 144)
     # The last clean prediction but one is close to the final latents of this short run.
     shown, true = (np.asarray(step.previews[0].resize((18, 18), Image.Resampling.BOX), float) for step in steps[-2:])

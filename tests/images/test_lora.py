@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.images import ImageGenerator
+from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.lora import Lora, merge, revision_with
 
 LATENTS = np.random.default_rng(1).standard_normal((1, 4, 16, 16), np.float32)
@@ -44,8 +44,8 @@ def test_two_loras_with_weights_equal_diffusers(
     given = [Lora(source=str(loras[0]), weight=0.7), Lora(source=str(next(loras[1].glob("*"))), weight=-0.4)]
     merged = ImageGenerator.from_pretrained(folder, loras=given)
     options: dict[str, Any] = {"guidance_scale": 2.0, "prompt": "red dot"}
-    *_, got = merged.generate(steps=3, latents=LATENTS, **options)
-    *_, without = generator.generate(steps=3, latents=LATENTS, **options)
+    *_, got = merged.generate(ImageRequest(steps=3, latents=LATENTS, **options))
+    *_, without = generator.generate(ImageRequest(steps=3, latents=LATENTS, **options))
     attached = StableDiffusionPipeline.from_pretrained(folder, safety_checker=None)
     attached.set_progress_bar_config(disable=True)
     for number, path in enumerate(loras):
@@ -54,9 +54,9 @@ def test_two_loras_with_weights_equal_diffusers(
     want = attached(num_inference_steps=3, latents=torch.tensor(LATENTS), output_type="np", **options).images[0]
     np.testing.assert_allclose(got.pictures[0].pixels, want, atol=1e-3)
     assert np.abs(without.pictures[0].pixels - want).max() > 0.01, "the LoRAs must matter"
-    assert merged.revision != generator.revision
-    assert merged.revision == revision_with(generator.revision or "", given)
-    assert merged.name.endswith("+ pytorch_lora_weights (-0.4)")
+    assert merged.facts.revision != generator.facts.revision
+    assert merged.facts.revision == revision_with(generator.facts.revision or "", given)
+    assert merged.facts.name.endswith("+ pytorch_lora_weights (-0.4)")
 
 
 def test_what_does_not_fit_is_refused(make_pipeline: Callable[..., Any], loras: list[Path], tmp_path: Path) -> None:

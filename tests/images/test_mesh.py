@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hfjax_app.images import ImageGenerator
+from hfjax_app.images import ImageGenerator, ImageRequest
 
 OPTIONS = {"steps": 4, "guidance_scale": 3.0, "seed": 3, "images": 2, "scheduler": "Euler ancestral"}
 
@@ -17,21 +17,21 @@ SCRIPT = """
 import json, re, sys
 import jax
 import numpy as np
-from hfjax_app.images import ImageGenerator
+from hfjax_app.images import ImageGenerator, ImageRequest
 
 folder, options, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 generator = ImageGenerator.from_pretrained(folder)
-programs = generator._programs.sized(generator.size)
+programs = generator._programs.sized(generator.facts.size)
 
 def draw(**changed):
-    return [p.latents for p in list(generator.generate("red dot", **options | changed))[-1].pictures]
+    return [p.latents for p in list(generator.generate(ImageRequest("red dot", **options | changed)))[-1].pictures]
 
 latents = draw()
 np.save(out, np.concatenate(latents))
 denoise = programs._denoisers[2]._step
 text = denoise.as_text()
 print(json.dumps({
-    "devices": [len(jax.devices()), generator.versions["device"]],
+    "devices": [len(jax.devices()), generator.facts.versions["device"]],
     "second_alone": bool((latents[1] == draw(images=1, seed=options["seed"] + 1)[0]).all()),
     "collectives": re.findall(r" (all-[a-z]+|collective-[a-z]+|reduce-scatter)(?:-start)?\\(", text),
     "flops": denoise.cost_analysis()["flops"],
@@ -53,12 +53,12 @@ def test_eight_devices_draw_what_one_draws(folder: Path, generator: ImageGenerat
     assert result.returncode == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
     assert found["devices"] == [8, "2 x cpu"]
-    pictures = list(generator.generate("red dot", **OPTIONS))[-1].pictures
+    pictures = list(generator.generate(ImageRequest("red dot", **OPTIONS)))[-1].pictures
     latents = np.concatenate([picture.latents for picture in pictures])
     assert latents.std() > 0.1, "the comparison needs a picture"
     np.testing.assert_allclose(np.load(tmp_path / "latents.npy"), latents, rtol=0, atol=1e-4)
     assert found["second_alone"], "a seed's picture must not depend on those around it"
     assert len(found["collectives"]) == 1, found["collectives"]
-    row = generator._programs.sized(generator.size)._denoisers[2]._predict.cost_analysis()["flops"]
+    row = generator._programs.sized(generator.facts.size)._denoisers[2]._predict.cost_analysis()["flops"]
     assert found["flops"] < 1.2 * row, "each device has one row of the pair"
     assert found["in_place"] >= found["state"]

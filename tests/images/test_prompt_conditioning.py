@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images import ImageGenerator
+from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.checkpoint import denoiser_name
 from hfjax_app.images.prompt_conditioning import PromptReader
 from hfjax_app.runtime.module import pure_function, weights_of
@@ -25,7 +25,8 @@ def test_prompts_are_read_while_a_network_is_traced(name: str) -> None:
     parameters the trace had replaced ("Could not run 'aten::empty_strided'")."""
     pipeline = CLASSES[name]()
     reader = PromptReader(pipeline, Programs())
-    before = reader.read("red", "", 2.0, (32, 32))
+    request = ImageRequest("red", guidance_scale=2.0, width=32, height=32)
+    before = reader.read(request)
     for network in (getattr(pipeline, denoiser_name(pipeline)), pipeline.vae):
         is_inside, may_end = threading.Event(), threading.Event()
 
@@ -41,7 +42,7 @@ def test_prompts_are_read_while_a_network_is_traced(name: str) -> None:
         thread.start()
         try:
             assert is_inside.wait(30)
-            conditioning = reader.read("red", "", 2.0, (32, 32))
+            conditioning = reader.read(request)
         finally:
             may_end.set()
             thread.join()
@@ -69,6 +70,6 @@ def test_a_pipeline_without_a_negative_prompt_refuses_one() -> None:
     """diffusers raised a TypeError while drawing."""
     generator = ImageGenerator(latent_consistency())
     with pytest.raises(RequestRejected, match="negative prompt: this model takes none; leave it empty"):
-        generator.generate("red dot", negative_prompt="blue")
-    [step] = generator.generate("red dot", negative_prompt=" ", steps=1, guidance_scale=2.0)
+        generator.generate(ImageRequest("red dot", negative_prompt="blue"))
+    [step] = generator.generate(ImageRequest("red dot", negative_prompt=" ", steps=1, guidance_scale=2.0))
     assert step.image is not None

@@ -8,12 +8,12 @@ from compel import Compel, DownweightMode, ReturnedEmbeddingsType
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.prompt_conditioning import PromptReader
 from hfjax_app.images.prompt_weights import Fragment, fragments, plain
-from hfjax_app.images.request import checked_prompts
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.runtime.programs import Programs
 
 from .pipelines import CLASSES
 
-SIZE = (32, 32)
+OPTIONS = {"guidance_scale": 2.0, "width": 32, "height": 32}
 
 
 @pytest.mark.parametrize(
@@ -35,19 +35,19 @@ def test_what_is_a_weight(prompt: str, found: list[tuple[str, float]]) -> None:
 
 
 def test_too_many_weights_are_refused_at_once() -> None:
-    assert checked_prompts("(a:.9)" * 16, "(a:1.1)" * 99) == ("(a:.9)" * 16, "(a:1.1)" * 99)
+    assert ImageRequest("(a:.9)" * 16, negative_prompt="(a:1.1)" * 99).prompt == "(a:.9)" * 16
     with pytest.raises(RequestRejected, match="17 weights below 1 in a prompt: at most 16"):
-        checked_prompts("a dot", "(a:.9)" * 17)
+        ImageRequest("a dot", negative_prompt="(a:.9)" * 17)
 
 
 @pytest.mark.parametrize("name", ["SD 2", "SDXL"])
 def test_embeddings_are_compels(name: str) -> None:
     pipeline, programs = CLASSES[name](), Programs()
     reader = PromptReader(pipeline, programs)
-    usual = reader.read("a red dot", "blue", 2.0, SIZE)
+    usual = reader.read(ImageRequest("a red dot", negative_prompt="blue", **OPTIONS))
     compiled = len(programs.reports)
     prompt, negative = "a (red:1.5) (dot:0.5)", "(blue:1.2)"
-    got = reader.read(prompt, negative, 2.0, SIZE)
+    got = reader.read(ImageRequest(prompt, negative_prompt=negative, **OPTIONS))
     assert len(programs.reports) == compiled, "a request compiles nothing"
     encoders = [getattr(pipeline, each) for each in ("text_encoder", "text_encoder_2") if hasattr(pipeline, each)]
     tokenizers = [getattr(pipeline, each) for each in ("tokenizer", "tokenizer_2") if hasattr(pipeline, each)]
@@ -75,11 +75,23 @@ def test_embeddings_are_compels(name: str) -> None:
     assert reader.cut(prompt) == ""
 
 
+def test_clip_skip_and_weights_are_compels(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipeline = CLASSES["SD 2"]()
+    request = ImageRequest("a (red:1.5) dot", negative_prompt="(blue:1.2)", clip_skip=1, **OPTIONS)
+    got = PromptReader(pipeline, Programs()).read(request)
+    monkeypatch.setitem(pipeline.text_encoder.__dict__, "text_model", pipeline.text_encoder)
+    kind = ReturnedEmbeddingsType.PENULTIMATE_HIDDEN_STATES_NORMALIZED
+    compel = Compel(pipeline.tokenizer, pipeline.text_encoder, returned_embeddings_type=kind)
+    want = torch.cat([compel("(blue)1.2"), compel("a (red)1.5 dot")]).detach().numpy()
+    [mine] = [array for array in got.arrays if array is not None and array.shape == want.shape]
+    np.testing.assert_allclose(mine, want, rtol=1e-4, atol=1e-4)
+
+
 def test_other_text_encoders_read_weights_as_text() -> None:
     reader = PromptReader(CLASSES["PixArt"](), Programs())
     assert not reader.takes_weights
     assert plain("a (red:1.5) dot") == "a red dot"
-    weighted, text = (reader.read(prompt, "", 2.0, SIZE) for prompt in ("a (red:1.5) dot", "a red dot"))
+    weighted, text = (reader.read(ImageRequest(prompt, **OPTIONS)) for prompt in ("a (red:1.5) dot", "a red dot"))
     assert any(
         mine is not None and mine.shape == other.shape and not np.array_equal(mine, other)
         for mine, other in zip(weighted.arrays, text.arrays, strict=True)

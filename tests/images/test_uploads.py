@@ -12,9 +12,9 @@ import pytest
 from PIL import Image, ImageCms
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images import ImageGenerator
+from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.generation_parameters import read_png
-from hfjax_app.images.request import checked_picture
+from hfjax_app.images.start_picture import start_pixels
 from hfjax_app.limits import PICTURE_MAX_BYTES
 from hfjax_app.pictures.colours import WHITE, is_transparent
 from hfjax_app.pictures.uploads import from_data_url, read_file, read_picture
@@ -74,7 +74,7 @@ def seen(picture: Image.Image, kind: str = "PNG", background: str = WHITE, **opt
     """The pixels that a request has of a file, 8 bits."""
     file = io.BytesIO()
     picture.save(file, kind, **options)
-    pixels, _ = checked_picture(read_picture(file.getvalue(), "picture"), None, (32, 32), 8, background)
+    pixels = start_pixels(read_picture(file.getvalue(), "picture"), (32, 32), background)
     return np.round(pixels * 255).astype(int)
 
 
@@ -88,17 +88,19 @@ def cut_out(mode: str) -> Image.Image:
 def test_a_background_can_be_chosen(generator: ImageGenerator) -> None:
     assert seen(cut_out("RGBA"), background="#1020ff")[2, 2].tolist() == [16, 32, 255]
     options: dict[str, Any] = {"image": cut_out("RGBA"), "steps": 2, "strength": 0.5, "seed": 1}
-    white, blue = (list(generator.generate("a dot", **options, **{"background": c}))[-1] for c in (WHITE, "#1020FF"))
+    white, blue = (
+        list(generator.generate(ImageRequest("a dot", **options, **{"background": c})))[-1] for c in (WHITE, "#1020FF")
+    )
     assert blue.notice == "what is transparent in the picture to start from was #1020ff"
     assert white.notice == "what is transparent in the picture to start from was white"
     assert blue.image != white.image
     _, parameters = read_png(blue.pictures[0].png)
-    assert parameters.background == "#1020ff"
-    [again] = list(generator.generate(**parameters.arguments(), image=options["image"]))[-1].pictures
+    assert parameters.values["background"] == "#1020ff"
+    [again] = list(generator.generate(parameters.request(options["image"])))[-1].pictures
     assert again.image == blue.image
     for wrong in ("blue", "#12345", "#1234567", "#12345g", 7, None):
         with pytest.raises(RequestRejected, match=r"background = .*: must be a colour such as #ffffff"):
-            generator.generate("a dot", **options | {"background": wrong})
+            ImageRequest("a dot", **options | {"background": wrong})
 
 
 @pytest.mark.parametrize("form", ["RGBA", "LA", "P", "key", "grey key", "WebP", "large"])

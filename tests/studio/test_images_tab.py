@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page, expect
 
-from hfjax_app.images.generation_parameters import digest
+from hfjax_app.images.start_picture import digest
 from hfjax_app.limits import HTTP_MAX_BODY, IMAGES_SERVED_TOGETHER
 
 from .conftest import LIMIT_MS, LIMIT_S, Studio, http, open_tab, reload, running, settled

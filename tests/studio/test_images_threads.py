@@ -18,6 +18,8 @@ from hfjax_app.api.images import ImagesApi
 from hfjax_app.backends.models import Models
 from hfjax_app.images import verification
 from hfjax_app.images.generation_parameters import GenerationParameters, to_png
+from hfjax_app.images.interface import ImageFacts, Recommended, Sizes
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.steps import ImageStep, Picture
 from hfjax_app.pictures import uploads
 from hfjax_app.runtime.programs import Programs
@@ -26,23 +28,29 @@ from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.tab import Shared
 
-PARAMETERS = GenerationParameters(
-    prompt="a", negative_prompt="", steps=1, guidance_scale=1.0, seed=2**63, width=8, height=8, scheduler="DDIM"
+REQUEST = ImageRequest("a", steps=1, guidance_scale=1.0, seed=2**63, width=8, height=8, scheduler="DDIM")
+FACTS = ImageFacts(
+    name=None,
+    revision=None,
+    versions={},
+    recommended=Recommended(),
+    sizes=Sizes(own=(8, 8), patch=8),
+    scale=8,
+    channels=4,
+    schedulers=("DDIM",),
+    most={"steps": 100, "clip_skip": 0},
+    takes_negative_prompt=True,
+    takes_weights=False,
 )
+PARAMETERS = GenerationParameters.of(REQUEST, None, FACTS)
 
 
 class Generator:
     """Draws grey pictures in two steps, and records the threads that work for it."""
 
     def __init__(self) -> None:
-        self.revision, self.versions = None, {}
-        self.offered_sizes, self.recommended = ((8, 8),), SimpleNamespace(steps=2, guidance_scale=1.0)
-        self.max_steps, self.schedulers, self.takes_negative_prompt = 100, ("DDIM",), True
-        self.takes_weights = False
+        self.facts, self.offered_sizes = FACTS, ((8, 8),)
         self.threads: set[str] = set()
-
-    def nearest_size(self, width: int, height: int) -> tuple[int, int]:
-        return width, height
 
     def seen(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -51,9 +59,9 @@ class Generator:
 
         return watched
 
-    def generate(self, *args: Any, images: int = 1, **options: Any) -> Iterator[Any]:
+    def generate(self, request: ImageRequest, **options: Any) -> Iterator[Any]:
         self.threads.add(threading.current_thread().name)
-        return self._drawn(images)
+        return self._drawn(request.images)
 
     def _drawn(self, images: int) -> Iterator[Any]:
         grey = Image.new("RGB", (8, 8), "grey")
@@ -122,8 +130,8 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
         source = {"background": sent, "layers": [sent]}
         values = (source, 0.8, "#ffffff", "", 2, 1.0, "DDIM", "8 x 8")
         return [
-            await everything(tab._generate("a", "", [], *values, 1, 0, True, "", 0.3)),
-            await everything(tab._generate("a", "", [], *values, 2, 0, True, "", 0.3)),
+            await everything(tab._generate("a", "", [], *values, 1, 0, True, "", 0.3, 0)),
+            await everything(tab._generate("a", "", [], *values, 2, 0, True, "", 0.3, 0)),
             await everything(tab._verify(sent, source)),
             await everything(tab._reuse(sent)),
         ]
@@ -137,7 +145,7 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
     assert len(two[-1][8]) == 2
     assert "Identical" in comparison[-1][1]
     assert settings[1] == "a"
-    assert settings[11] == str(PARAMETERS.seed), "as text: a browser would round the number"
+    assert settings[11] == str(REQUEST.seed), "as text: a browser would round the number"
 
 
 def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> None:

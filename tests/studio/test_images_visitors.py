@@ -24,7 +24,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from hfjax_app.backends import Backends
-from hfjax_app.images import ImageGenerator, ImageStep
+from hfjax_app.images import ImageGenerator, ImageRequest, ImageStep
 from hfjax_app.images.denoiser import Denoiser
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.server.app import build_app
@@ -146,13 +146,13 @@ def picture(output: dict[str, Any]) -> bytes:
 
 
 def alone(generator: ImageGenerator, seed: int) -> bytes:
-    *_, step = generator.generate("red dot", steps=STEPS, guidance_scale=2.0, seed=seed)
+    *_, step = generator.generate(ImageRequest("red dot", steps=STEPS, guidance_scale=2.0, seed=seed))
     return step.image.tobytes()
 
 
 def wait_for_places(generator: ImageGenerator) -> None:
     """Check that all places are free again: as many requests as there are places start together."""
-    served = [generator.generate("red dot", steps=2, seed=100 + i) for i in range(IMAGES_SERVED_TOGETHER)]
+    served = [generator.generate(ImageRequest("red dot", steps=2, seed=100 + i)) for i in range(IMAGES_SERVED_TOGETHER)]
     for moments in served:
         assert any(isinstance(moment, ImageStep) for moment in moments)
         moments.close()

@@ -3,7 +3,7 @@
 import pytest
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.request import checked_seeds
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.studio.seed import typed_seed
 
 
@@ -16,4 +16,4 @@ def test_a_typed_seed_is_read_exactly() -> None:
 def test_more_digits_than_python_reads_are_rejected() -> None:
     """Above 4,300 digits int() raises a ValueError, which is not shown to visitors."""
     with pytest.raises(RequestRejected, match="must be a whole number"):
-        checked_seeds(typed_seed("9" * 5000), 1)
+        ImageRequest("a", seed=typed_seed("9" * 5000))

@@ -9,6 +9,7 @@ took 8 GB and stopped the event loop for a minute. So lists fail at their first 
 
 from typing import Annotated, Any, Literal, TypeVar
 
+from fastapi import UploadFile
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -181,21 +182,43 @@ class CompletionRequest(Sampling):
     echo: Literal[False] = False
 
 
-class ImageRequest(Body):
-    model_config = ConfigDict(json_schema_extra={"example": {"prompt": "a red circle", "seed": 7}})
+class DrawingOptions(Fields):
+    """Fields of an `ImageRequest` that both routes for pictures have."""
 
-    prompt: StrictStr
-    n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] = 1
-    size: StrictStr | None = Field(
-        default=None, description="WIDTHxHEIGHT, one of the warm sizes; left out: the model's own"
+    prompt: str
+    negative_prompt: str = ""
+    steps: int | None = None
+    guidance_scale: float | None = None
+    seed: int | None = None
+    scheduler: str | None = None
+    clip_skip: int = Field(
+        default=0, description="layers of the text encoder left out at its end, as in diffusers; web UIs count one more"
     )
+
+
+class ImageBody(DrawingOptions, Body):
+    __qualname__ = "ImageRequest"  # its name in /openapi.json
+    model_config = ConfigDict(
+        strict=True, title="ImageRequest", json_schema_extra={"example": {"prompt": "a red circle", "seed": 7}}
+    )
+
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    size: str | None = Field(default=None, description="WIDTHxHEIGHT, one of the warm sizes; left out: the model's own")
     response_format: Literal["b64_json"] = "b64_json"
     output_format: Literal["png"] = "png"
-    negative_prompt: StrictStr = ""
-    steps: StrictInt | None = None
-    guidance_scale: Number | None = None
-    seed: StrictInt | None = None
-    scheduler: StrictStr | None = None
+
+
+class EditBody(DrawingOptions):
+    """A form; its fields are text, and numbers are read from it."""
+
+    image: UploadFile
+    mask: UploadFile | None = None
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] = 1
+    size: str | None = None
+    response_format: Literal["b64_json"] = "b64_json"
+    user: str | None = None
+    strength: float = 0.8
 
 
 class ClassifyRequest(Body):

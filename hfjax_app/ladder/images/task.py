@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hfjax_app.images.checkpoint import Recommended, denoiser_name, read_whole, recommended
+from hfjax_app.images.checkpoint import denoiser_name, read_whole, recommended
+from hfjax_app.images.interface import Recommended
 from hfjax_app.runtime.dtype_policy import default_dtype
 
 PROMPT = "a red circle"

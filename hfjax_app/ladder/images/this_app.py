@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hfjax_app.images import ImageGenerator, ImageStep
+from hfjax_app.images import ImageGenerator, ImageRequest, ImageStep
 from hfjax_app.ladder.images.task import PROMPT, ImageTask, Run
 
 
@@ -18,7 +18,7 @@ def prepare(task: ImageTask) -> Run:
 
     def run(stepped: Callable[[], None]) -> np.ndarray:
         width, height = task.size
-        moments = generator.generate(
+        request = ImageRequest(
             PROMPT,
             steps=task.steps,
             guidance_scale=task.guidance_scale,
@@ -27,7 +27,7 @@ def prepare(task: ImageTask) -> Run:
             latents=task.noise,
         )
         pixels = None
-        for moment in moments:
+        for moment in generator.generate(request):
             if isinstance(moment, ImageStep):
                 stepped()
                 pixels = moment.pictures[0].pixels

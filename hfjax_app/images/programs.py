@@ -1,0 +1,473 @@
+"""A text-to-image pipeline as compiled programs: read the prompts, encode a picture, make one denoising step, decode.
+
+The networks are transformers' and diffusers' own, unmodified. `prompt_conditioning.py` prepares the denoiser's
+arguments, and `denoiser.py` makes a step. A program takes one picture: a guidance pair keeps the arithmetic units busy.
+Pictures that are drawn together alternate in the same programs, and equal those drawn alone to the last bit. Where
+there are several devices, two of them share a guidance pair; each holds all weights and computes everything else.
+Each size has its own programs. Those of the checkpoint's own size and of the settings compile at the start and are
+kept; another size compiles for its first request, in a thread, one size at a time.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from diffusers.models import AutoencoderKL
+
+from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images.checkpoint import Pipeline, denoiser_name
+from hfjax_app.images.denoiser import Denoiser, Network
+from hfjax_app.images.interface import Sizes
+from hfjax_app.images.networks import adapted_weights
+from hfjax_app.images.prompt_conditioning import Conditioning, PromptReader
+from hfjax_app.images.request import CompletedRequest, ImageRequest
+from hfjax_app.images.samplers import Samplers
+from hfjax_app.images.schedule import Schedule
+from hfjax_app.images.steps import Waiting
+from hfjax_app.limits import IMAGE_WARM_SIZES
+from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime.checkpoints.hub import Checkpoint
+from hfjax_app.runtime.held_memory import bytes_of
+from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
+from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.parallel_calls import Calls
+from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.transforms import calls_at_once
+from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore, run_on_zeros
+
+_NETWORKS = ("denoise", "decode_latents", "encode_picture")  # how the names of their programs begin
+_LOOK_UP_S = 0.5
+
+
+class DiffusionPrograms:
+    """The networks of a pipeline on the device, and their programs.
+
+    Args:
+        pipeline: on the CPU; it is not changed.
+        alone: whether to compile another program for guidance of 1 and less, which costs half as much.
+        programs: compiles; None: for the first two devices of this process, or the only one.
+        dtype: of the networks' weights and computation; latents, guidance, noise and the schedulers' sums are float32.
+            As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
+        checkpoint: the weight files, see `checkpoint.fetch_weights`; None: the weights are in the pipeline.
+        sizes: (width, height) to compile for besides `size`; they are never dropped.
+        staged: whether `start` compiles only what draws a picture of `size` from a prompt, if there is a bundle.
+        on_expected: called before the first program is compiled, see `OnExpected`.
+
+    Raises:
+        ModelUnavailable: the pipeline's scheduler can't run in a compiled program, or its files can't be read.
+        RequestRejected: the model can't draw one of the sizes.
+
+    Attributes:
+        size: (width, height) in pixels of the pictures that the checkpoint was trained for.
+        sizes: those that may be chosen.
+        samplers: the schedulers that may be chosen.
+        reader: prompts -> the denoiser's conditioning.
+        dtype: of the denoiser's and the text encoders' weights.
+        vae_dtype: of the autoencoder's.
+        network: the denoiser.
+        calls: runs calls in parallel where that is faster on the device.
+        vae: the autoencoder, adapted to the layout of its weights.
+        everywhere: the sharding of replicated arrays; None without a mesh.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        alone: bool = False,
+        programs: Programs | None = None,
+        dtype: Any = jnp.float32,
+        checkpoint: Checkpoint | None = None,
+        sizes: Sequence[tuple[int, int]] = (),
+        staged: bool = False,
+        on_expected: OnExpected = ignore,
+    ):
+        self.samplers = Samplers(pipeline.scheduler)
+        self._programs = Programs(mesh=serving_mesh(jax.local_devices()[:PAIR])) if programs is None else programs
+        self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
+        self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
+        denoiser = denoiser_name(pipeline)
+        module = getattr(pipeline, denoiser)
+        self.dtype = jnp.dtype(dtype)
+        overflows = self.dtype == jnp.float16 and pipeline.vae.config["force_upcast"]
+        self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
+        weights, adapted = adapted_weights(self._programs, module, self.dtype, checkpoint and checkpoint.part(denoiser))
+        self.network = Network(adapted, weights, self.dtype, self.reader, self._programs.mesh)
+        self.calls = Calls("image-call", calls_at_once(self._programs.mesh))
+        vae_weights, self.vae = adapted_weights(
+            self._programs, pipeline.vae, self.vae_dtype, checkpoint and checkpoint.part("vae")
+        )
+        decoding = ("decoder.", "post_quant_conv.")
+        self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
+        self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
+        self.channels: int = self.vae.config["latent_channels"]
+        self.scale: int = 2 ** (len(self.vae.config["block_out_channels"]) - 1)
+        # pixels a side of the denoiser's smallest unit: transformers read patches of latents
+        patch = self.scale * (module.config.get("patch_size") or 1)
+        sample = module.config.sample_size
+        height, width = (sample, sample) if isinstance(sample, int) else sample
+        self.size = (width * self.scale, height * self.scale)
+        self.sizes = Sizes(own=self.size, patch=patch)
+        self.rows_guided = self.reader.read(_neutral(self.size, 2.0)).rows
+        self._alone = alone and self.rows_guided == 2
+        self._sized: dict[tuple[int, int], SizedPrograms] = {}
+        self._asked_at: dict[tuple[int, int], float] = {}
+        self._compiling = threading.Lock()
+        self._waited_for = threading.Lock()  # held while a size compiles for a request
+        kept = dict.fromkeys([self.size, *(self.sizes.checked(*size) for size in sizes)])
+        self._kept = {size: SizedPrograms(self, size, alone=self._alone) for size in kept}
+        before = [report.name for report in self._programs.reports]  # the text encoders'
+        self.warm_up = WarmUp(
+            self._programs,
+            self.specs,
+            staged=staged,
+            on_expected=lambda names, count: on_expected([*before, *names], len(before) + count),
+        )
+
+    @property
+    def specs(self) -> list[ProgramSpec]:
+        """The programs of `size` and of the other sizes that are never dropped; those that are needed most first."""
+        return [spec for size, sized in self._kept.items() for spec in sized.specs(general=size == self.size)]
+
+    def start(self) -> None:
+        """Compile and run the programs; with `staged` only the general ones."""
+        self.warm_up.start()
+
+    @property
+    def mesh(self) -> jax.sharding.Mesh | None:
+        """The devices that share a guidance pair."""
+        return self._programs.mesh
+
+    @property
+    def reports(self) -> Sequence[ProgramReport]:
+        """Of all programs so far."""
+        return self._programs.reports
+
+    @property
+    def devices(self) -> int:
+        """The number of devices that a program runs on."""
+        return 1 if self._programs.mesh is None else self._programs.mesh.size
+
+    @property
+    def device(self) -> str:
+        """The devices that the programs run on, in words: a device's kind, or "2 x" and the kind."""
+        mesh = self._programs.mesh
+        kind = (jax.local_devices() if mesh is None else mesh.local_devices)[0].device_kind
+        return kind if self.devices == 1 else f"{self.devices} x {kind}"
+
+    @property
+    def warm_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The sizes whose programs are compiled, the checkpoint's own first."""
+        return (*(size for size, sized in self._kept.items() if sized.can_draw), *self._sized)
+
+    @property
+    def offered_sizes(self) -> tuple[tuple[int, int], ...]:
+        """The sizes whose programs are compiled, or will be without a request, the checkpoint's own first."""
+        return (*self._kept, *self._sized)
+
+    @property
+    def argument_bytes(self) -> int:
+        """Bytes of all networks' weights and a step's arguments on the device, by the compiler's figures."""
+        largest: dict[str, int] = {}  # of each network's programs, which share its weights
+        for report in self._programs.reports:
+            network = next((name for name in _NETWORKS if report.name.startswith(name)), report.name)
+            largest[network] = max(report.arguments, largest.get(network, 0))
+        return sum(largest.values())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all networks' weights on each device."""
+        return bytes_of([self.network.weights, self.decoder_weights, self.encoder_weights, *self.reader.weights])
+
+    def compile_seconds(self, size: tuple[int, int]) -> float:
+        """The estimated compile time of a size's programs, from the first size's; 0 if they are warm."""
+        return 0.0 if size in self.warm_sizes else self._kept[self.size].compile_seconds
+
+    def sized(self, size: tuple[int, int]) -> "SizedPrograms":
+        """The programs for one size, compiled now unless they are warm. Thread-safe.
+
+        Of the sizes that no setting names, the IMAGE_WARM_SIZES that were used last are kept.
+
+        Args:
+            size: (width, height), checked.
+        """
+        if kept := self._kept.get(size):
+            return kept
+        if found := self._sized.get(size):
+            self._asked_at[size] = time.monotonic()
+            return found
+        with self._compiling, tracing_lock.hold():
+            if size not in self._sized:
+                made = SizedPrograms(self, size, alone=self._alone)
+                WarmUp(self._programs, made.specs(), staged=False).start()
+                self._sized[size] = made
+                self._asked_at[size] = time.monotonic()
+                for other in sorted(self._sized, key=self._asked_at.__getitem__)[:-IMAGE_WARM_SIZES]:
+                    del self._sized[other], self._asked_at[other]
+            return self._sized[size]
+
+    def programs_for(self, request: CompletedRequest) -> "Generator[Waiting, None, SizedPrograms]":
+        """The programs that a request needs, once they have joined. May be closed at each yield.
+
+        Yields:
+            Waiting, twice a second, with the reason.
+
+        Raises:
+            ModelUnavailable: they are missing, and their compilation was given up.
+        """
+        while (kept := self._kept.get(request.size)) and not kept.can_draw:
+            self._check_not_given_up()
+            yield Waiting(reason="the programs for {} x {} are being compiled".format(*request.size))
+            time.sleep(_LOOK_UP_S)
+        programs = yield from self._when_compiled(request.size)
+        while request.image is not None and not programs.can_encode:
+            self._check_not_given_up()
+            yield Waiting(reason="the program that reads pictures is being compiled")
+            time.sleep(_LOOK_UP_S)
+        return programs
+
+    def _check_not_given_up(self) -> None:
+        if reason := self.warm_up.given_up:
+            raise ModelUnavailable(f"the programs for this request are missing: {reason}")
+
+    def _when_compiled(self, size: tuple[int, int]) -> "Generator[Waiting, None, SizedPrograms]":
+        """The programs for a size. They compile in another thread, one size at a time.
+
+        A request that is closed does not wait for a compilation. One that has begun is finished and kept for later
+        requests; one that has not begun is dropped.
+        """
+        started, (wide, tall), compiling = time.perf_counter(), size, None
+        while compiling is None or not compiling.done():
+            if not (seconds := self.compile_seconds(size)):
+                break
+            if compiling is None and self._waited_for.acquire(blocking=False):
+                compiling = self._compile_aside(size)
+            left = max(1, round(seconds - (time.perf_counter() - started)))
+            yield Waiting(reason=f"{wide} x {tall} compiles about {left} s first")
+            if compiling is None:
+                time.sleep(_LOOK_UP_S)  # a caller that has gone can close the generator at each yield
+            else:
+                wait([compiling], _LOOK_UP_S)
+        return self.sized(size) if compiling is None else compiling.result()
+
+    def _compile_aside(self, size: tuple[int, int]) -> "Future[SizedPrograms]":
+        """Compile in a daemon thread, so that the process can end meanwhile; releases `_waited_for` afterwards."""
+        compiling: Future[SizedPrograms] = Future()
+
+        def compile_programs() -> None:
+            try:
+                compiling.set_result(self.sized(size))
+            except Exception as error:
+                compiling.set_exception(error)
+            finally:
+                self._waited_for.release()
+
+        threading.Thread(target=compile_programs, name="image-compiler", daemon=True).start()
+        return compiling
+
+
+class SizedPrograms:
+    """The programs for pictures of one size; they must have joined before they are called.
+
+    Attributes:
+        size: (width, height) in pixels.
+        latent_shape: (1, channels, height, width) of the latents.
+    """
+
+    def __init__(self, parts: DiffusionPrograms, size: tuple[int, int], *, alone: bool):
+        self._parts, self.size = parts, size
+        self._decode: Program | None = None
+        self._encode: Program | None = None
+        self.latent_shape = (1, parts.channels, size[1] // parts.scale, size[0] // parts.scale)
+        name = "" if size == parts.size else f"_{size[0]}x{size[1]}"
+        latents = jax.ShapeDtypeStruct(self.latent_shape, jnp.float32)
+        scalar = jax.ShapeDtypeStruct((), jnp.float32)
+        depth = parts.samplers.depth
+        state = {
+            "latents": latents,
+            "memory": latents,
+            "history": jax.ShapeDtypeStruct((depth - 1, 2, *self.latent_shape), jnp.float32),
+        }
+        fixed = {
+            "noise": latents,
+            "image": latents,
+            "mask": jax.ShapeDtypeStruct((1, 1, *self.latent_shape[2:]), jnp.float32),
+            "key": jax.ShapeDtypeStruct((2,), jnp.uint32),
+            "guidance": scalar,
+        }
+        numbers = {
+            "timestep": scalar,
+            "input_scale": scalar,
+            "coefficients": jax.ShapeDtypeStruct((depth, 2, 3), jnp.float32),
+            "extras": jax.ShapeDtypeStruct((2, 3), jnp.float32),
+            "noising": jax.ShapeDtypeStruct((2,), jnp.float32),
+            "step": jax.ShapeDtypeStruct((), jnp.int32),
+        }
+        self._denoisers = {}
+        for guidance in (2.0, 1.0) if alone else (2.0,):
+            conditioning = parts.reader.read(_neutral(size, guidance))
+            self._denoisers[conditioning.rows] = Denoiser(
+                f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
+                parts.mesh,
+                parts.network,
+                conditioning,
+                state,
+                fixed,
+                numbers,
+                parts.calls,
+            )
+        decoding = (parts.decoder_weights, latents)
+        self._decode_spec = ProgramSpec(
+            name=f"decode_latents{name}",
+            function=_decode_function(parts),
+            args=decoding,
+            join=partial(self._join, "_decode", decoding),
+            shardings=parts.everywhere,
+        )
+        encoding = (parts.encoder_weights, jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32), latents)
+        self._encode_spec = ProgramSpec(
+            name=f"encode_picture{name}",
+            function=_encode_function(parts),
+            args=encoding,
+            join=partial(self._join, "_encode", encoding),
+            shardings=parts.everywhere,
+        )
+
+    def specs(self, *, general: bool = False) -> list[ProgramSpec]:
+        """The programs: first those that draw from a prompt, which are general ones if `general`."""
+        denoising = [spec for denoiser in self._denoisers.values() for spec in denoiser.specs]
+        drawing = [replace(spec, general=general) for spec in (*denoising, self._decode_spec)]
+        return [*drawing, self._encode_spec]
+
+    def _join(self, attribute: str, arguments: tuple[Any, ...], program: Program) -> None:
+        run_on_zeros(program, arguments)
+        setattr(self, attribute, program)
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether the programs have joined that draw a picture from a prompt."""
+        return all(denoiser.is_ready for denoiser in self._denoisers.values()) and self._decode is not None
+
+    @property
+    def can_encode(self) -> bool:
+        """Whether the program has joined that reads a picture to start from."""
+        return self._encode is not None
+
+    @property
+    def compile_seconds(self) -> float:
+        """The programs' compile time, or the time without the cache; of those that have joined."""
+        # Not the elapsed time: other models' programs may have been compiled first.
+        names = {spec.name for spec in self.specs()}
+        return sum(report.seconds + report.saved for report in self._parts.reports if report.name in names)
+
+    def read(self, request: CompletedRequest) -> Conditioning:
+        """The conditioning for a request, on the device. A guidance scale of 1 or less means no guidance."""
+        if request.guidance_scale > 1 or 1 not in self._denoisers:  # the guided program draws it
+            request = replace(request, guidance_scale=max(request.guidance_scale, 1.0 + 2**-10))
+        conditioning = self._parts.reader.read(request)
+        denoiser = self._denoisers[conditioning.rows]
+        return replace(conditioning, arrays=self.put(denoiser.arranged(conditioning.arrays)))
+
+    def put(self, arrays: Any) -> Any:
+        """A pytree of arrays on the programs' devices, so that no step copies them again."""
+        return jax.device_put(arrays, self._parts.everywhere)
+
+    def start(self, latents: np.ndarray) -> dict[str, jax.Array]:
+        """The state before the first step, on the device: latents (float32, `latent_shape`), history and memory."""
+        history = np.zeros((self._parts.samplers.depth - 1, 2, *self.latent_shape), np.float32)
+        state: dict[str, jax.Array] = self.put(
+            {"latents": latents, "memory": np.zeros_like(latents), "history": history}
+        )
+        return state
+
+    def denoise(
+        self,
+        state: dict[str, jax.Array],
+        conditioning: Conditioning,
+        fixed: dict[str, Any],
+        schedule: Schedule,
+        step: int,
+    ) -> tuple[dict[str, jax.Array], jax.Array]:
+        """One step: (next state, predicted clean latents). `state` is donated.
+
+        Args:
+            state: from the step before, or from `start`.
+            conditioning: from `read`.
+            fixed: constant for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
+            schedule: from `samplers`.
+            step: from 0.
+        """
+        numbers = {
+            "timestep": schedule.timesteps[step],
+            "input_scale": schedule.input_scales[step],
+            "coefficients": schedule.coefficients[step],
+            "extras": schedule.extras[step],
+            "noising": schedule.noising[step + 1],
+            "step": np.int32(step),
+        }
+        return self._denoisers[conditioning.rows](state, conditioning.arrays, fixed, numbers)
+
+    def decode(self, latents: jax.Array) -> np.ndarray:
+        """Latents to pixels, float32 [height, width, 3], 0 to 1."""
+        assert self._decode is not None, "it has joined"
+        return np.asarray(self._decode(self._parts.decoder_weights, latents))
+
+    def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
+        """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled with `noise` from their distribution."""
+        assert self._encode is not None, "it has joined"
+        latents: jax.Array = self._encode(self._parts.encoder_weights, pixels, noise)
+        return latents
+
+    def texts(self) -> list[str]:
+        """The denoising, decoding and encoding programs as XLA's text."""
+        denoising = [text for denoiser in self._denoisers.values() for text in denoiser.texts()]
+        return [*denoising, *(program.as_text() for program in (self._decode, self._encode) if program is not None)]
+
+
+def _decode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
+    decode = pure_function(parts.vae, lambda model, latents: model.decode(latents, return_dict=False)[0])
+    scale, shift = _normalisation(parts.vae)
+
+    def decode_latents(weights: Any, latents: jax.Array) -> jax.Array:
+        latents = (latents / scale + shift).astype(parts.vae_dtype)
+        decoded = decode(weights, latents)
+        pixels = decoded[0].transpose(1, 2, 0).astype(jnp.float32)
+        return jnp.clip(pixels / 2 + 0.5, 0, 1)
+
+    return decode_latents
+
+
+def _encode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
+    encode = pure_function(parts.vae, lambda model, pixels: [(d := model.encode(pixels).latent_dist).mean, d.std])
+    scale, shift = _normalisation(parts.vae)
+
+    def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
+        picture = (pixels * 2 - 1).transpose(2, 0, 1)[None].astype(parts.vae_dtype)
+        encoded: list[jax.Array] = encode(weights, picture)
+        mean, spread = (part.astype(jnp.float32) for part in encoded)
+        return (mean + spread * noise - shift) * scale
+
+    return encode_picture
+
+
+def _normalisation(vae: AutoencoderKL) -> tuple[np.ndarray | float, np.ndarray | float]:
+    """(scale, shift): the denoiser's latents are (the autoencoder's - shift) * scale, by the pipelines' formulas."""
+    config = vae.config
+    if config.get("latents_mean") is None or config.get("latents_std") is None:
+        return config["scaling_factor"], config.get("shift_factor") or 0.0
+    mean, std = (np.array(config[name], np.float32).reshape(1, -1, 1, 1) for name in ("latents_mean", "latents_std"))
+    return config["scaling_factor"] / std, mean
+
+
+def _neutral(size: tuple[int, int], guidance_scale: float) -> ImageRequest:
+    """A request to compile with."""
+    return ImageRequest("a", width=size[0], height=size[1], guidance_scale=guidance_scale)
