@@ -112,7 +112,7 @@ class ImagesApi:
         that streams what /generate streams. `image` is needed where the picture was drawn from one, `mask` only where
         the file, an older one, does not hold it. `model`: as for /generate."""
         from hfjax_app.images.verification import replay
-        from hfjax_app.pictures.uploads import from_data_url
+        from hfjax_app.pictures import from_data_url
 
         backend = self._models.find(model)
         generator = backend.get()
@@ -180,7 +180,7 @@ def register(service: Service) -> ImagesApi:
 
 
 def _picture(url: object, name: str) -> "Image.Image | None":
-    from hfjax_app.pictures.uploads import from_data_url, read_picture
+    from hfjax_app.pictures import from_data_url, read_picture
 
     return None if url is None else read_picture(from_data_url(url, name), name)
 

@@ -31,8 +31,7 @@ from hfjax_app.limits import (
     GENERATION_PARAMETERS_MAX_NAME_CHARACTERS,
     IMAGE_MAX_CHARACTERS,
 )
-from hfjax_app.pictures.colours import checked_colour, is_transparent
-from hfjax_app.pictures.uploads import read_picture
+from hfjax_app.pictures import checked_colour, is_transparent, read_picture
 from hfjax_app.validation import checked_text
 
 _JSON, _TEXT = "hfjax", "parameters"

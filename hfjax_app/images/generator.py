@@ -22,7 +22,7 @@ from hfjax_app.images.single_file import single_file
 from hfjax_app.images.start_picture import latent_mask, start_pixels
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
-from hfjax_app.pictures.colours import WHITE
+from hfjax_app.pictures import WHITE
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype

@@ -14,7 +14,7 @@ from PIL import Image
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.prompt_weights import check_weights
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS
-from hfjax_app.pictures.colours import WHITE, checked_colour
+from hfjax_app.pictures import WHITE, checked_colour
 from hfjax_app.validation import checked_text, quoted
 
 MAX_STEPS = 100

@@ -9,7 +9,7 @@ from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import IMAGE_MAX_SIDE
-from hfjax_app.pictures.colours import as_seen, is_transparent, scalable
+from hfjax_app.pictures import as_seen, is_transparent, scalable
 
 # The longest text: a picture has at most as many latents as pixels.
 MASK_CHARACTERS = len(f"{IMAGE_MAX_SIDE}x{IMAGE_MAX_SIDE}:") + 4 * -(-IMAGE_MAX_SIDE * IMAGE_MAX_SIDE // 24)

@@ -160,9 +160,9 @@ class PictureInput:
         """(picture, mask) of the editor's value; each is None if it is missing.
 
         Raises:
-            RequestRejected: see `hfjax_app/pictures/uploads.py`.
+            RequestRejected: see `hfjax_app/pictures.py`.
         """
-        from hfjax_app.pictures.uploads import read_picture
+        from hfjax_app.pictures import read_picture
 
         if not isinstance(value, dict):
             return None, None
@@ -199,7 +199,7 @@ def uploaded(value: Any) -> bytes:
 
 def _content(file: Any, what: str) -> bytes | None:
     """The content of a file; Gradio has checked that its path is in the upload folder."""
-    from hfjax_app.pictures.uploads import read_file
+    from hfjax_app.pictures import read_file
 
     path = file.get("path") if isinstance(file, dict) else None
     return read_file(Path(path), what) if isinstance(path, str) else None

@@ -67,7 +67,7 @@ class Message:
             RequestRejected: a picture is too large, or no base64.
         """
         if self.pictures:
-            from hfjax_app.pictures.uploads import from_data_url
+            from hfjax_app.pictures import from_data_url
 
             shown = [{"type": "image", "image": from_data_url(url, "picture")} for url in self.pictures]
             return {"role": self.role, "content": [*shown, {"type": "text", "text": self.text}]}

@@ -16,8 +16,7 @@ from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.generation_parameters import read_png
 from hfjax_app.images.start_picture import start_pixels
 from hfjax_app.limits import PICTURE_MAX_BYTES
-from hfjax_app.pictures.colours import WHITE, is_transparent
-from hfjax_app.pictures.uploads import from_data_url, read_file, read_picture
+from hfjax_app.pictures import WHITE, from_data_url, is_transparent, read_file, read_picture
 
 
 def encoded(kind: str = "PNG", **options: object) -> bytes:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hfjax_app import pictures
 from hfjax_app.api.images import ImagesApi
 from hfjax_app.backends.models import Models
 from hfjax_app.images import verification
@@ -21,7 +22,6 @@ from hfjax_app.images.generation_parameters import GenerationParameters, to_png
 from hfjax_app.images.interface import ImageFacts, Recommended, Sizes
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.steps import ImageStep, Picture
-from hfjax_app.pictures import uploads
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.studio.files import MadeFiles
@@ -75,7 +75,12 @@ class Generator:
 @pytest.fixture
 def generator(monkeypatch: pytest.MonkeyPatch) -> Generator:
     made = Generator()
-    for place, name in ((uploads, "read_picture"), (verification, "read_png"), (Picture, "png"), (Image.Image, "save")):
+    for place, name in (
+        (pictures, "read_picture"),
+        (verification, "read_png"),
+        (Picture, "png"),
+        (Image.Image, "save"),
+    ):
         function = getattr(place, name)
         if isinstance(function, property):
             monkeypatch.setattr(place, name, property(made.seen(function.fget)))

@@ -175,7 +175,7 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
 
 
 def _picture(part: Part) -> bytes:
-    from hfjax_app.pictures.uploads import from_data_url  # Pillow, which most requests don't need
+    from hfjax_app.pictures import from_data_url  # Pillow, which most requests don't need
 
     if part.image_url is None or not part.image_url.url.startswith("data:"):
         raise RequestRejected("image_url: must have the url of a picture as data:image/...;base64,...; none is fetched")

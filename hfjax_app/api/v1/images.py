@@ -19,7 +19,7 @@ from hfjax_app.client import client_of
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import PICTURE_MAX_BYTES
-from hfjax_app.pictures.uploads import read_picture
+from hfjax_app.pictures import read_picture
 from hfjax_app.service.admission import Admission
 from hfjax_app.validation import quoted
 

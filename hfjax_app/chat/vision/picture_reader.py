@@ -11,8 +11,7 @@ from hfjax_app.chat.vision.picture import Picture
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import Overloaded
 from hfjax_app.limits import CHAT_PICTURES_AT_ONCE, CHAT_PICTURES_BYTES
-from hfjax_app.pictures.colours import as_seen
-from hfjax_app.pictures.uploads import read_picture
+from hfjax_app.pictures import as_seen, read_picture
 
 RETRY_AFTER_S = 5
 

@@ -24,7 +24,7 @@ from hfjax_app.chat.text.picture_markup import PictureMarkup
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.errors import Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES
-from hfjax_app.pictures.uploads import read_picture
+from hfjax_app.pictures import read_picture
 from tests.chat.vision.checkpoints import (
     PICTURE_TOKENS,
     SIDE,

@@ -1,1 +1,0 @@
-"""Pictures from outside, for every part of the app that takes them."""
