@@ -335,7 +335,7 @@ def ladder(arguments: argparse.Namespace) -> None:
     for name, least, most in (("tokens", 2, 512), ("steps", 1, 50), ("seconds", 1, 3600)):
         if not least <= (value := getattr(arguments, name)) <= most:
             raise RequestRejected(f"--{name} {value}: must be from {least} to {most}")
-    from hfjax_app.ladder.command import climb
+    from hfjax_app.ladder.climb import climb
 
     result = climb(
         [part for part in LADDER_PARTS if arguments.only is None or part in arguments.only],

@@ -27,7 +27,7 @@ class Rung:
     """One way to compute the same thing.
 
     Args:
-        id: unique, and the module below `hfjax_app/ladder/` with dots for slashes.
+        id: unique: the module in `hfjax_app/ladder/` and its function, with a dot between.
         title: a few words.
         says: what is done differently from the rung before, in a sentence.
         posts_s: seconds in the blog posts; None: they have no such rung.
@@ -41,13 +41,14 @@ class Rung:
     users: int = 1
 
     @property
-    def file(self) -> str:
-        """The file with its code, from the repository's root."""
-        return f"hfjax_app/ladder/{self.id.replace('.', '/')}.py"
+    def code(self) -> str:
+        """Where its code is: a file in `hfjax_app/ladder/` and a function."""
+        module, _, function = self.id.partition(".")
+        return f"{module}.py: {function}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class LadderPart:
     """Rungs that compute the same thing.
 
     Args:
@@ -56,7 +57,7 @@ class Part:
         unit: what a run makes, in the singular.
         posts: what the posts ran on which machine.
         rungs: from the bottom.
-        is_each: whether times are those of one unit, and not of a run.
+        per_unit: whether times are those of one unit, and not of a run.
     """
 
     id: str
@@ -64,10 +65,10 @@ class Part:
     unit: str
     posts: str
     rungs: tuple[Rung, ...]
-    is_each: bool = False
+    per_unit: bool = False
 
 
-CHAT = Part(
+CHAT = LadderPart(
     id="chat",
     title="A text",
     unit="token",
@@ -105,7 +106,7 @@ CHAT = Part(
         ),
     ),
 )
-DEVICES = Part(
+DEVICES = LadderPart(
     id="devices",
     title="More devices",
     unit="forward",
@@ -124,9 +125,9 @@ DEVICES = Part(
             posts_s=0.0034,
         ),
     ),
-    is_each=True,
+    per_unit=True,
 )
-IMAGES = Part(
+IMAGES = LadderPart(
     id="images",
     title="A picture",
     unit="step",
@@ -163,7 +164,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class KeptRung(_Frozen):
+class RungResult(_Frozen):
     """What became of one rung.
 
     Attributes:
@@ -194,11 +195,11 @@ class KeptRung(_Frozen):
         return 0 < self.made < self.wanted
 
 
-class KeptPart(_Frozen):
+class PartResult(_Frozen):
     """The rungs of one part.
 
     Attributes:
-        id: of a Part.
+        id: of a LadderPart.
         model: its name, without a folder.
         dtype: that it computed in.
         amount: how many tokens, steps or forwards a run makes.
@@ -209,10 +210,10 @@ class KeptPart(_Frozen):
     model: _Text
     dtype: _Text
     amount: _Count
-    rungs: Annotated[tuple[KeptRung, ...], Field(max_length=20)]
+    rungs: Annotated[tuple[RungResult, ...], Field(max_length=20)]
 
 
-class KeptLadder(_Frozen):
+class LadderResult(_Frozen):
     """A whole ladder.
 
     Attributes:
@@ -227,10 +228,10 @@ class KeptLadder(_Frozen):
     at: _Text
     device: _Text
     versions: _Text
-    parts: Annotated[tuple[KeptPart, ...], Field(max_length=10)]
+    parts: Annotated[tuple[PartResult, ...], Field(max_length=10)]
 
 
-def keep(folder: Path, ladder: KeptLadder) -> Path:
+def keep(folder: Path, ladder: LadderResult) -> Path:
     """Replace the kept result, in one step; parts that did not run this time are taken over from it.
 
     Raises:
@@ -251,20 +252,20 @@ def keep(folder: Path, ladder: KeptLadder) -> Path:
     return folder / _FILE
 
 
-def read(folder: Path | None) -> KeptLadder | None:
+def read(folder: Path | None) -> LadderResult | None:
     """The kept result; None where there is none that this version can read."""
     if folder is None:
         return None
     try:
         with (folder / _FILE).open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
-        ladder = KeptLadder.model_validate_json(content)
+        ladder = LadderResult.model_validate_json(content)
     except (OSError, ValidationError):
         return None
     return ladder if ladder.version == _VERSION and len(content) <= _MOST_BYTES else None
 
 
-def spoken(seconds: float) -> str:
+def in_words(seconds: float) -> str:
     """Three digits of a time: "131 s", "1.07 s", "3.40 ms"."""
     value, unit = (seconds, "s") if seconds >= 0.1 else (seconds * 1e3, "ms")
     digits = 0 if value >= 100 else 1 if value >= 10 else 2

@@ -4,21 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from hfjax_app.ladder_result import PARTS, KeptLadder, KeptPart, KeptRung, keep, read
+from hfjax_app.ladder_result import PARTS, LadderResult, PartResult, RungResult, keep, read
 
 
-def ladder(*parts: str, device: str = "CPU", seconds: float = 2.0) -> KeptLadder:
-    return KeptLadder(
+def ladder(*parts: str, device: str = "CPU", seconds: float = 2.0) -> LadderResult:
+    return LadderResult(
         at="2026-01-02T03:04:05+00:00",
         device=device,
         versions="jax 1",
         parts=tuple(
-            KeptPart(
+            PartResult(
                 id=part,
                 model="chat-gemma",
                 dtype="float32",
                 amount=50,
-                rungs=(KeptRung(id=f"{part}.one", first_s=9.0, again_s=seconds, made=50, wanted=50),),
+                rungs=(RungResult(id=f"{part}.one", first_s=9.0, again_s=seconds, made=50, wanted=50),),
             )
             for part in parts
         ),
@@ -64,15 +64,15 @@ def test_a_file_that_is_no_result_counts_as_none(tmp_path: Path, content: bytes)
 
 
 def test_a_rung_that_was_stopped_is_known() -> None:
-    assert KeptRung(id="a", first_s=10.0, made=5, wanted=50).is_stopped
-    assert not KeptRung(id="a", first_s=10.0, again_s=1.0, made=50, wanted=50).is_stopped
-    assert not KeptRung(id="a", note="skipped").is_stopped
+    assert RungResult(id="a", first_s=10.0, made=5, wanted=50).is_stopped
+    assert not RungResult(id="a", first_s=10.0, again_s=1.0, made=50, wanted=50).is_stopped
+    assert not RungResult(id="a", note="skipped").is_stopped
 
 
-def test_every_rung_has_its_file() -> None:
-    root = Path(__file__).parents[1]
+def test_every_rung_has_a_function_of_its_name() -> None:
+    root = Path(__file__).parents[1] / "hfjax_app" / "ladder"
     rungs = [rung for part in PARTS for rung in part.rungs]
     assert len({rung.id for rung in rungs}) == len(rungs)
     for rung in rungs:
-        lines = (root / rung.file).read_text().splitlines()
-        assert 20 <= len(lines) <= 65, f"{rung.file} has {len(lines)} lines: a student reads it whole"
+        file, function = rung.code.split(": ")
+        assert f"\ndef {function}(task: " in (root / file).read_text()

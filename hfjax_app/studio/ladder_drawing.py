@@ -3,13 +3,13 @@
 import html
 import math
 
-from hfjax_app.ladder_result import PARTS, KeptLadder, KeptPart, KeptRung, Part, Rung, spoken
+from hfjax_app.ladder_result import PARTS, LadderPart, LadderResult, PartResult, Rung, RungResult, in_words
 
 _SHORTEST, _LONGEST = 1.5, 100.0  # percent of a bar's room
 _POSTS = "https://huggingface.co/blog/qihqi/huggingface-jax-01"
 
 
-def ladder(kept: KeptLadder | None) -> str:
+def ladder(kept: LadderResult | None) -> str:
     """The card of the ladder; without a kept result the posts' figures and how to run one."""
     if kept is None:
         where = "It has not run on this machine yet: <code>hfjax ladder</code> runs it."
@@ -35,7 +35,7 @@ def ladder(kept: KeptLadder | None) -> str:
     )
 
 
-def _part(part: Part, kept: KeptPart | None) -> str:
+def _part(part: LadderPart, kept: PartResult | None) -> str:
     mine = {} if kept is None else {rung.id: rung for rung in kept.rungs}
     times = [mine[rung.id].again_s if rung.id in mine else None for rung in part.rungs]
     base = next((i for i, rung in enumerate(part.rungs) if rung.posts_s is not None), 0)
@@ -80,17 +80,17 @@ def _posts_bar(rung: Rung, ratio: float | None, most: float) -> str:
     return _bar("c5", ratio, most, _posted(rung.posts_s))
 
 
-def _own_bar(kept: KeptRung | None, ratio: float | None, most: float) -> str:
+def _own_bar(kept: RungResult | None, ratio: float | None, most: float) -> str:
     if kept is None:
         return '<div class="none">not run here yet</div>'
     if kept.again_s is None or ratio is None:
         return f'<div class="none">{html.escape(kept.note)}</div>'
     about = "about " if kept.is_stopped else ""
     wrong = f'<em class="wrong">{html.escape(kept.note)}</em>' if kept.same is False else ""
-    return _bar("c1", ratio, most, f"{about}{spoken(kept.again_s)}{wrong}")
+    return _bar("c1", ratio, most, f"{about}{in_words(kept.again_s)}{wrong}")
 
 
-def _table(found: dict[str, KeptPart]) -> str:
+def _table(found: dict[str, PartResult]) -> str:
     """The same figures and what the bars leave out: the first run, and how many programs were compiled."""
     rows = []
     for part in PARTS:
@@ -99,7 +99,7 @@ def _table(found: dict[str, KeptPart]) -> str:
         for rung in part.rungs:
             cells = [_posted(rung.posts_s) if rung.posts_s is not None else "–", *_cells(mine.get(rung.id))]
             numbers = "".join(f'<td class="n">{cell}</td>' for cell in cells)
-            file = f'<td class="shape"><code>{rung.file.removeprefix("hfjax_app/ladder/")}</code></td>'
+            file = f'<td class="shape"><code>{rung.code}</code></td>'
             rows.append(f'<tr><th scope="row">{html.escape(rung.title)}</th>{numbers}{file}</tr>')
     heads = "".join(
         f'<th scope="col" class="{kind}">{name}</th>'
@@ -119,14 +119,14 @@ def _table(found: dict[str, KeptPart]) -> str:
     )
 
 
-def _cells(kept: KeptRung | None) -> tuple[str, str, str]:
+def _cells(kept: RungResult | None) -> tuple[str, str, str]:
     if kept is None or kept.first_s is None or kept.again_s is None:
         return "–", "–", "–"
     over, about = ("over ", "about ") if kept.is_stopped else ("", "")
     return (
-        f"{over}{spoken(kept.first_s)}",
+        f"{over}{in_words(kept.first_s)}",
         f"{kept.compiled_first:,}",
-        f"{about}{spoken(kept.again_s)}",
+        f"{about}{in_words(kept.again_s)}",
     )
 
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,11 @@ import pytest
 import torch
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.ladder.chat.task import ChatTask
-from hfjax_app.ladder.climb import Ladder, _compared
-from hfjax_app.ladder.images.task import PROMPT, ImageTask
-from hfjax_app.ladder_result import CHAT, DEVICES, IMAGES, KeptRung, Part, Rung
+from hfjax_app.ladder import chat, images
+from hfjax_app.ladder.chat import ChatTask
+from hfjax_app.ladder.climb import ConsoleProgress, Ladder, comparison
+from hfjax_app.ladder.images import PROMPT, ImageTask
+from hfjax_app.ladder_result import CHAT, DEVICES, IMAGES, LadderPart, Rung, RungResult
 from tests.chat.conftest import make_model, make_tokenizer
 from tests.images.pipelines import stable_diffusion
 
@@ -33,22 +33,22 @@ TOKENS = 3
 
 
 @dataclass
-class Heard:
+class Heard(ConsoleProgress):
     """Keeps what a ladder tells."""
 
     counts: list[tuple[int, bool]] = field(default_factory=list)
-    ended: list[KeptRung] = field(default_factory=list)
+    ended: list[RungResult] = field(default_factory=list)
 
-    def begin(self, part: Part, rung: Rung, wanted: int) -> None:
+    def begin(self, part: LadderPart, rung: Rung, wanted: int) -> None:
         assert rung in part.rungs
 
-    def made(self, count: int, *, again: bool) -> None:
+    def advance(self, count: int, *, again: bool) -> None:
         self.counts.append((count, again))
 
-    def end(self, part: Part, rung: Rung, kept: KeptRung) -> None:
-        self.ended.append(kept)
+    def end(self, rung: Rung, result: RungResult) -> None:
+        self.ended.append(result)
 
-    def stuck(self, part: Part, rung: Rung) -> None:
+    def stuck(self, rung: Rung) -> None:
         raise AssertionError(rung)
 
 
@@ -77,8 +77,8 @@ def expected(task: ChatTask) -> tuple[int, ...]:
 def test_compiled_rungs_make_the_tokens_of_generate(chat_model: Path) -> None:
     task = ChatTask.of(str(chat_model), 20)
     assert len(task.prompt) > 32, "the sliding window is shorter than the prompt"
-    for rung in ("one_step", "several_steps"):
-        run = import_module(f"hfjax_app.ladder.chat.{rung}").prepare(task)
+    for rung in (chat.one_step, chat.several_steps):
+        run = rung(task)
         assert tuple(run()) == tuple(run()) == expected(task)
 
 
@@ -96,7 +96,7 @@ def test_every_rung_of_a_text_makes_the_tokens_of_generate(chat_model: Path) -> 
     assert [rung.compiled_again for rung in part.rungs[2:]] == [0, 0, 0]
     assert part.rungs[0].compiled_first > part.rungs[2].compiled_first > 0
     task = ChatTask.of(str(chat_model), TOKENS)
-    assert tuple(import_module("hfjax_app.ladder.chat.eager_dynamic").prepare(task)()) == expected(task)
+    assert tuple(chat.eager_dynamic(task)()) == expected(task)
 
 
 def test_a_machine_with_one_device_says_so(chat_model: Path) -> None:
@@ -131,8 +131,8 @@ def test_a_rung_is_stopped_at_its_limit_and_the_next_one_runs(
 
         return run
 
-    monkeypatch.setattr("hfjax_app.ladder.chat.one_device.prepare", slow)
-    monkeypatch.setattr("hfjax_app.ladder.chat.several_devices.prepare", slow)
+    monkeypatch.setattr("hfjax_app.ladder.chat.one_device", slow)
+    monkeypatch.setattr("hfjax_app.ladder.chat.several_devices", slow)
     monkeypatch.setattr("jax.local_device_count", lambda: 2)
     heard = Heard()
     stopped, whole = Ladder(limit_s=2, progress=heard).devices("tiny", str(chat_model)).rungs
@@ -154,7 +154,7 @@ def test_a_rung_that_is_late_at_its_last_step_is_not_stopped(chat_model: Path, m
 
         return run
 
-    monkeypatch.setattr("hfjax_app.ladder.chat.one_device.prepare", late)
+    monkeypatch.setattr("hfjax_app.ladder.chat.one_device", late)
     one, _ = Ladder(limit_s=0.1, progress=Heard()).devices("tiny", str(chat_model)).rungs
     assert (one.made, one.note) == (one.wanted, "")
 
@@ -169,7 +169,7 @@ def test_a_rung_with_other_results_is_told(chat_model: Path, monkeypatch: pytest
         return lambda: iter(tokens)
 
     for rung in CHAT.rungs:
-        monkeypatch.setattr(f"hfjax_app.ladder.{rung.id}.prepare", prepare)
+        monkeypatch.setattr(f"hfjax_app.ladder.{rung.id}", prepare)
     part = Ladder(limit_s=60, progress=Heard()).chat("tiny", str(chat_model), TOKENS)
     assert [rung.same for rung in part.rungs] == [None, False, None, True, True]
     assert part.rungs[1].note == "other tokens than the rung before, from number 3 on"
@@ -178,7 +178,7 @@ def test_a_rung_with_other_results_is_told(chat_model: Path, monkeypatch: pytest
 
 def test_tokens_in_half_precision_are_judged_by_float32(chat_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two rungs of the test's own in bfloat16: generate's tokens, then others, which rounding does not explain."""
-    monkeypatch.setattr("hfjax_app.ladder.chat.task.default_dtype", lambda: torch.bfloat16)
+    monkeypatch.setattr("hfjax_app.ladder.chat.default_dtype", lambda: torch.bfloat16)
     task = ChatTask.of(str(chat_model), TOKENS)
     right = expected(replace(task, dtype=torch.float32))
     wrong = (*right[:-1], (right[-1] + 1) % 64)
@@ -186,7 +186,7 @@ def test_tokens_in_half_precision_are_judged_by_float32(chat_model: Path, monkey
     assert not task.agrees(wrong)
     answers = iter([wrong, right, right, right, wrong])
     for rung in CHAT.rungs:
-        monkeypatch.setattr(f"hfjax_app.ladder.{rung.id}.prepare", lambda task: partial(iter, next(answers)))
+        monkeypatch.setattr(f"hfjax_app.ladder.{rung.id}", lambda task: partial(iter, next(answers)))
     part = Ladder(limit_s=60, progress=Heard()).chat("tiny", str(chat_model), TOKENS)
     assert [rung.same for rung in part.rungs] == [None, True, True, True, False]
     assert "rounding" in part.rungs[1].note
@@ -203,17 +203,17 @@ def test_a_picture_in_half_precision_is_that_of_the_pipeline(pipeline: Path) -> 
         picture: torch.Tensor = task.load()(PROMPT, latents=latents, **options).images[0]
         return picture.float().numpy().transpose(1, 2, 0)
 
-    picture = import_module("hfjax_app.ladder.images.compiled_networks").prepare(task)(lambda: None)
+    picture = images.compiled_networks(task)(lambda: None)
     right = theirs(exact)
     assert np.abs(picture - right).mean() < 2 * np.abs(theirs(task) - right).mean()
 
 
 def test_pictures_may_differ_by_two_levels() -> None:
     black = np.zeros((2, 2, 3), np.float32)
-    assert _compared(black, black + 2 / 255, "torch.float32")["same"]
-    assert not _compared(black, black + 3 / 255, "torch.float32")["same"]
-    assert _compared(black, black + 3 / 255, "torch.bfloat16")["same"]
-    assert not _compared(black, np.zeros((4, 4, 3), np.float32), "torch.float32")["same"]
+    assert comparison(black, black + 2 / 255, "torch.float32")["same"]
+    assert not comparison(black, black + 3 / 255, "torch.float32")["same"]
+    assert comparison(black, black + 3 / 255, "torch.bfloat16")["same"]
+    assert not comparison(black, np.zeros((4, 4, 3), np.float32), "torch.float32")["same"]
 
 
 def test_a_model_that_is_not_there_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hfjax_app.backends.snapshot import ModelSnapshot, Snapshot
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats, SlotState
 from hfjax_app.chat.engine.throughput import PERIODS
-from hfjax_app.ladder_result import CHAT, PARTS, KeptLadder, KeptPart, KeptRung
+from hfjax_app.ladder_result import CHAT, PARTS, LadderResult, PartResult, RungResult
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.studio.engine_drawing import live, named, programs
@@ -188,16 +188,18 @@ def test_names_of_programs_in_words(name: str, words: tuple[str, str]) -> None:
     assert named(name) == words
 
 
-def kept(**changes: object) -> KeptLadder:
+def kept(**changes: object) -> LadderResult:
     first, static, step, *_ = CHAT.rungs
     rungs = (
-        KeptRung(id=first.id, first_s=30.0, again_s=6.0, compiled_first=400, made=20, wanted=50, note="stopped"),
-        KeptRung(id=static.id, first_s=9.0, again_s=6.5, made=50, wanted=50, same=True),
-        KeptRung(id=step.id, first_s=3.0, again_s=0.1, made=50, wanted=50, same=False, note="other tokens " + HOSTILE),
-        KeptRung(id=CHAT.rungs[3].id, note="can't run: " + HOSTILE),
+        RungResult(id=first.id, first_s=30.0, again_s=6.0, compiled_first=400, made=20, wanted=50, note="stopped"),
+        RungResult(id=static.id, first_s=9.0, again_s=6.5, made=50, wanted=50, same=True),
+        RungResult(
+            id=step.id, first_s=3.0, again_s=0.1, made=50, wanted=50, same=False, note="other tokens " + HOSTILE
+        ),
+        RungResult(id=CHAT.rungs[3].id, note="can't run: " + HOSTILE),
     )
-    part = KeptPart(id="chat", model=HOSTILE, dtype="float32", amount=50, rungs=rungs)
-    return KeptLadder(at="2026-11-26T08:00:00+00:00", device="CPU", versions="jax 0.10.2", parts=(part,))
+    part = PartResult(id="chat", model=HOSTILE, dtype="float32", amount=50, rungs=rungs)
+    return LadderResult(at="2026-11-26T08:00:00+00:00", device="CPU", versions="jax 0.10.2", parts=(part,))
 
 
 def test_the_ladder_stands_beside_the_posts_figures() -> None:
@@ -211,7 +213,7 @@ def test_the_ladder_stands_beside_the_posts_figures() -> None:
         "1.5 × 88.4 s 0.92 × 6.50 s",
         "8.8 × 14.8 s 60 × 0.10 s other tokens " + HOSTILE,
         "not in the posts can't run: " + HOSTILE,
-        "Eager, dynamic cache 130.9 s over 30.0 s 400 about 6.00 s chat/eager_dynamic.py",
+        "Eager, dynamic cache 130.9 s over 30.0 s 400 about 6.00 s chat.py: eager_dynamic",
         "3.8 × 3.4 ms not run here yet",
     ):
         assert words.replace(" ×", "×") in read.text.replace(" ×", "×"), words
