@@ -126,7 +126,7 @@ async def _printed(replies: AsyncIterator[Any]) -> Any:
 
 def sentiment(arguments: argparse.Namespace) -> None:
     settings = load_settings(sentiment_model=arguments.model)
-    from hfjax_app.sentiment.request import checked_texts
+    from hfjax_app.sentiment.interface import checked_texts
 
     texts = checked_texts(arguments.texts)
 

@@ -1,21 +1,20 @@
-"""Many texts: classified piece by piece, counted on the way, and written as a CSV file that is safe in spreadsheets.
-
-Does not read files: `table.py` does.
-"""
+"""Many texts: classified piece by piece and counted on the way, written as a CSV file that is safe in spreadsheets, and
+the words that matter most to a label in them."""
 
 import csv
+import random
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from hfjax_app.errors import HfjaxError, RequestRejected
-from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
-from hfjax_app.sentiment.interface import SentimentModel
-from hfjax_app.sentiment.prediction import Prediction
+from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, WORDS_MAX_TEXTS
+from hfjax_app.sentiment.interface import Explanation, Prediction, SentimentModel
 from hfjax_app.sentiment.table import Cell
 from hfjax_app.validation import checked_text
 
@@ -25,6 +24,7 @@ BINS = 10
 # The most texts and characters that are read, tokenized and classified together. Memory does not grow with the list,
 # and a user who cancels waits for one such piece at most.
 _PIECE_ROWS, _PIECE_CHARACTERS = 256, 100_000
+_RARE = 2  # texts without any contribution that are added to those with a word, so that chance finds rank lower
 
 # What a spreadsheet may take for a formula, also in its full-width forms (OWASP, "CSV Injection"): at the start of a
 # cell, and after a separator that spreadsheets in other countries use instead of the comma, also in quotes. After a
@@ -145,10 +145,9 @@ def _classify_piece(classifier: SentimentModel, piece: list[tuple[int, Cell]]) -
     for at, text, prediction in zip(good, texts, classifier.predict(texts), strict=True):
         shortened = len(text) < len(piece[at][1].text)
         if isinstance(prediction, Exception):
-            reason = (
-                prediction if isinstance(prediction, HfjaxError) else f"this text failed: {type(prediction).__name__}"
-            )
-            notes[at] = _joined(notes[at], str(reason))
+            is_ours = isinstance(prediction, HfjaxError)
+            reason = str(prediction) if is_ours else f"this text failed: {type(prediction).__name__}"
+            notes[at] = _joined(notes[at], reason)
             continue
         predictions[at] = prediction
         if prediction.cut:
@@ -185,3 +184,68 @@ def _whole(text: str) -> str:
 
 def _joined(*notes: str) -> str:
     return "; ".join(note for note in notes if note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Word:
+    """A word of some texts.
+
+    Args:
+        text: in lower case.
+        mean: its contribution to the label's logit, the mean over the texts that have it.
+        texts: how many have it.
+    """
+
+    text: str
+    mean: float
+    texts: int
+
+    @property
+    def weight(self) -> float:
+        """The mean, less for a word that is rare."""
+        return self.mean * self.texts / (self.texts + _RARE)
+
+
+class WordRanking:
+    """Sums of the contributions of each word, whatever its case. Punctuation is no word.
+
+    Attributes:
+        texts: how many explanations were added.
+    """
+
+    def __init__(self) -> None:
+        self.texts = 0
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._in: Counter[str] = Counter()
+
+    def add(self, explanation: Explanation) -> None:
+        self.texts += 1
+        words = set()
+        for piece, value in explanation.pieces:
+            if value is not None and not all(unicodedata.category(character)[0] == "P" for character in piece):
+                word = piece.lower()
+                self._sums[word] += value
+                words.add(word)
+        self._in.update(words)
+
+    def strongest(self, most: int) -> list[Word]:
+        """The words of the largest weight, for the label or against it, the largest first."""
+        words = [
+            Word(text=word, mean=total / self._in[word], texts=self._in[word]) for word, total in self._sums.items()
+        ]
+        return sorted(words, key=lambda word: -abs(word.weight))[:most]
+
+
+def sample(rows: Sequence[Row]) -> list[str]:
+    """At most WORDS_MAX_TEXTS texts of rows that were classified, in random order, the same each time.
+
+    As many of the first ones as one likes are a fair sample too.
+    """
+    texts = [row.text[:SENTIMENT_MAX_CHARACTERS] for row in rows if row.prediction is not None]
+    return random.Random(0).sample(texts, min(len(texts), WORDS_MAX_TEXTS))
+
+
+def explain_each(classifier: SentimentModel, texts: Sequence[str], label: str) -> Iterator[Explanation]:
+    """The label explained for each text, one as the caller asks for it; single texts of others go first."""
+    for text in texts:
+        yield classifier.explain(text, label, urgent=False)

@@ -1,13 +1,13 @@
 """A text classifier of transformers, unmodified, compiled ahead of time for a handful of padded shapes.
 
-Takes any checkpoint of AutoModelForSequenceClassification that reads `input_ids` and `attention_mask`. Does not shard:
-a classifier fits one device.
+Takes any checkpoint of AutoModelForSequenceClassification that reads `input_ids` and `attention_mask`, on one device. A
+model for natural-language inference (NLI) also classifies with labels of the user's own.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -16,7 +16,12 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
-from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
+from hfjax_app.limits import (
+    SENTIMENT_MAX_CHARACTERS,
+    ZERO_SHOT_MAX_CHARACTERS,
+    ZERO_SHOT_MAX_LABEL_CHARACTERS,
+    ZERO_SHOT_MAX_LABELS,
+)
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
@@ -31,18 +36,16 @@ from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, WarmUp, ignore
-from hfjax_app.sentiment.encoding import Encoded, Encoder
-from hfjax_app.sentiment.explanation import Explanation
+from hfjax_app.sentiment.encoding import Encoder, TokenIds
+from hfjax_app.sentiment.interface import Explanation, Prediction, checked_texts
 from hfjax_app.sentiment.micro_batch import MicroBatcher
-from hfjax_app.sentiment.padding_side import choose_padding
-from hfjax_app.sentiment.prediction import Prediction
+from hfjax_app.sentiment.padded_forward import choose_padding
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
-from hfjax_app.sentiment.request import checked_texts
-from hfjax_app.sentiment.zero_shot import NliZeroShot, Pairs, entailment_of
-from hfjax_app.validation import checked_text, quoted
+from hfjax_app.validation import checked_label_names, checked_text, quoted
 
-_Batch = tuple[list[int], int, int]  # indices of the texts, rows of their program, its length
+_HYPOTHESIS = "This example is {}."  # of transformers' pipeline
+_Pairs = Sequence[tuple[str, str]]
 
 
 class SentimentClassifier:
@@ -83,26 +86,24 @@ class SentimentClassifier:
         self.labels, self.multi_label = checked_labels(model)
         self.texts = 0  # that were given to the model
         self._encoder = Encoder(tokenizer, model)
-        self._calls = Calls("sentiment-call", calls_at_once(None))
-        self._semaphore = PrioritySemaphore(self._calls.at_once)
+        calls = Calls("sentiment-call", calls_at_once(None))
+        self._semaphore = PrioritySemaphore(calls.at_once)
         mesh = serving_mesh(jax.local_devices()[:1])
         self._weights = weights_of(model) if weights is None else weights
         choose_padding(model, self._weights, self._encoder)
         if mesh is not None:
             self._weights = jax.device_put(self._weights, replicated(mesh))
-        compiled = ClassifierPrograms(
+        self._programs = ClassifierPrograms(
             model,
             self._encoder,
             self._weights,
             self._semaphore,
-            self._calls,
+            calls,
             on_cpu=jax.default_backend() == "cpu",
             explains=explains,
         )
-        self._programs, self._call = compiled.of_shape, compiled.call
-        self._explainer = compiled.explainer
         programs = Programs(on_report, mesh, bundle=bundle)
-        self.warm_up = WarmUp(programs, compiled.specs(), staged=staged, on_expected=on_expected)
+        self.warm_up = WarmUp(programs, self._programs.specs(), staged=staged, on_expected=on_expected)
         try:
             self.warm_up.start()
         except HfjaxError:
@@ -114,7 +115,7 @@ class SentimentClassifier:
             ) from error
         entailment = entailment_of(model)
         self.zero_shot = None if entailment is None else NliZeroShot(entailment, self._logits_of_pairs)
-        self._batcher = MicroBatcher(self._predict_urgently)
+        self._batcher = MicroBatcher(partial(self.predict, urgent=True))
         self.classify(["warm-up"])
 
     @classmethod
@@ -201,14 +202,14 @@ class SentimentClassifier:
             ModelUnavailable: the classifier was made without `explains`.
         """
         self.check(text, label)
-        if self._explainer is None:
+        if self._programs.explainer is None:
             raise ModelUnavailable(
                 "this classifier has no explanations: it is an encoder-decoder, or was loaded without"
             )
         if label is None:
             scores = self.classify([text])[0]
             label = max(scores, key=scores.__getitem__)
-        return self._explainer.explain(text, self.labels.index(label), label, urgent=urgent)
+        return self._programs.explainer.explain(text, self.labels.index(label), label, urgent=urgent)
 
     def stop(self) -> None:
         """End the thread that gathers single texts; texts in the queue are still classified."""
@@ -228,76 +229,71 @@ class SentimentClassifier:
                 return [error]
         return [self.predict([text], urgent=urgent)[0] for text in texts]
 
-    def _logits_of_pairs(self, pairs: Pairs) -> np.ndarray:
+    def _logits_of_pairs(self, pairs: _Pairs) -> np.ndarray:
         return self._logits(self._encoder.encode_pairs(pairs), urgent=True)
-
-    def _predict_urgently(self, texts: list[str]) -> list[Prediction | Exception]:
-        return self.predict(texts, urgent=True)
 
     def _predict_together(self, texts: list[str], urgent: bool) -> list[Prediction | Exception]:
         if not texts:
             return []
-        encoded = self._encoder.encode(texts)
-        rows = self._logits(encoded, urgent=urgent)
-        return [self._prediction(row, text.cut) for row, text in zip(rows, encoded, strict=True)]
+        tokens = self._encoder.encode(texts)
+        rows = self._logits(tokens, urgent=urgent)
+        return [self._prediction(row, text.cut) for row, text in zip(rows, tokens, strict=True)]
 
-    def _logits(self, encoded: list[Encoded], *, urgent: bool) -> np.ndarray:
+    def _logits(self, texts: list[TokenIds], *, urgent: bool) -> np.ndarray:
         """Logits of the texts, float32 [texts, labels]."""
-        self.texts += len(encoded)
-        logits = np.empty((len(encoded), len(self.labels)), np.float32)
-
-        def call(batch: _Batch) -> np.ndarray:
-            """float32 [rows, labels]."""
-            members, rows, length = batch
-            ids, mask = self._encoder.padded([encoded[member].ids for member in members], rows, length)
-            with self._semaphore.hold(urgent=urgent):
-                return np.asarray(self._programs[rows, length](self._weights, ids, mask))
-
-        batches = sorted(
-            self._batches(encoded), key=_size, reverse=True
-        )  # the longest first: with two at a time, the last to end is short
-        for (members, _, _), rows in zip(batches, self._calls.each(call, batches), strict=True):
-            logits[members] = rows[: len(members)]  # the last rows may be padding
-        return logits
-
-    def _batches(self, encoded: list[Encoded]) -> Iterator[_Batch]:
-        """Divide the texts into device calls.
-
-        The texts are ordered by length, the longest first, and each batch is as long as its longest text. Of all ways
-        to divide that order into batches and single texts, the cheapest is taken; padding and calls are counted.
-        """
-        order = sorted(range(len(encoded)), key=lambda member: -len(encoded[member].ids))
-        shapes = [*self._programs]  # more may join meanwhile
-        covering = sorted(length for rows, length in shapes if rows == 1)
-        lengths = [next(n for n in covering if n >= len(encoded[member].ids)) for member in order]
-        most = {length: max(rows for rows, of in shapes if of == length) for length in covering}
-        costs, taken = (
-            [0] * (len(order) + 1),
-            [1] * len(order),
-        )  # costs[i]: of all texts from i on; taken[i]: rows of the call that begins at i
-        for at in reversed(range(len(order))):
-            ways = {
-                rows: self._call + rows * lengths[at] + costs[min(at + rows, len(order))]
-                for rows in (1, most[lengths[at]])
-            }
-            taken[at] = min(ways, key=ways.__getitem__)
-            costs[at] = ways[taken[at]]
-        at = 0
-        while at < len(order):
-            rows = taken[at]
-            yield order[at : at + rows], rows, lengths[at]
-            at += rows
+        self.texts += len(texts)
+        return self._programs.logits(texts, urgent=urgent)
 
     def _prediction(self, logits: np.ndarray, cut: bool) -> Prediction | ModelUnavailable:
         if not np.isfinite(logits).all():
             return ModelUnavailable("the model's scores of this text are no numbers (NaN or infinite)")
         shares = np.exp(logits.astype(np.float64) - (0 if self.multi_label else logits.max()))
         scores = shares / (1 + shares) if self.multi_label else shares / shares.sum()
-        scored = dict(zip(self.labels, scores.tolist(), strict=True))
-        return Prediction(scores=scored, multi_label=self.multi_label, cut=cut)
+        by_label = dict(zip(self.labels, scores.tolist(), strict=True))
+        return Prediction(scores=by_label, multi_label=self.multi_label, cut=cut)
 
 
-def _size(batch: _Batch) -> int:
-    """Tokens that the device reads, padding included."""
-    _, rows, length = batch
-    return rows * length
+def entailment_of(model: Any) -> int | None:
+    """The index of the label "entailment"; None where the model can't judge pairs of texts here.
+
+    A model with embeddings of the first and the second text (BERT's token types) would need them as an input.
+    """
+    config = model.config
+    if (getattr(config, "type_vocab_size", 0) or 0) > 1 or config.num_labels < 2:
+        return None
+    indices = (index for index, label in config.id2label.items() if str(label).lower().startswith("entail"))
+    return next(indices, None)
+
+
+class NliZeroShot:
+    """Texts and labels -> probabilities, as in transformers' pipeline.
+
+    Each label makes a sentence, "This example is LABEL.", and the model says how much a text entails it (Yin et al.,
+    arXiv:1909.00161); the logits of entailment are compared.
+
+    Args:
+        entailment: the index of this label.
+        logits: of pairs of texts: float [pairs, labels of the model].
+    """
+
+    def __init__(self, entailment: int, logits: Callable[[_Pairs], np.ndarray]):
+        self._entailment, self._logits = entailment, logits
+
+    def check(self, text: object, labels: object) -> tuple[str, ...]:
+        """Raise RequestRejected for what `classify` refuses; returns the labels."""
+        checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS)
+        return checked_label_names(labels, ZERO_SHOT_MAX_LABELS, ZERO_SHOT_MAX_LABEL_CHARACTERS)
+
+    def classify(self, text: str, labels: list[str]) -> dict[str, float]:
+        """The probability of each label, in their order. A long text is cut at its end.
+
+        Raises:
+            RequestRejected: the value and the limit; nothing was computed.
+            ModelUnavailable: the model's logits are not finite.
+        """
+        names = self.check(text, labels)
+        logits = self._logits([(text, _HYPOTHESIS.format(name)) for name in names])[:, self._entailment]
+        if not np.isfinite(logits).all():
+            raise ModelUnavailable("the model's scores of these labels are not numbers (NaN or infinite)")
+        shares = np.exp(logits - logits.max())
+        return dict(zip(names, (shares / shares.sum()).tolist(), strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
@@ -17,7 +17,7 @@ _NO_TOKEN = -1  # where no token stands for padding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoded:
+class TokenIds:
     """A text's token ids, and whether it was longer than the model reads."""
 
     ids: list[int]
@@ -25,7 +25,7 @@ class Encoded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traced:
+class TokenSpans:
     """A text's token ids with the characters that each token stands for; None for special tokens."""
 
     ids: list[int]
@@ -98,12 +98,11 @@ class Encoder(Lengths):
         """The number of tokens of the whole text, special tokens included."""
         return len(self._whole.encode(text).ids)
 
-    def encode(self, texts: list[str]) -> list[Encoded]:
+    def encode(self, texts: list[str]) -> list[TokenIds]:
         """Each text's tokens, at most `token_limit`, special tokens included."""
-        encodings = self._cutting.encode_batch_fast(texts)
-        return [Encoded(ids=encoding.ids, cut=bool(encoding.overflowing)) for encoding in encodings]
+        return _token_ids(self._cutting.encode_batch_fast(texts))
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
+    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[TokenIds]:
         """Each pair's tokens, at most `token_limit`: of the first text of a pair as many as fit.
 
         Raises:
@@ -115,15 +114,13 @@ class Encoder(Lengths):
             raise RequestRejected(
                 f"a label is longer than the {self.token_limit} tokens that the model reads"
             ) from error
-        return [Encoded(ids=encoding.ids, cut=bool(encoding.overflowing)) for encoding in encodings]
+        return _token_ids(encodings)
 
-    def trace(self, text: str) -> Traced:
+    def trace(self, text: str) -> TokenSpans:
         """The text's tokens, at most `token_limit`, with their places in it."""
-        found = self._cutting.encode(text)
-        spans = [
-            None if special else span for span, special in zip(found.offsets, found.special_tokens_mask, strict=True)
-        ]
-        return Traced(ids=found.ids, spans=spans)
+        encoding = self._cutting.encode(text)
+        marks = zip(encoding.offsets, encoding.special_tokens_mask, strict=True)
+        return TokenSpans(ids=encoding.ids, spans=[None if special else span for span, special in marks])
 
     def padded(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Ids and mask, int32 [batch, length]. A row that is only padding has an unmasked token, so that its softmax is
@@ -139,6 +136,10 @@ class Encoder(Lengths):
     def place(self, tokens: int, length: int) -> slice:
         """Where the tokens of a text stand in a row."""
         return slice(length - tokens, length) if self.pads_left else slice(0, tokens)
+
+
+def _token_ids(encodings: Sequence[Encoding]) -> list[TokenIds]:
+    return [TokenIds(ids=encoding.ids, cut=bool(encoding.overflowing)) for encoding in encodings]
 
 
 def _positions(model: PreTrainedModel) -> int:
@@ -166,8 +167,8 @@ def padding_id(model: PreTrainedModel) -> int:
     token may be one that texts have.
     """
     config = model.config.get_text_config()
-    named = config.pad_token_id
-    return named if isinstance(named, int) and 0 <= named < config.vocab_size else _NO_TOKEN
+    token = config.pad_token_id
+    return token if isinstance(token, int) and 0 <= token < config.vocab_size else _NO_TOKEN
 
 
 def input_embeddings(model: PreTrainedModel) -> torch.nn.Module | None:

@@ -1,8 +1,7 @@
 """What each word contributed to a label's logit, by integrated gradients.
 
 Sundararajan, Taly, Yan: "Axiomatic Attribution for Deep Networks" (arXiv:1703.01365), equation 1, over the word
-embeddings, from a text of padding to the text itself. Special tokens stay, so they contribute nothing. Does not
-explain the part of a text that was cut.
+embeddings, from a text of padding to the text itself. Special tokens stay, so they contribute nothing.
 """
 
 import bisect
@@ -22,6 +21,7 @@ from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import Encoder, Lengths
+from hfjax_app.sentiment.interface import Explanation
 from hfjax_app.sentiment.padded_forward import logits_of
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
@@ -39,30 +39,6 @@ _SINGLE = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _MARKS = r"!-/:-@\[-^`{-~¡¿«»\u2000-\u206f\u3000-\u303f\uff00-\uff0f"
 _INNER = rf"[^\s{_SINGLE}{_MARKS}]+"
 _WORD = re.compile(rf"[{_SINGLE}]|{_INNER}(?:['’-]{_INNER})*|[{_MARKS}]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """What each word contributed to a label's logit.
-
-    Args:
-        label: the label.
-        pieces: the whole text in order, as (characters, contribution); None for white space and for the part that was
-            cut.
-        logit: of the text.
-        baseline: the logit of a text of padding of the same length.
-    """
-
-    label: str
-    pieces: tuple[tuple[str, float | None], ...]
-    logit: float
-    baseline: float
-
-    @property
-    def error(self) -> float:
-        """The difference of the contributions' sum and the logit's change, as a share of the change. 0: complete."""
-        change = self.logit - self.baseline
-        return abs(sum(value or 0.0 for _, value in self.pieces) - change) / max(abs(change), 1e-12)
 
 
 class Explainer:
@@ -140,8 +116,8 @@ class Explainer:
             points, quadrature = _quadrature(self._points[length], *ends)
             with self._semaphore.hold(urgent=urgent):
                 shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
-                made = [np.asarray(array, np.float64) for array in (points, shares, logits)]
-            return _Stretch(*ends, *made)
+                arrays = [np.asarray(array, np.float64) for array in (points, shares, logits)]
+            return _Stretch(*ends, *arrays)
 
         stretches = _integrate(lambda path: self._calls.each(stretch, path))
         shares = np.sum([part.shares for part in stretches], axis=0)
@@ -201,10 +177,10 @@ def _path_function(model: Any) -> Callable[..., tuple[jax.Array, jax.Array]]:
     def gated(
         model: Any, ids: torch.Tensor, baseline: torch.Tensor, mask: torch.Tensor, gates: torch.Tensor
     ) -> torch.Tensor:
-        def mixed(module: torch.nn.Module, given: Any, embedded: torch.Tensor) -> torch.Tensor:
-            shape = given[0].shape  # [1, length], or as XLNet has it, [length, 1]
+        def mixed(module: torch.nn.Module, inputs: Any, embeddings: torch.Tensor) -> torch.Tensor:
+            shape = inputs[0].shape  # [1, length], or as XLNet has it, [length, 1]
             start: torch.Tensor = module.forward(baseline.reshape(shape))
-            return start + gates.reshape(*shape, 1) * (embedded - start)
+            return start + gates.reshape(*shape, 1) * (embeddings - start)
 
         hook = model.get_input_embeddings().register_forward_hook(mixed)
         try:

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 from hfjax_app.errors import EngineStopped, RequestRejected
 from hfjax_app.limits import SENTIMENT_QUEUE
-from hfjax_app.sentiment.prediction import Prediction
+from hfjax_app.sentiment.interface import Prediction
 
 WINDOW_S = 0.002
 LIMIT = 64  # the most texts of one call

@@ -1,17 +1,24 @@
 """A classifier's forward on rows that end with padding: the logits that the text alone would have.
 
 Classifiers that pool at the last token or at an end token look for it in the ids. Which ids are padding is said here,
-and a row's end token is found without results whose shape depends on values. Does not change the attention mask.
+and a row's end token is found without results whose shape depends on values. Which side the padding stands on is found
+by trying both.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hfjax_app.sentiment.encoding import input_embeddings, padding_id
+from hfjax_app.errors import ModelUnavailable, first_line
+from hfjax_app.runtime.module import Weights, run_in_torch
+from hfjax_app.sentiment.encoding import Encoder, input_embeddings, padding_id
+
+_PADDING = 8  # tokens behind or before the text by which the side is chosen
+_TOLERANCE = 1e-3  # of a logit, as a share of it above 1
 
 
 def logits_of(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -41,19 +48,19 @@ def _padding_embedded(model: Any, ids: torch.Tensor, mask: torch.Tensor) -> Iter
     """Inside, padding that is no token can be embedded; where the model embeds its ids as they are, padding is zeros.
 
     That is what convolutions find behind the end of a row; MobileBERT joins the embeddings of neighbours. Models that
-    embed other ids than those that they are given, such as moved or transposed ones, get a token's embedding, which the
-    attention mask hides.
+    embed other ids than the row's, such as moved or transposed ones, get a token's embedding, which the attention mask
+    hides.
     """
     words = input_embeddings(model)
     unchanged: list[bool] = []  # of the latest ids that were embedded as words
 
-    def tokens(module: torch.nn.Module, given: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    def tokens(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
         if module is words:
-            unchanged[:] = [given[0] is ids]
-        return (given[0].clamp(min=0),)
+            unchanged[:] = [inputs[0] is ids]
+        return (inputs[0].clamp(min=0),)
 
-    def masked(_: torch.nn.Module, __: Any, embedded: torch.Tensor) -> torch.Tensor:
-        return embedded * mask[..., None] if unchanged == [True] else embedded
+    def masked(_: torch.nn.Module, __: Any, embeddings: torch.Tensor) -> torch.Tensor:
+        return embeddings * mask[..., None] if unchanged == [True] else embeddings
 
     parts = [module for module in model.modules() if isinstance(module, torch.nn.Embedding)]
     hooks = [module.register_forward_pre_hook(tokens) for module in parts]
@@ -82,6 +89,44 @@ class _LastEndToken(TorchFunctionMode):
             if isinstance(mask, torch.Tensor) and mask.dtype == torch.bool and rest == [slice(None)]:
                 from_here = mask.int().flip(1).cumsum(1).flip(1)  # marked positions from each one on
                 is_last = (mask & (from_here == 1))[..., None]
-                found = states.masked_fill(~is_last, 0).sum(1)
-                return found.masked_fill(from_here[:, :1] == 0, torch.nan)
+                last = states.masked_fill(~is_last, 0).sum(1)
+                return last.masked_fill(from_here[:, :1] == 0, torch.nan)
         return func(*args, **(kwargs or {}))
+
+
+def choose_padding(model: Any, weights: Weights, encoder: Encoder) -> None:
+    """Set the side on which padding doesn't change what the model says of a short text, judged in torch.
+
+    That is the right side for most models. XLNet reads the last position; convolutions and Fourier transforms along a
+    text read the padding on either side, which no attention mask hides.
+
+    Args:
+        model: the torch classifier; its own weights, if it has any, are not used.
+        weights: on their device; they are read on the host.
+        encoder: of the model.
+
+    Raises:
+        ModelUnavailable: padding changes the logits on both sides, or torch can't judge a text; says why.
+    """
+    kind = type(model).__name__
+    [text] = encoder.encode(["1 2 3"])
+    length = min(len(text.ids) + _PADDING, encoder.token_limit)
+    ids = torch.tensor([text.ids])
+
+    def logits(function: Callable[..., torch.Tensor], *arguments: torch.Tensor) -> np.ndarray:
+        values: np.ndarray = run_in_torch(model, weights, function, *arguments).float().numpy()
+        return values
+
+    try:
+        alone = logits(lambda model, ids, mask: model(input_ids=ids, attention_mask=mask).logits, ids, ids * 0 + 1)
+        for encoder.pads_left in (False, True):
+            padded = (torch.from_numpy(array).long() for array in encoder.padded([text.ids], 1, length))
+            apart = np.abs(logits(logits_of, *padded) - alone)
+            if not (apart > _TOLERANCE * np.maximum(np.abs(alone), 1)).any():  # also where they are no numbers
+                return
+    except Exception as error:
+        raise ModelUnavailable(f"{kind} can't judge a text: {first_line(error)}") from error
+    raise ModelUnavailable(
+        f"{kind} judges the padding of a text too, so a text's probabilities would depend on it: take a classifier of "
+        "another architecture"
+    )

@@ -1,7 +1,4 @@
-"""What a sentiment model needs of its device: its programs are compiled from its config, without the device.
-
-Reads no weights. Does not decide whether the model fits: `planning/` does.
-"""
+"""What a sentiment model needs of its device: its programs are compiled from its config, without the device."""
 
 import os
 from collections.abc import Sequence

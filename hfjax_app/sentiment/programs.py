@@ -1,9 +1,7 @@
-"""A classifier's compiled programs: from token ids of one padded shape to logits.
-
-Does not tokenize texts.
-"""
+"""A classifier's compiled programs, each for token ids of one padded shape, and how texts are divided between them."""
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
-from hfjax_app.sentiment.encoding import Encoder, Lengths, input_embeddings
+from hfjax_app.sentiment.encoding import Encoder, Lengths, TokenIds, input_embeddings
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.padded_forward import logits_of
 from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
@@ -23,6 +21,8 @@ CPU_TOKENS, DEVICE_TOKENS = 512, 16_384
 FEWEST_ROWS = 4  # a smaller batch is no faster than its texts one by one
 # The fixed cost of a call, in tokens that take the same time: measured on a CPU; elsewhere any batch beats two calls.
 CPU_CALL, DEVICE_CALL = 48, DEVICE_TOKENS
+
+_Batch = tuple[list[int], int, int]  # indices of the texts, rows of their program, its length
 
 
 def checked_labels(model: Any) -> tuple[list[str], bool]:
@@ -62,7 +62,6 @@ class ClassifierPrograms:
     Attributes:
         of_shape: those in use: (rows, length) -> the program from weights, ids and mask (int32 of that shape) to
             logits (float32 [rows, labels]).
-        call: the fixed cost of a call, in tokens.
         explainer: None without `explains`, for an encoder-decoder, and for a model without embeddings of tokens.
     """
 
@@ -78,13 +77,14 @@ class ClassifierPrograms:
         explains: bool,
     ):
         self._function = pure_function(model, logits_of)
-        self._weights, self._semaphore = weights, semaphore
+        self._encoder, self._weights, self._semaphore, self._calls = encoder, weights, semaphore, calls
+        self._labels = model.config.num_labels
         self._lengths, self._tokens = encoder.lengths, CPU_TOKENS if on_cpu else DEVICE_TOKENS
-        self.call = CPU_CALL if on_cpu else DEVICE_CALL
+        self._call = CPU_CALL if on_cpu else DEVICE_CALL
         self.of_shape: dict[tuple[int, int], Program] = {}
         # the decoder of an encoder-decoder embeds the text again, moved by one token
-        explained = explains and not model.config.is_encoder_decoder and input_embeddings(model) is not None
-        self.explainer = Explainer(model, encoder, weights, semaphore, calls) if explained else None
+        explains = explains and not model.config.is_encoder_decoder and input_embeddings(model) is not None
+        self.explainer = Explainer(model, encoder, weights, semaphore, calls) if explains else None
 
     def specs(self) -> list[ProgramSpec]:
         """The programs, those that are needed most first. One row of the greatest length serves every text."""
@@ -113,3 +113,48 @@ class ClassifierPrograms:
             join=join,
             general=shape == (1, self._lengths[-1]),
         )
+
+    def logits(self, texts: list[TokenIds], *, urgent: bool) -> np.ndarray:
+        """Logits of the texts, float32 [texts, labels]. Urgent calls go before those that are not."""
+        assert isinstance(self._encoder, Encoder)  # planned programs judge nothing
+        encoder = self._encoder
+        logits = np.empty((len(texts), self._labels), np.float32)
+
+        def call(batch: _Batch) -> np.ndarray:
+            """float32 [rows, labels]."""
+            members, rows, length = batch
+            ids, mask = encoder.padded([texts[member].ids for member in members], rows, length)
+            with self._semaphore.hold(urgent=urgent):
+                return np.asarray(self.of_shape[rows, length](self._weights, ids, mask))
+
+        # the longest first: with two at a time, the last to end is short
+        batches = sorted(self._batches(texts), key=lambda batch: batch[1] * batch[2], reverse=True)
+        for (members, _, _), rows in zip(batches, self._calls.each(call, batches), strict=True):
+            logits[members] = rows[: len(members)]  # the last rows may be padding
+        return logits
+
+    def _batches(self, texts: list[TokenIds]) -> Iterator[_Batch]:
+        """Divide the texts into device calls.
+
+        The texts are ordered by length, the longest first, and each batch is as long as its longest text. Of all ways
+        to divide that order into batches and single texts, the cheapest is taken; padding and calls are counted.
+        """
+        order = sorted(range(len(texts)), key=lambda member: -len(texts[member].ids))
+        shapes = [*self.of_shape]  # more may join meanwhile
+        covering = sorted(length for rows, length in shapes if rows == 1)
+        lengths = [next(n for n in covering if n >= len(texts[member].ids)) for member in order]
+        most = {length: max(rows for rows, of in shapes if of == length) for length in covering}
+        costs = [0] * (len(order) + 1)  # of all texts from each one on
+        rows_from = [1] * len(order)  # rows of the call that begins at each text
+        for at in reversed(range(len(order))):
+            ways = {
+                rows: self._call + rows * lengths[at] + costs[min(at + rows, len(order))]
+                for rows in (1, most[lengths[at]])
+            }
+            rows_from[at] = min(ways, key=ways.__getitem__)
+            costs[at] = ways[rows_from[at]]
+        at = 0
+        while at < len(order):
+            rows = rows_from[at]
+            yield order[at : at + rows], rows, lengths[at]
+            at += rows

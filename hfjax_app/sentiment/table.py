@@ -1,16 +1,18 @@
 """Texts from a file or a text box: CSV, TSV, JSON or plain lines, read row by row after every limit was checked.
 
 A row that can't be classified keeps its place and has a note; a file is refused only where it can't be read as a whole.
-Does not classify.
 """
 
 import csv
 import io
+import json
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TypedDict
+from typing import IO
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import (
@@ -20,15 +22,14 @@ from hfjax_app.limits import (
     TABLE_MAX_NAME_CHARACTERS,
     TABLE_MAX_ROWS,
 )
-from hfjax_app.sentiment.csv_dialect import COMMAS, Dialect, Misquoted, dialect_of, records
-from hfjax_app.sentiment.json_rows import NoValue, as_text, values
-from hfjax_app.sentiment.text_encoding import encoding_of
+from hfjax_app.sentiment.rows import BLANK, BROKEN, CsvForm, Misquoted, encoding_of, json_values
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt")
 
 _SAMPLE = 200  # rows that decide a JSON file's columns, and which column likely holds the texts
 _TEXT_NAMES = ("text", "review", "sentence", "comment", "content", "message", "body", "tweet")
 _LINES = "line"
+_COMMAS = CsvForm()
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters and halves of surrogate pairs
 
 
@@ -66,7 +67,7 @@ class Table:
     rows: int
     _source: Path | str
     _encoding: str = "utf-8"
-    _dialect: Dialect = COMMAS
+    _form: CsvForm = _COMMAS
     _has_header: bool = True
 
     @property
@@ -90,24 +91,15 @@ class Table:
                 for line in _lines(file):
                     yield Cell(text=line)
             elif self.kind == ".jsonl":
-                for value in values(file, self.name):
+                for value in json_values(file, self.name):
                     yield _json_cell(value, column, self.columns)
             else:
-                rows = records(file, self._dialect)
+                rows = self._form.rows(file)
                 if self._has_header:
                     next(rows, None)
                 at, wide = self.columns.index(column), len(self.columns)
                 for row in rows:
                     yield _csv_cell(row, at, wide)
-
-
-class _Shared(TypedDict):
-    """Arguments of a file's Table that all formats share."""
-
-    name: str
-    kind: str
-    _source: Path
-    _encoding: str
 
 
 def pasted(text: object) -> Table:
@@ -146,83 +138,85 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
     size = path.stat().st_size
     if size > TABLE_MAX_BYTES:
         raise RequestRejected(f"{name!r} has {size:,} bytes: at most {TABLE_MAX_BYTES:,}")
-    encoding = encoding_of(path, name)
-    shared: _Shared = {"name": name, "kind": kind, "_source": path, "_encoding": encoding}
+    encoding, form = encoding_of(path, name), _COMMAS
     with _opened(path, encoding) as file:
         if kind == ".txt":
-            return Table(columns=(_LINES,), likely=_LINES, rows=_filled(_counted(_lines(file)), name), **shared)
-        if kind == ".jsonl":
-            return _json_table(file, shared)
-        dialect = dialect_of(file, "\t" if kind == ".tsv" else None)
-        try:
-            return _csv_table(file, has_header, dialect, shared)
-        except Misquoted:
-            if dialect.delimiter != "\t":
-                raise
-            file.seek(0)  # many programs write tab-separated values without quoting; there quotes are text
-            return _csv_table(file, has_header, replace(dialect, quoting=csv.QUOTE_NONE), shared)
+            shape = _Shape({_LINES: 0}, _counted(_lines(file)))
+        elif kind == ".jsonl":
+            shape = _json_shape(file, name)
+        else:
+            form = CsvForm.of(file, "\t" if kind == ".tsv" else None)
+            try:
+                shape = _csv_shape(file, name, form, has_header)
+            except Misquoted:
+                if form.delimiter != "\t":
+                    raise
+                file.seek(0)  # many programs write tab-separated values without quoting; there quotes are text
+                form = replace(form, quoting=csv.QUOTE_NONE)
+                shape = _csv_shape(file, name, form, has_header)
+    if shape.rows == 0:
+        raise RequestRejected(f"{name!r} holds no rows")
+    return Table(
+        name=name,
+        kind=kind,
+        columns=tuple(shape.lengths),
+        likely=_likely(shape.lengths),
+        rows=shape.rows,
+        _source=path,
+        _encoding=encoding,
+        _form=form,
+        _has_header=has_header,
+    )
 
 
-def _csv_table(file: IO[str], has_header: bool, dialect: Dialect, shared: _Shared) -> Table:
-    name, rows = shared["name"], records(file, dialect)
+@dataclass(frozen=True)
+class _Shape:
+    """A file's columns, each with the characters of its texts in the first rows, and its number of rows."""
+
+    lengths: dict[str, int]
+    rows: int
+
+
+def _csv_shape(file: IO[str], name: str, form: CsvForm, has_header: bool) -> _Shape:
+    rows = form.rows(file)
     first = next(rows, None)
     if not first:
         raise RequestRejected(f"{name!r}: the first row is empty; it should hold the columns' names or a text")
     if len(first) > TABLE_MAX_COLUMNS:
         raise RequestRejected(f"{name!r} has {len(first):,} columns: at most {TABLE_MAX_COLUMNS}")
-    columns = _unique(first if has_header else [""] * len(first))
-    sample = [] if has_header else [first]
-
-    def sampled() -> Iterator[list[str]]:
-        yield from sample
-        for row in rows:
-            if len(sample) < _SAMPLE:
-                sample.append(row)
-            yield row
-
-    count = _filled(_counted(sampled()), name)
-    lengths = [sum(len(row[at]) for row in sample if at < len(row)) for at in range(len(columns))]
-    return Table(
-        columns=columns,
-        likely=_likely(columns, lengths),
-        rows=count,
-        _dialect=dialect,
-        _has_header=has_header,
-        **shared,
-    )
+    if has_header:
+        columns = _unique(first)
+    else:
+        columns, rows = _unique([""] * len(first)), chain([first], rows)
+    sample = list(islice(rows, _SAMPLE))
+    lengths = {column: sum(len(row[at]) for row in sample if at < len(row)) for at, column in enumerate(columns)}
+    return _Shape(lengths, _counted(chain(sample, rows)))
 
 
-def _json_table(file: IO[str], shared: _Shared) -> Table:
-    lengths: dict[str, int] = {}
-
-    def sampled() -> Iterator[object]:
-        for number, value in enumerate(values(file, shared["name"])):
-            if number < _SAMPLE:
-                fields = {_LINES: value} if isinstance(value, str) else value if isinstance(value, dict) else {}
-                for key, text in fields.items():
-                    if not key.strip() or len(key) > TABLE_MAX_KEY_CHARACTERS or _UNSHOWN.search(key):
-                        continue
-                    lengths[key] = lengths.get(key, 0) + (len(text) if isinstance(text, str) else 0)
-            yield value
-
-    rows = _filled(_counted(sampled()), shared["name"])
-    if not lengths:
-        raise RequestRejected(
-            f'{shared["name"]!r}: its first {_SAMPLE} rows hold no JSON objects like {{"text": "..."}}'
-        )
+def _json_shape(file: IO[str], name: str) -> _Shape:
+    lengths = Counter[str]()
+    values = json_values(file, name)
+    rows = 0
+    for value in islice(values, _SAMPLE):
+        rows += 1
+        for key, text in _fields(value).items():
+            if key.strip() and len(key) <= TABLE_MAX_KEY_CHARACTERS and not _UNSHOWN.search(key):
+                lengths[key] += len(text) if isinstance(text, str) else 0
+    rows = _counted(values, rows)
+    if rows and not lengths:
+        raise RequestRejected(f'{name!r}: its first {_SAMPLE} rows hold no JSON objects like {{"text": "..."}}')
     if len(lengths) > TABLE_MAX_COLUMNS:
-        raise RequestRejected(f"{shared['name']!r} has {len(lengths):,} fields: at most {TABLE_MAX_COLUMNS}")
-    columns = tuple(lengths)
-    return Table(columns=columns, likely=_likely(columns, list(lengths.values())), rows=rows, **shared)
+        raise RequestRejected(f"{name!r} has {len(lengths):,} fields: at most {TABLE_MAX_COLUMNS}")
+    return _Shape(lengths, rows)
 
 
-def _likely(columns: tuple[str, ...], lengths: list[int]) -> str:
+def _likely(lengths: dict[str, int]) -> str:
     """The column with one of _TEXT_NAMES, else the one with the longest texts."""
-    named = [column for name in _TEXT_NAMES for column in columns if column.strip().lower() == name]
-    return named[0] if named else columns[max(range(len(columns)), key=lengths.__getitem__)]
+    texts = [column for name in _TEXT_NAMES for column in lengths if column.strip().lower() == name]
+    return texts[0] if texts else max(lengths, key=lengths.__getitem__)
 
 
-def _unique(names: list[str]) -> tuple[str, ...]:
+def _unique(names: list[str]) -> list[str]:
     """Unique names of the columns: a number is added where a name is missing or repeats."""
     names = [" ".join(name.split())[:TABLE_MAX_NAME_CHARACTERS] for name in names]
     columns: list[str] = []
@@ -231,7 +225,7 @@ def _unique(names: list[str]) -> tuple[str, ...]:
             numbered = (f"{name or 'column'} {count}" for count in range(number, number + 2 * len(names)))
             name = next(other for other in numbered if other not in columns and other not in names)
         columns.append(name)
-    return tuple(columns)
+    return columns
 
 
 def _csv_cell(row: list[str], at: int, wide: int) -> Cell:
@@ -241,11 +235,10 @@ def _csv_cell(row: list[str], at: int, wide: int) -> Cell:
 
 
 def _json_cell(value: object, column: str, columns: tuple[str, ...]) -> Cell:
-    if isinstance(value, NoValue):
-        note = "" if value is NoValue.BLANK else "not a line of JSON"
-        return Cell(text="", note=note, row=("",) * len(columns))
-    fields = value if isinstance(value, dict) else {_LINES: value} if isinstance(value, str) else {}
-    row = tuple(as_text(fields.get(name)) for name in columns)
+    if value is BLANK or value is BROKEN:
+        return Cell(text="", note="" if value is BLANK else "not a line of JSON", row=("",) * len(columns))
+    fields = _fields(value)
+    row = tuple(map(_as_text, map(fields.get, columns)))
     text = fields.get(column)
     if isinstance(text, str):
         return Cell(text=text, row=row)
@@ -253,24 +246,26 @@ def _json_cell(value: object, column: str, columns: tuple[str, ...]) -> Cell:
     return Cell(text="", note=note, row=row)
 
 
+def _fields(value: object) -> dict[str, object]:
+    """A JSON value's fields by column; a text alone is a line."""
+    return value if isinstance(value, dict) else {_LINES: value} if isinstance(value, str) else {}
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)
+
+
 def _lines(file: IO[str]) -> Iterator[str]:
     return (line.rstrip("\r\n") for line in file)
 
 
-def _counted(rows: Iterator[object]) -> int:
-    """The number of rows; counting stops at the limit."""
-    count = 0
+def _counted(rows: Iterable[object], count: int = 0) -> int:
+    """The number of rows, after so many; counting stops at the limit."""
     for _ in rows:
         count += 1
         if count > TABLE_MAX_ROWS:
             raise RequestRejected(f"more than {TABLE_MAX_ROWS:,} rows: split the file")
     return count
-
-
-def _filled(rows: int, name: str) -> int:
-    if rows == 0:
-        raise RequestRejected(f"{name!r} holds no rows")
-    return rows
 
 
 def _opened(source: Path | str, encoding: str) -> IO[str]:

@@ -6,9 +6,7 @@ from typing import Any
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS
-from hfjax_app.sentiment.explanation import Explanation
-from hfjax_app.sentiment.interface import LabelScorer
-from hfjax_app.sentiment.prediction import Prediction
+from hfjax_app.sentiment.interface import Explanation, LabelScorer, Prediction
 from hfjax_app.serving.refusal import Refusal
 from hfjax_app.serving.remote_labels import RemoteLabels
 from hfjax_app.serving.replica_calls import ReplicaCalls

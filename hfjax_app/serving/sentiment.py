@@ -13,8 +13,7 @@ from hfjax_app.serving.replica import Replica
 from hfjax_app.settings import Settings
 
 if TYPE_CHECKING:  # jax is imported when the model is loaded
-    from hfjax_app.sentiment.explanation import Explanation
-    from hfjax_app.sentiment.prediction import Prediction
+    from hfjax_app.sentiment.interface import Explanation, Prediction
 
 
 class SentimentReplica(Replica[SentimentModel]):

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.sentiment.agreement import Agreement
 from hfjax_app.sentiment.bulk import Results, Row
+from hfjax_app.sentiment.own_labels import Confusion
 from hfjax_app.validation import quoted
 
 ALL = "all rows"
@@ -27,7 +27,7 @@ class BulkJob:
     results: Results
     total: int
     cancelled: bool = False
-    agreement: Agreement | None = None
+    agreement: Confusion | None = None
     words: "WordSearch | None" = None
     files: dict[tuple[str, int], Path] = field(default_factory=dict)
 

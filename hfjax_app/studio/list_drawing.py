@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from hfjax_app.sentiment.agreement import Agreement
 from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNCLASSIFIED, Results, Row
+from hfjax_app.sentiment.own_labels import Confusion
 from hfjax_app.studio.label_colours import colours
 
 SHOWN_CHARACTERS = 300
@@ -50,7 +50,7 @@ def _certainty(results: Results) -> str:
     )
 
 
-def agreement(compared: Agreement) -> str:
+def agreement(compared: Confusion) -> str:
     """The confusion matrix, with recall and precision of each label."""
     column = f"<b>{escape(compared.column)}</b>"
     if not compared.texts:
@@ -77,7 +77,7 @@ def _beside(told: str, content: str) -> str:
     return f'<section class="card"><header><h3>Beside your labels</h3>{told}</header>{content}</section>'
 
 
-def _matrix_row(compared: Agreement, label: str) -> str:
+def _matrix_row(compared: Confusion, label: str) -> str:
     counts = [compared.count(label, other) for other in compared.labels]
     whole = sum(counts)
     cells = "".join(
@@ -88,7 +88,7 @@ def _matrix_row(compared: Agreement, label: str) -> str:
     return f'<tr><th scope="row">{escape(label)}</th>{cells}<td>{_percent(compared.recall(label))}</td></tr>'
 
 
-def _read(compared: Agreement) -> str:
+def _read(compared: Confusion) -> str:
     """How numbers were read, and what was left out."""
     numbers = ", ".join(f"{escape(number)} is {escape(label)}" for number, label in compared.numbers.items())
     left = sum(compared.others.values())
@@ -96,7 +96,7 @@ def _read(compared: Agreement) -> str:
     return f"{f'<li>Numbers are read as the model’s ids: {numbers}.</li>' if numbers else ''}{out}"
 
 
-def _others(compared: Agreement) -> str:
+def _others(compared: Confusion) -> str:
     """Values that are no labels, in parentheses."""
     named = [text for text, _ in compared.others.most_common(_EXAMPLES + 1) if text][:_EXAMPLES]
     quoted = ", ".join(f"“{escape(text[:40])}”" for text in named)
@@ -107,7 +107,7 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.0f} %"
 
 
-def table(rows: Sequence[Row], labels: Sequence[str], compared: Agreement | None = None) -> str:
+def table(rows: Sequence[Row], labels: Sequence[str], compared: Confusion | None = None) -> str:
     """Rows with their labels; with few labels, the probability of each one as a shade of its colour.
 
     Args:
@@ -127,7 +127,7 @@ def table(rows: Sequence[Row], labels: Sequence[str], compared: Agreement | None
     )
 
 
-def _table_row(row: Row, colour: dict[str, str], shaded: Sequence[str], compared: Agreement | None) -> str:
+def _table_row(row: Row, colour: dict[str, str], shaded: Sequence[str], compared: Confusion | None) -> str:
     text = row.text if len(row.text) <= SHOWN_CHARACTERS else f"{row.text[:SHOWN_CHARACTERS]} …"
     note = f'<span class="note">{escape(row.note)}</span>' if row.note else ""
     label = "".join(_named(name, colour) for name in row.labels)
@@ -143,9 +143,9 @@ def _table_row(row: Row, colour: dict[str, str], shaded: Sequence[str], compared
         )
     yours = ""
     if compared is not None:
-        given = compared.given.get(row.number)
+        label_in_file = compared.of_rows.get(row.number)
         other = ' class="other"' if compared.differs(row) else ""
-        yours = f"<td{other}>{'' if given is None else _named(given, colour)}</td>"
+        yours = f"<td{other}>{'' if label_in_file is None else _named(label_in_file, colour)}</td>"
     text = f'<td class="text">{escape(text)}{note}</td>'
     return f'<tr><td class="n">{row.number:,}</td>{text}<td>{label}</td>{yours}{cells}</tr>'
 

@@ -12,9 +12,8 @@ from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.backends import Backend
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_WAITING, WORDS_MAX_S, WORDS_MAX_TEXTS
-from hfjax_app.sentiment.bulk import Results
+from hfjax_app.sentiment.bulk import Results, WordRanking, explain_each, sample
 from hfjax_app.sentiment.interface import SentimentModel
-from hfjax_app.sentiment.word_ranking import WordRanking, explained, sample
 from hfjax_app.studio.bulk_job import BulkJob, stored
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.spoken import SAYS
@@ -79,7 +78,7 @@ class ListWords:
         classifier = self._backend.get()
         rows = job.results.rows[:]
         texts = await asyncio.to_thread(sample, rows)
-        explanations, ranking = explained(classifier, texts, label), WordRanking()
+        explanations, ranking = explain_each(classifier, texts, label), WordRanking()
         with self._line.joined() as place:
             yield [_note("Starting …"), gr.Button(interactive=False), gr.Button(interactive=True)]
             while (waiting := place()) and not search.cancelled:

@@ -14,9 +14,8 @@ from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_AT_ONCE, LISTS_WAITING
-from hfjax_app.sentiment.agreement import compare
 from hfjax_app.sentiment.bulk import Results, classify_rows
-from hfjax_app.sentiment.label_names import LabelNames
+from hfjax_app.sentiment.own_labels import LabelNames, compare
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.bulk_job import ALL, DIFFER, BulkJob, stored
 from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from hfjax_app.sentiment.word_ranking import Word, WordRanking
+from hfjax_app.sentiment.bulk import Word, WordRanking
 
 if TYPE_CHECKING:  # the page is served before jax is imported
-    from hfjax_app.sentiment.explanation import Explanation
+    from hfjax_app.sentiment.interface import Explanation
 
 WORDS_OF_A_TEXT = 6  # as bars
 WORDS_OF_A_LIST = 12

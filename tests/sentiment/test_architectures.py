@@ -28,7 +28,7 @@ from transformers import (
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import SentimentClassifier
-from hfjax_app.sentiment.zero_shot import entailment_of
+from hfjax_app.sentiment.classifier import entailment_of
 from tests.sentiment.conftest import CLS, PAD, SEP, UNK, WORDS, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")

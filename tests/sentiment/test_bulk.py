@@ -1,4 +1,4 @@
-"""Long lists: order, notes, cancelling, memory, counts, and a CSV file without formulas."""
+"""Long lists: order, notes, cancelling, memory, counts, a CSV file without formulas, and the words that matter most."""
 
 import csv
 import io
@@ -9,8 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from hfjax_app.sentiment import Prediction, SentimentClassifier
-from hfjax_app.sentiment.bulk import NO_LABEL, UNCLASSIFIED, Results, Row, classify_rows, harmless
+from hfjax_app.limits import WORDS_MAX_TEXTS
+from hfjax_app.sentiment import Explanation, Prediction, SentimentClassifier
+from hfjax_app.sentiment.bulk import (
+    NO_LABEL,
+    UNCLASSIFIED,
+    Results,
+    Row,
+    WordRanking,
+    classify_rows,
+    explain_each,
+    harmless,
+    sample,
+)
 from hfjax_app.sentiment.table import Cell, opened, pasted
 from tests.sentiment.conftest import WORDS
 
@@ -101,11 +112,11 @@ def test_ten_thousand_rows_of_a_file(embedded: SentimentClassifier, tmp_path: Pa
     calls: list[tuple[int, int]] = []
     programs = {
         shape: lambda *args, shape=shape, program=program: calls.append(shape) or program(*args)
-        for shape, program in embedded._programs.items()
+        for shape, program in embedded._programs.of_shape.items()
     }
     source = opened(path)
     with pytest.MonkeyPatch.context() as patch, compilations() as seen:
-        patch.setattr(embedded, "_programs", programs)
+        patch.setattr(embedded._programs, "of_shape", programs)
         results = run(embedded, source.cells(source.likely))
     assert seen == []
     assert len(calls) == math.ceil(10_000 / 32)
@@ -192,3 +203,59 @@ def test_the_download_has_all_columns_of_the_upload(classifier: SentimentClassif
     assert header[:8] == ["row", "id", "text", "'=name", "stars", "label", "probability", "note"]
     assert [row[:5] for row in written] == [["1", "7", "w1 w2", "'=1+1", "5"], ["2", "8", "w3", "", ""]]
     assert written[1][7] == "row has 2 cells instead of 4"
+
+
+def explanation(*pieces: tuple[str, float | None]) -> Explanation:
+    return Explanation(label="positive", pieces=pieces, logit=0.0, baseline=0.0)
+
+
+def test_a_ranking_by_hand() -> None:
+    """Case does not matter, a word's contributions in one text are summed, marks are no words, rare ones rank lower."""
+    ranking = WordRanking()
+    ranking.add(explanation(("Great", 1.0), (" ", None), ("great", 0.5), ("!", 9.0), ("🙂", 0.25), ("...", 5.0)))
+    ranking.add(explanation(("great", 0.5), (" ", None), ("dull", -1.5), (" ", None), ("cut", None)))
+    ranking.add(explanation(("great", 1.0)))
+    words = ranking.strongest(10)
+    assert [(word.text, word.mean, word.texts) for word in words] == [
+        ("great", 1.0, 3),
+        ("dull", -1.5, 1),
+        ("🙂", 0.25, 1),
+    ]
+    assert [word.weight for word in words] == pytest.approx([0.6, -0.5, 0.25 / 3])
+    assert ranking.texts == 3
+    assert ranking.strongest(1) == words[:1]
+
+
+def test_a_sample_is_bounded_and_the_same_each_time() -> None:
+    good = Prediction(scores={"positive": 1.0})
+    rows = [Row(number=at, text=f"w{at}", prediction=good if at % 2 else None) for at in range(3 * WORDS_MAX_TEXTS)]
+    texts = sample(rows)
+    assert len(texts) == len(set(texts)) == WORDS_MAX_TEXTS
+    assert all(int(text[1:]) % 2 for text in texts)
+    assert texts == sample(rows)
+    assert sample(rows[:1]) == []
+
+
+def test_it_compiles_nothing_and_lets_others_go_first(embedded: SentimentClassifier, compilations) -> None:
+    """Words of a list are explained between the calls of single texts, which never wait for more than one."""
+    texts = ["I loved it.", "The soup was awful.", "Great food, great people."]
+    ranking = WordRanking()
+    with compilations() as seen:
+        for each in explain_each(embedded, texts, "positive"):
+            ranking.add(each)
+    assert seen == []
+    assert ranking.texts == 3
+    urgencies = []
+    hold = embedded._semaphore.hold
+
+    def watched(*, urgent: bool):
+        urgencies.append(urgent)
+        return hold(urgent=urgent)
+
+    embedded._semaphore.hold = watched
+    try:
+        list(explain_each(embedded, texts[:1], "positive"))
+        embedded.explain(texts[0], "positive")
+    finally:
+        embedded._semaphore.hold = hold
+    assert (urgencies[0], urgencies[-1]) == (False, True)

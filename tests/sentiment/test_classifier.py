@@ -144,9 +144,9 @@ def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.M
     calls: list[tuple[int, int]] = []
     programs = {
         shape: lambda *args, shape=shape, program=program: calls.append(shape) or program(*args)
-        for shape, program in classifier._programs.items()
+        for shape, program in classifier._programs.of_shape.items()
     }
-    monkeypatch.setattr(classifier, "_programs", programs)
+    monkeypatch.setattr(classifier._programs, "of_shape", programs)
     long = " ".join(WORDS[:50])
     classifier.classify(["w1", *["w2 w3"] * 30, long, *["w4 w5 w6"] * 29])
     assert sorted(calls) == [(1, 64), (32, 16), (32, 16)]
