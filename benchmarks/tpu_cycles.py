@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from hfjax_app.planning import cycles
-from hfjax_app.planning.floor import decode_floor, prefill_floor
+from hfjax_app.planning.outlook import decode_floor, prefill_floor
 from hfjax_app.runtime import topology
 from hfjax_app.runtime.process import prepare
 
@@ -57,7 +57,7 @@ def main() -> None:
 def row(planner: Any, where: topology.Topology, name: str, text: str, report: Any) -> dict[str, Any]:
     """Milliseconds of a step (of a call, where it has no loop over steps), the floor, and their ratio."""
     chip = where.name.partition(":")[0]
-    found, use = cycles.estimated(text, chip=chip), planner.use(where.devices)
+    estimate, use = cycles.estimate(text, chip=chip), planner.use(where.devices)
     cache = planner.estimate(where.devices).slot
     floor = None
     if match := _DECODE.fullmatch(name):
@@ -65,11 +65,11 @@ def row(planner: Any, where: topology.Topology, name: str, text: str, report: An
         floor = decode_floor(use, cache, where, **sizes).seconds
     elif match := _PREFILL.fullmatch(name):
         floor = prefill_floor(use, where, int(match[1]))
-    step = cycles.seconds(found.step, chip)
+    step = cycles.seconds(estimate.step, chip)
     return {
         "name": name,
         "step_ms": round(step * 1e3, 3),
-        "outside_ms": round(cycles.seconds(found.outside, chip) * 1e3, 3),
+        "outside_ms": round(cycles.seconds(estimate.outside, chip) * 1e3, 3),
         "floor_ms": floor and round(floor * 1e3, 3),
         "ratio": floor and round(max(step, floor) / floor, 2),
         "temporary_mib": report.temporary >> 20,

@@ -202,8 +202,7 @@ def plan(arguments: argparse.Namespace) -> None:
     prices = parse_prices(arguments.price) if arguments.price else {}
     prepare_process(topology)  # before jax is imported
     from hfjax_app.planning.report import as_json, by_arithmetic, by_compiler
-    from hfjax_app.planning.survey import survey
-    from hfjax_app.planning.together import Together
+    from hfjax_app.planning.together import Together, survey
 
     options: dict[str, Any] = {
         "prices": prices,

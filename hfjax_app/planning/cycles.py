@@ -2,8 +2,7 @@
 
 The estimate leaves out copies that run beside the arithmetic, collectives, and the fixed cost of a call. Of branches it
 counts the first: a greedy step without penalties and log-probabilities. So a program takes at least the larger one of
-the estimate and its bytes over the bandwidth. Only ratios of programs that were compiled alike are to be trusted. Does
-not compile.
+the estimate and its bytes over the bandwidth. Only ratios of programs that were compiled alike are to be trusted.
 """
 
 import re
@@ -28,7 +27,7 @@ _KERNEL = re.compile(r' custom-call\(.*custom_call_target="(tpu_custom_call|Mosa
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stated:
+class KernelCost:
     """What a kernel reads and computes at each call of a step, stated by a person, because the compiler does not know.
 
     Args:
@@ -62,7 +61,7 @@ class Cycles:
         return max(self.steps, default=self.outside)
 
 
-def estimated(text: str, *, chip: str, kernel: Stated | None = None) -> Cycles:
+def estimate(text: str, *, chip: str, kernel: KernelCost | None = None) -> Cycles:
     """The estimate of a compiled program's text.
 
     Args:
@@ -94,16 +93,16 @@ def seconds(cycles: int, chip: str) -> float:
 
 def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     """The lines of each computation, and the name of the entry."""
-    found: dict[str, list[str]] = {}
+    computations: dict[str, list[str]] = {}
     lines: list[str] = []
     entry = ""
     for line in text.splitlines():
         if header := _HEADER.match(line):
-            lines = found.setdefault(header[2], [])
+            lines = computations.setdefault(header[2], [])
             entry = header[2] if header[1] else entry
         elif line.startswith("  "):
             lines.append(line)
-    return found, entry
+    return computations, entry
 
 
 def _cycles(computations: dict[str, list[str]], name: str, of_kernel: int) -> Cycles:
@@ -130,6 +129,6 @@ def _cycles(computations: dict[str, list[str]], name: str, of_kernel: int) -> Cy
 
 def _count(condition: list[str]) -> int | None:
     """The iterations of a loop with this condition; None if they depend on arguments."""
-    constants = {found[1]: int(found[2]) for line in condition if (found := _CONSTANT.search(line))}
-    compared = next((found[1] for line in condition if (found := _COMPARED.search(line))), None)
-    return None if compared is None else constants.get(compared)
+    constants = {match[1]: int(match[2]) for line in condition if (match := _CONSTANT.search(line))}
+    limit = next((match[1] for line in condition if (match := _COMPARED.search(line))), None)
+    return None if limit is None else constants.get(limit)

@@ -1,6 +1,8 @@
-"""What each topology would give a chat model, with and without int8, by arithmetic on shapes alone.
+"""What each topology would give a chat model, with and without int8, by arithmetic on shapes and published figures.
 
-Does not compile: a chip's layouts may pad, and temporary memory is covered by the margin only.
+A chip's layouts may pad, and temporary memory is covered by the margin only: the compiler knows more. A floor is the
+lower bound of a step's time, to read its bytes and to do its arithmetic: what a device can't do faster. Collectives,
+attention's own products and the cost of a call are left out.
 """
 
 from collections.abc import Callable, Mapping
@@ -8,13 +10,60 @@ from dataclasses import dataclass
 from functools import partial
 
 from hfjax_app.backends.budget import fits
+from hfjax_app.chat.model.slot_memory import SlotMemory
 from hfjax_app.chat.plan import ChatPlanner
-from hfjax_app.planning.floor import decode_floor, prefill_floor
+from hfjax_app.chat.weight_use import WeightUse
 from hfjax_app.runtime.topology import Topology, by_cost, price_of
 
 PROMPT = 1000  # tokens, whose first answer token is timed
 MOST_SLOTS, LONGEST_CONTEXT = 256, 1 << 20  # that the settings allow
 _STEP = 64  # tokens between the contexts that are tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """The lower bound of a decoding step, in which each of so many slots gets a token."""
+
+    bytes_read: int
+    seconds: float
+    slots: int
+
+    @property
+    def per_user(self) -> float:
+        """Tokens per second."""
+        return 1 / self.seconds
+
+    @property
+    def in_all(self) -> float:
+        return self.slots * self.per_user
+
+
+def decode_floor(
+    use: WeightUse, cache: SlotMemory, topology: Topology, *, slots: int, length: int, context: int
+) -> Floor:
+    """The floor of a step of so many slots that hold `length` tokens each.
+
+    Args:
+        use, cache: the model's, on each device of the topology.
+        topology: of chips; a CPU's figures are unknown.
+        slots, length: of the step.
+        context: of the cache, in tokens.
+    """
+    read = use.read(slots) + cache.filled(slots, length, context)
+    seconds = _seconds(topology, read, 2 * slots * (use.products + use.output))
+    return Floor(bytes_read=read, seconds=seconds, slots=slots)
+
+
+def prefill_floor(use: WeightUse, topology: Topology, tokens: int) -> float:
+    """Seconds until the first token after a prompt of so many."""
+    return _seconds(topology, use.read(tokens), 2 * (tokens * use.products + use.output))
+
+
+def _seconds(topology: Topology, read: int, operations: float) -> float:
+    """The time of a device for the slower one of both."""
+    chip = topology.chip
+    assert chip is not None
+    return chip.devices * max(read / chip.bandwidth, operations / chip.flops)
 
 
 @dataclass(frozen=True, kw_only=True)

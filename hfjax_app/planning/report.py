@@ -1,7 +1,4 @@
-"""A plan as text and as JSON, which say which figures are the compiler's and which are computed from shapes.
-
-Does not compute figures: `together.py` does.
-"""
+"""A plan as text and as JSON, which say which figures are the compiler's and which are computed from shapes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,8 +7,7 @@ from typing import Any
 from hfjax_app.backends.budget import Advice
 from hfjax_app.chat.memory import GIB
 from hfjax_app.chat.plan import ChatPlan
-from hfjax_app.planning.floor import Floor
-from hfjax_app.planning.outlook import PROMPT, Outlook
+from hfjax_app.planning.outlook import PROMPT, Floor, Outlook
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.topology import CHIPS, MARGIN, Topology
 
@@ -20,12 +16,12 @@ _GATED = {True: "yes, its licence must be accepted", False: "no", None: "unknown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Planned:
+class ModelReport:
     """One model of a plan.
 
     Args:
         kind: "chat", "image" or "sentiment".
-        model: its name as the user gave it.
+        name: as the user gave it.
         gated: whether a licence must be accepted first; None if the hub can't be reached.
         facts: from its config; None if the model can't be built from it.
         reason: why it can't run; None if no reason is known.
@@ -33,7 +29,7 @@ class Planned:
     """
 
     kind: str
-    model: str
+    name: str
     gated: bool | None
     facts: Facts | None
     reason: str | None
@@ -52,7 +48,7 @@ class Report:
     """
 
     topology: Topology
-    models: tuple[Planned, ...]
+    models: tuple[ModelReport, ...]
     needed: Mapping[str, int] = field(default_factory=dict)
     advice: Advice | None = None
     floor: Floor | None = None
@@ -61,12 +57,12 @@ class Report:
     @property
     def refusals(self) -> tuple[str, ...]:
         """The reasons why models can't run, one line for each such model."""
-        return tuple(planned.reason for planned in self.models if planned.reason is not None)
+        return tuple(model.reason for model in self.models if model.reason is not None)
 
     @property
     def plans(self) -> tuple[ModelPlan, ...]:
         """The plans of all models that have one."""
-        return tuple(planned.plan for planned in self.models if planned.plan is not None)
+        return tuple(model.plan for model in self.models if model.plan is not None)
 
     @property
     def peak(self) -> int | None:
@@ -90,7 +86,7 @@ class Report:
     @property
     def names(self) -> str:
         """The models as text: "chat model 'a' and image model 'b'"."""
-        return " and ".join(f"{planned.kind} model {planned.model!r}" for planned in self.models)
+        return " and ".join(f"{model.kind} model {model.name!r}" for model in self.models)
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -101,18 +97,18 @@ def as_json(report: Report) -> dict[str, Any]:
         "devices": report.topology.devices,
         "usable_bytes_per_device": report.topology.usable,
         "preflight": {
-            planned.kind: {
-                "model": planned.model,
-                "supported": planned.reason is None,
-                "reason": planned.reason,
-                "gated": planned.gated,
-                **({} if planned.facts is None else asdict(planned.facts)),
+            model.kind: {
+                "model": model.name,
+                "supported": model.reason is None,
+                "reason": model.reason,
+                "gated": model.gated,
+                **({} if model.facts is None else asdict(model.facts)),
             }
-            for planned in report.models
+            for model in report.models
         },
         "needed_bytes_on_first_device": dict(report.needed),
         "topologies": [asdict(outlook) for outlook in report.outlooks],
-        **{planned.kind: _as_dict(planned.plan) for planned in report.models if planned.plan is not None},
+        **{model.kind: _as_dict(model.plan) for model in report.models if model.plan is not None},
         "interrupted": report.interrupted,
         "peak_bytes_per_device": report.peak,
         "fits": report.fits,
@@ -125,17 +121,17 @@ def as_json(report: Report) -> dict[str, Any]:
 
 def _as_dict(plan: ModelPlan) -> dict[str, Any]:
     """A plan's fields, with the keys that a chat model's memory has in the JSON report."""
-    found = asdict(plan)
+    fields = asdict(plan)
     if isinstance(plan, ChatPlan):
-        found["need"] = found.pop("memory")
-        slot = found["need"]["slot"]
+        fields["need"] = fields.pop("memory")
+        slot = fields["need"]["slot"]
         slot["rows"] = slot.pop("positions")
-    return found
+    return fields
 
 
 def by_arithmetic(report: Report) -> str:
     """The first part of the text: facts, and what shapes tell."""
-    lines = [line for planned in report.models for line in _preflight(planned)]
+    lines = [line for model in report.models for line in _preflight(model)]
     if report.needed:
         lines += ["", *_arithmetic(report)]
     if report.outlooks:
@@ -153,13 +149,13 @@ def by_compiler(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _preflight(planned: Planned) -> Iterator[str]:
-    facts, kind = planned.facts, f"{planned.kind} model {planned.model}"
-    if planned.reason is not None:
+def _preflight(model: ModelReport) -> Iterator[str]:
+    facts, kind = model.facts, f"{model.kind} model {model.name}"
+    if model.reason is not None:
         yield f"{kind}: not supported"  # the reason is the command's error
     if facts is None:
         return
-    if planned.reason is None:
+    if model.reason is None:
         yield f"{kind}: {facts.architecture} is supported"
     yield f"  {facts.parameters / 1e9:.3f} G parameters, {_size(facts.bytes)} in {facts.dtype}"
     if facts.end_tokens is not None:
@@ -167,7 +163,7 @@ def _preflight(planned: Planned) -> Iterator[str]:
         yield f"  chat template: {_TEMPLATES[facts.has_template]}; end tokens: {ends}"
     if not facts.has_tokenizer:
         yield "  no tokenizer here: needed to serve it, not to plan"
-    yield f"  gated: {_GATED[planned.gated]}"
+    yield f"  gated: {_GATED[model.gated]}"
 
 
 def _arithmetic(report: Report) -> Iterator[str]:
@@ -189,16 +185,16 @@ def _topologies(outlooks: tuple[Outlook, ...]) -> Iterator[str]:
         f"{'chips':12}{'weights':8}{'each holds':>12}{'fits':>6}{'slots':>7}{'context':>9}"
         f"{'one user':>10}{'half full':>10}{'full':>8}{f'{PROMPT} tokens':>14}{'download':>11}{'$/hour':>8}{'$/1M':>8}"
     )
-    for each in outlooks:
-        kind = "int8" if each.quantize == "int8" else "as is"
-        hour, million = (f"{cost:.2f}" if cost is not None else "" for cost in (each.per_hour, each.per_million))
+    for row in outlooks:
+        kind = "int8" if row.quantize == "int8" else "as is"
+        hour, million = (f"{cost:.2f}" if cost is not None else "" for cost in (row.per_hour, row.per_million))
         yield (
-            f"{each.topology:12}{kind:8}{_size(each.held):>12}{'yes' if each.fits else 'no':>6}{each.slots or '-':>7}"
-            f"{each.context or '-':>9}{each.one_user:>10.0f}{each.half_full:>10.0f}{each.full:>8.0f}"
-            f"{each.first_token * 1e3:>11.1f} ms{each.download / 1e9:>8.1f} GB{hour:>8}{million:>8}"
+            f"{row.topology:12}{kind:8}{_size(row.held):>12}{'yes' if row.fits else 'no':>6}{row.slots or '-':>7}"
+            f"{row.context or '-':>9}{row.one_user:>10.0f}{row.half_full:>10.0f}{row.full:>8.0f}"
+            f"{row.first_token * 1e3:>11.1f} ms{row.download / 1e9:>8.1f} GB{hour:>8}{million:>8}"
         )
-    for heads in sorted({each.heads_copied for each in outlooks if each.heads_copied is not None}):
-        names = ", ".join(dict.fromkeys(each.topology for each in outlooks if each.heads_copied == heads))
+    for heads in sorted({row.heads_copied for row in outlooks if row.heads_copied is not None}):
+        names = ", ".join(dict.fromkeys(row.topology for row in outlooks if row.heads_copied == heads))
         yield f"on {names} each device holds the whole KV cache of layers with {heads} heads: too few to split"
     yield "the cheapest chips come first, or the smallest; slots: the most with this context; context: the longest with"
     yield "these slots"
@@ -219,9 +215,9 @@ def _programs(report: Report) -> Iterator[str]:
 
 
 def _summary(report: Report, peak: int) -> Iterator[str]:
-    for planned, plan in zip(report.models, report.plans, strict=True):
+    for model, plan in zip(report.models, report.plans, strict=True):
         cache = f", KV cache {_size(plan.memory.cache)}" if isinstance(plan, ChatPlan) else ""
-        yield f"{planned.kind}: weights {_size(plan.weights)}{cache}, with padding and temporaries {_size(plan.peak)}"
+        yield f"{model.kind}: weights {_size(plan.weights)}{cache}, with padding and temporaries {_size(plan.peak)}"
     topology = report.topology
     if len(report.models) > 1:
         where = "" if topology.devices == 1 else " on the first device, which holds the most"

@@ -23,7 +23,7 @@ from hfjax_app.chat.torch_reference import Agreement, compare, reference
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import RequestRejected
 from hfjax_app.planning import cycles
-from hfjax_app.planning.floor import decode_floor
+from hfjax_app.planning.outlook import decode_floor
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.topology import Topology, parse, topology_here
 from hfjax_app.settings import Settings
@@ -199,7 +199,7 @@ def _estimate(engine: ChatEngine, users: int, length: int, where: Topology) -> f
     program, _ = engine.runner.programs.decode_of(users, length)
     chip = where.name.partition(":")[0]
     try:
-        return cycles.seconds(cycles.estimated(program.as_text() or "", chip=chip).step, chip) * 1e3
+        return cycles.seconds(cycles.estimate(program.as_text() or "", chip=chip).step, chip) * 1e3
     except RequestRejected:
         return None
 

@@ -1,24 +1,21 @@
-"""All models to be served together: their configs are read, sizes added up, their programs compiled for the same chips.
+"""Models to be served together: their configs are read, sizes added up, programs compiled for the same chips."""
 
-Does not load weights.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from hfjax_app.backends.budget import Advice, ChipMemory, Planner, advice_for, bytes_on_first, fits, planner_of
 from hfjax_app.chat.plan import ChatPlan, ChatPlanner
 from hfjax_app.embedded import resolve
-from hfjax_app.errors import HfjaxError, ModelUnavailable, kind_and_line
-from hfjax_app.planning.floor import decode_floor
-from hfjax_app.planning.outlook import outlooks
-from hfjax_app.planning.report import Planned, Report
+from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected, kind_and_line
+from hfjax_app.planning.outlook import Outlook, decode_floor, outlooks
+from hfjax_app.planning.report import ModelReport, Report
 from hfjax_app.runtime.checkpoints.hub import is_gated
 from hfjax_app.runtime.model_plan import ModelPlan, OnProgram, unreported
-from hfjax_app.runtime.topology import Topology, devices
+from hfjax_app.runtime.topology import NAMES, Topology, devices, parse
 
 
 class Together:
@@ -114,17 +111,17 @@ class Together:
             refused = any(plan.too_large for plan in plans.values())
             if refused or not fits(sum(plan.peak for plan in plans.values()), self._topology):
                 advice = self._advice(plans)
-        return replace(first, models=self._planned(plans), advice=advice)
+        return replace(first, models=self._model_reports(plans), advice=advice)
 
     def _report(self, **found: Any) -> Report:
-        return Report(topology=self._topology, models=self._planned({}), **found)
+        return Report(topology=self._topology, models=self._model_reports({}), **found)
 
-    def _planned(self, plans: Mapping[str, ModelPlan]) -> tuple[Planned, ...]:
+    def _model_reports(self, plans: Mapping[str, ModelPlan]) -> tuple[ModelReport, ...]:
         planners = self._planners
         return tuple(
-            Planned(
+            ModelReport(
                 kind=kind,
-                model=model,
+                name=model,
                 gated=self._gated[kind],
                 facts=planners[kind].facts if kind in planners else None,
                 reason=self._reasons.get(kind),
@@ -173,3 +170,41 @@ def chip_memory(plan: ChatPlan) -> ChipMemory:
     if plan.too_large or not decoding:
         decoding = max(decoding, plan.memory.copied)
     return ChipMemory(estimate=plan.memory, resident=plan.resident, decoding=decoding, others=largest(decodes=False))
+
+
+def survey(folder: Path, **options: Any) -> Iterator[str]:
+    """Quick plans of many chat models as a table in Markdown: which chips are enough for each, or why it can't run.
+
+    Only configs are read. Yields the table's lines, one for each folder with a config.json.
+
+    Args:
+        folder: has a folder for each model, in Hugging Face format; its name is the model's.
+        options: as for `Together`.
+
+    Raises:
+        RequestRejected: there are no such folders.
+    """
+    sources = sorted(path.parent for path in folder.glob("*/config.json"))
+    if not sources:
+        raise RequestRejected(f"--configs {folder}: no folder in it has a config.json")
+    yield "| Model | Parameters | As it is | Tokens/s | int8 | Tokens/s | Why not |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for source in sources:
+        report = Together({"chat": str(source)}, parse(NAMES[0]), **options).by_arithmetic()
+        yield f"| {source.name} | {' | '.join(_survey_cells(report))} |".replace(f"'{source}'", f"`{source.name}`")
+
+
+def _survey_cells(report: Report) -> list[str]:
+    [model] = report.models
+    facts = model.facts
+    size = "" if facts is None else f"{facts.parameters / 1e9:.1f} G"
+    if model.reason is not None:
+        return [size, *[""] * 4, model.reason.replace("|", "\\|")]
+    ways = [_cheapest([outlook for outlook in report.outlooks if outlook.quantize == way]) for way in ("none", "int8")]
+    return [size, *ways[0], *ways[1], "" if any(cell for way in ways for cell in way) else "larger than one host"]
+
+
+def _cheapest(outlooks: list[Outlook]) -> tuple[str, str]:
+    """The cheapest topology that fits, and its tokens per second for one user; empty if none does."""
+    cheapest = next((outlook for outlook in outlooks if outlook.fits), None)
+    return ("", "") if cheapest is None else (cheapest.topology, f"{cheapest.one_user:.0f}")

@@ -14,7 +14,7 @@ import pytest
 from transformers import LlamaConfig
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.planning.cycles import CLOCKS, Cycles, Stated, estimated
+from hfjax_app.planning.cycles import CLOCKS, Cycles, KernelCost, estimate
 from hfjax_app.runtime.topology import CHIPS
 from tests.planning.test_plan import LAYERS, config_of
 
@@ -73,8 +73,8 @@ def shape(*size, dtype=jnp.bfloat16):
     return jax.ShapeDtypeStruct(size, dtype, sharding=there)
 def show(function, *args, donate=()):
     program = jax.jit(function, donate_argnums=donate).lower(*args).compile()
-    found = cycles.estimated(program.as_text(), chip="v5e")
-    print(json.dumps([cycles.seconds(found.outside, "v5e"), program.memory_analysis().temp_size_in_bytes]))
+    estimate = cycles.estimate(program.as_text(), chip="v5e")
+    print(json.dumps([cycles.seconds(estimate.outside, "v5e"), program.memory_analysis().temp_size_in_bytes]))
 number = shape(dtype=jnp.int32)
 show(linear, shape(1, 2048), shape(32064, 2048))
 show(jax.vmap(linear, (0, None)), shape(1, 1, 2048), shape(32064, 2048))
@@ -103,18 +103,18 @@ print(programs.compile(spec.name, spec.function, *spec.args, **options).as_text(
 
 
 def test_loops_of_known_length_are_counted_and_the_others_are_steps() -> None:
-    assert estimated(TEXT.replace("KERNEL", ""), chip="v5e") == Cycles(outside=7, steps=(180,))
+    assert estimate(TEXT.replace("KERNEL", ""), chip="v5e") == Cycles(outside=7, steps=(180,))
 
 
 def test_a_kernel_without_an_estimate_needs_stated_figures() -> None:
     text = TEXT.replace("KERNEL", KERNEL)
     with pytest.raises(RequestRejected, match="no estimate for the kernel 'tpu_custom_call': state the bytes"):
-        estimated(text, chip="v5e")
+        estimate(text, chip="v5e")
     chip = CHIPS["v5e"]
-    stated = Stated(bytes_read=chip.bandwidth * 2e-6, operations=chip.flops * 1e-6)
-    assert estimated(text, chip="v5e", kernel=stated).step == 180 + round(CLOCKS["v5e"] * 2e-6)
+    cost = KernelCost(bytes_read=chip.bandwidth * 2e-6, operations=chip.flops * 1e-6)
+    assert estimate(text, chip="v5e", kernel=cost).step == 180 + round(CLOCKS["v5e"] * 2e-6)
     with pytest.raises(RequestRejected, match="not compiled for a TPU"):
-        estimated("HloModule jit_f", chip="v5e")
+        estimate("HloModule jit_f", chip="v5e")
 
 
 @needs_libtpu

@@ -4,7 +4,7 @@ import pytest
 
 from hfjax_app.chat.model.slot_memory import SlotMemory
 from hfjax_app.chat.weight_use import WeightUse
-from hfjax_app.planning.floor import decode_floor, prefill_floor
+from hfjax_app.planning.outlook import decode_floor, prefill_floor
 from hfjax_app.runtime.topology import parse
 
 NO_CACHE = SlotMemory(states=0, positions=())
