@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 
-from hfjax_app.images.admission_queue import AdmissionQueue
 from hfjax_app.images.checkpoint import Pipeline, fetch_weights, read_empty, read_whole, recommended, revision_of
 from hfjax_app.images.denoising_loop import DenoisingLoop, Drawing
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions
@@ -22,6 +21,7 @@ from hfjax_app.images.single_file import single_file
 from hfjax_app.images.start_picture import latent_mask, start_pixels
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
+from hfjax_app.line import FairLine
 from hfjax_app.pictures import WHITE
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
@@ -122,7 +122,7 @@ class ImageGenerator:
             takes_weights=self._programs.reader.takes_weights,
         )
         self._programs.start()
-        self._queue = AdmissionQueue(IMAGES_SERVED_TOGETHER)
+        self._line = FairLine(IMAGES_SERVED_TOGETHER)
         self._denoising_loop = DenoisingLoop(self._programs)
         for _ in self.generate(ImageRequest("warm-up", steps=1, seed=0)):
             pass
@@ -221,15 +221,15 @@ class ImageGenerator:
         return self._served(drawing, client)
 
     def _served(self, drawing: Drawing, client: str) -> Generator[ImageStep | Waiting, None, None]:
-        # First, so that it holds no place in the queue meanwhile.
+        # First, so that it holds no place in the line meanwhile.
         programs = yield from self._programs.programs_for(drawing.request)
-        ticket = self._queue.join(client)
+        place = self._line.join(client)
         try:
-            for place in self._queue.wait(ticket, _LOOK_UP_S):
-                yield Waiting(reason=f"number {place} in the line")
+            for number in place.wait(_LOOK_UP_S):
+                yield Waiting(reason=f"number {number} in the line")
             yield from self._denoising_loop.draw(drawing, programs, self._notice(drawing))
         finally:
-            self._queue.leave(ticket)
+            place.leave()
 
     def _notice(self, drawing: Drawing) -> str | None:
         texts = {"prompt": drawing.request.prompt, "negative prompt": drawing.request.negative_prompt}

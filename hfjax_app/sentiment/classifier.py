@@ -22,6 +22,7 @@ from hfjax_app.limits import (
     ZERO_SHOT_MAX_LABEL_CHARACTERS,
     ZERO_SHOT_MAX_LABELS,
 )
+from hfjax_app.line import FairLine
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
@@ -40,7 +41,6 @@ from hfjax_app.sentiment.encoding import Encoder, TokenIds
 from hfjax_app.sentiment.interface import Explanation, Prediction, checked_texts
 from hfjax_app.sentiment.micro_batch import MicroBatcher
 from hfjax_app.sentiment.padded_forward import choose_padding
-from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.validation import checked_label_names, checked_text, quoted
 
@@ -87,7 +87,7 @@ class SentimentClassifier:
         self.texts = 0  # that were given to the model
         self._encoder = Encoder(tokenizer, model)
         calls = Calls("sentiment-call", calls_at_once(None))
-        self._semaphore = PrioritySemaphore(calls.at_once)
+        self._line = FairLine(calls.at_once)
         mesh = serving_mesh(jax.local_devices()[:1])
         self._weights = weights_of(model) if weights is None else weights
         choose_padding(model, self._weights, self._encoder)
@@ -97,7 +97,7 @@ class SentimentClassifier:
             model,
             self._encoder,
             self._weights,
-            self._semaphore,
+            self._line,
             calls,
             on_cpu=jax.default_backend() == "cpu",
             explains=explains,

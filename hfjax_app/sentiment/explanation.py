@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.line import FairLine
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.program import Program
@@ -23,7 +24,6 @@ from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.interface import Explanation
 from hfjax_app.sentiment.padded_forward import logits_of
-from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
 TOLERANCE = 0.018  # share of the logit's change; stretches of the path are divided until it is met. 2 % is promised
 _LOGIT_FLOOR = 0.01  # the tolerance is a share of at least this change
@@ -48,7 +48,7 @@ class Explainer:
         model: the torch classifier.
         encoder: tokenizes texts; `Lengths` is enough for planned programs.
         weights: the model's, on the device; for planned programs their shapes.
-        semaphore: limits device calls.
+        line: of device calls, single texts before lists.
         calls: runs both parts of a divided stretch in parallel.
     """
 
@@ -57,10 +57,10 @@ class Explainer:
         model: Any,
         encoder: Encoder | Lengths,
         weights: Weights | Shapes,
-        semaphore: PrioritySemaphore,
+        line: FairLine,
         calls: Calls,
     ):
-        self._encoder, self._weights, self._semaphore, self._calls = encoder, weights, semaphore, calls
+        self._encoder, self._weights, self._line, self._calls = encoder, weights, line, calls
         self._labels = model.config.num_labels
         self._function = _path_function(model)
         lengths = sorted({encoder.fitting(min(tokens, encoder.token_limit)) for tokens in _LENGTHS})
@@ -76,7 +76,7 @@ class Explainer:
         arguments = (self._weights, *self._padding(length))
 
         def join(program: Program) -> None:
-            with self._semaphore.hold(urgent=False):
+            with self._line.hold(urgent=False):
                 jax.block_until_ready(program(*arguments))
             self._programs[length] = program
 
@@ -114,7 +114,7 @@ class Explainer:
 
         def stretch(ends: tuple[float, float]) -> _Stretch:
             points, quadrature = _quadrature(self._points[length], *ends)
-            with self._semaphore.hold(urgent=urgent):
+            with self._line.hold(urgent=urgent):
                 shares, logits = self._programs[length](self._weights, ids, baseline, mask, points, quadrature, wanted)
                 arrays = [np.asarray(array, np.float64) for array in (points, shares, logits)]
             return _Stretch(*ends, *arrays)

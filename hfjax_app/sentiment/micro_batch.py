@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from hfjax_app.errors import EngineStopped, RequestRejected
-from hfjax_app.limits import SENTIMENT_QUEUE
+from hfjax_app.errors import EngineStopped
 from hfjax_app.sentiment.interface import Prediction
 
 WINDOW_S = 0.002
@@ -27,29 +26,23 @@ class MicroBatcher:
     def __init__(self, predict: Callable[[list[str]], list[Prediction | Exception]], *, window_s: float = WINDOW_S):
         self._predict = predict
         self._window_s = window_s
-        self._inbox: queue.Queue[_Request | None] = queue.Queue(SENTIMENT_QUEUE)
+        self._inbox: queue.Queue[_Request | None] = queue.Queue()
         self._lock = threading.Lock()  # no request may follow the end marker
         self._open = True
         self._thread = threading.Thread(target=self._run, name="sentiment", daemon=True)
         self._thread.start()
 
     def submit(self, text: str) -> "Future[Prediction]":
-        """Put a checked text in the queue.
+        """Put a checked text in the queue, which whoever admits requests bounds.
 
         Raises:
-            RequestRejected: the queue is full.
             EngineStopped: `stop` was called.
         """
         future: Future[Prediction] = Future()
         with self._lock:
             if not self._open:
                 raise EngineStopped("the classifier was stopped")
-            try:
-                self._inbox.put_nowait((text, future))
-            except queue.Full:
-                raise RequestRejected(
-                    f"the classifier is busy: {SENTIMENT_QUEUE:,} texts are waiting; try again"
-                ) from None
+            self._inbox.put((text, future))
         return future
 
     def stop(self) -> None:

@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
+from hfjax_app.line import FairLine
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import OnBytes, fetch, missing_bytes
 from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer, load
@@ -24,7 +25,6 @@ from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import Encoder, Lengths
-from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 
 
@@ -82,7 +82,7 @@ class SentimentPlanner:
             self._model,
             self._encoder,
             weights,
-            PrioritySemaphore(calls.at_once),
+            FairLine(calls.at_once),
             calls,
             on_cpu=platform_of(programs.mesh) == "cpu",
             explains=True,

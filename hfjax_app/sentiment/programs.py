@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.line import FairLine
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.program import Program
@@ -14,7 +15,6 @@ from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import Encoder, Lengths, TokenIds, input_embeddings
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.padded_forward import logits_of
-from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
 
 # Tokens of a batch, padding included. More bring nothing on a CPU; fewer leave an accelerator idle.
 CPU_TOKENS, DEVICE_TOKENS = 512, 16_384
@@ -54,7 +54,7 @@ class ClassifierPrograms:
         model: a torch sequence classifier; it is not changed.
         encoder: tokenizes texts; `Lengths` is enough for planned programs.
         weights: the model's, or for planned programs their shapes.
-        semaphore: limits device calls.
+        line: of device calls, single texts before lists.
         calls: runs programs in parallel.
         on_cpu: whether the device is a CPU, for which batches are small.
         explains: whether there are programs of explanations too.
@@ -70,21 +70,21 @@ class ClassifierPrograms:
         model: Any,
         encoder: Encoder | Lengths,
         weights: Weights | Shapes,
-        semaphore: PrioritySemaphore,
+        line: FairLine,
         calls: Calls,
         *,
         on_cpu: bool,
         explains: bool,
     ):
         self._function = pure_function(model, logits_of)
-        self._encoder, self._weights, self._semaphore, self._calls = encoder, weights, semaphore, calls
+        self._encoder, self._weights, self._line, self._calls = encoder, weights, line, calls
         self._labels = model.config.num_labels
         self._lengths, self._tokens = encoder.lengths, CPU_TOKENS if on_cpu else DEVICE_TOKENS
         self._call = CPU_CALL if on_cpu else DEVICE_CALL
         self.of_shape: dict[tuple[int, int], Program] = {}
         # the decoder of an encoder-decoder embeds the text again, moved by one token
         explains = explains and not model.config.is_encoder_decoder and input_embeddings(model) is not None
-        self.explainer = Explainer(model, encoder, weights, semaphore, calls) if explains else None
+        self.explainer = Explainer(model, encoder, weights, line, calls) if explains else None
 
     def specs(self) -> list[ProgramSpec]:
         """The programs, those that are needed most first. One row of the greatest length serves every text."""
@@ -101,7 +101,7 @@ class ClassifierPrograms:
         arguments = (ids, np.ones_like(ids))
 
         def join(program: Program) -> None:
-            with self._semaphore.hold(urgent=False):
+            with self._line.hold(urgent=False):
                 np.asarray(program(self._weights, *arguments))
             self.of_shape[shape] = program
 
@@ -124,7 +124,7 @@ class ClassifierPrograms:
             """float32 [rows, labels]."""
             members, rows, length = batch
             ids, mask = encoder.padded([texts[member].ids for member in members], rows, length)
-            with self._semaphore.hold(urgent=urgent):
+            with self._line.hold(urgent=urgent):
                 return np.asarray(self.of_shape[rows, length](self._weights, ids, mask))
 
         # the longest first: with two at a time, the last to end is short

@@ -45,7 +45,7 @@ class SentimentService:
             model: the classifier's name; None: the first one.
 
         Raises:
-            RequestRejected: the text is not text, blank or too long, or too many texts are waiting.
+            RequestRejected: the text is not text, blank or too long.
             ModelUnavailable: the backend is not ready.
         """
         return await asyncio.wrap_future(self.of(model).get().submit(text))
