@@ -1,4 +1,4 @@
-# run, test, test-all, test-next, test-tpu, test-ray, lint, format, bench, train, docs, screenshots, clean: each sets up what it needs in .venv
+# run, test, test-quick, test-all, test-next, test-tpu, test-ray, lint, format, bench, train, docs, screenshots, clean: each sets up what it needs in .venv
 # and skips what is done.
 #   make run HFJAX_PORT=8000        any HFJAX_* setting, from the environment or the command line
 #   make run PYTHON=python3.12      another Python, 3.11 or newer
@@ -25,11 +25,12 @@ ANSWERS := $(PY) -c "import os, sys, threading, urllib.request; t = threading.Ti
   t.start(); urllib.request.urlopen(sys.argv[1], timeout=3)" 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all test-next test-tpu test-ray lint format bench bench-peers train screenshots chromium clean no-accelerator
+.PHONY: help run test test-quick test-all test-next test-tpu test-ray lint format bench bench-peers train screenshots chromium clean no-accelerator
 
 help:
 	@echo "make run          the studio on http://127.0.0.1:7860;  make run ACCELERATOR=tpu (or cuda) installs jax for it"
 	@echo "make test         ruff, mypy and the tests: everything, but not every one of a kind"
+	@echo "make test-quick   a minute of them, while one works: units that need no browser, no server and little compilation"
 	@echo "make test-all     the slow ones too: all architectures and held-out prompts, two minutes of clients that come and go"
 	@echo "make test-next    what the newest releases of all libraries break, in a venv of their own"
 	@echo "make test-tpu     whole models through the TPU's compiler; no TPU is needed"
@@ -44,6 +45,12 @@ help:
 # Ctrl-C: the trap keeps the shell alive to see the exit status, so that make has nothing to complain about.
 run: $(if $(filter-out tpu cuda,$(ACCELERATOR)),no-accelerator) $(VENV)/.installed$(addprefix -,$(ACCELERATOR))
 	@trap : INT; $(PY) -m hfjax_app serve || test $$? -eq 130
+
+# What starts no server, opens no page and compiles next to nothing.
+QUICK := tests/chat/text tests/chat/sampling/test_params.py tests/chat/engine/test_scheduler.py tests/chat/engine/test_prefix_cache.py
+test-quick: $(VENV)/.installed-dev
+	@$(RUFF) check
+	@$(PY) -m pytest -q -m "not slow and not tpu" -n 2 $(QUICK)
 
 test: MARKED := not slow and not tpu
 test-all: MARKED := not tpu

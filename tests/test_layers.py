@@ -112,6 +112,26 @@ def test_backends_know_no_platform(backend: str) -> None:
             assert not name.startswith(("hfjax_app.runtime.cpu", "hfjax_app.runtime.tpu")), f"{path} imports {name}"
 
 
+def closure(name: str, seen: set[str]) -> set[str]:
+    """All modules that a module of the app imports, by way of others too; those for type checkers among them."""
+    path = ROOT.parent / name.replace(".", "/")
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for each in imports(path) if path.exists() else ():
+        module = each if (ROOT.parent / each.replace(".", "/")).is_dir() else each.rpartition(".")[0]
+        for found in (each, module):
+            if found not in seen:
+                seen.add(found)
+                if found.startswith("hfjax_app."):
+                    closure(found, seen)
+    return seen
+
+
+@pytest.mark.parametrize("door", ["api.v1.routes", "api.mcp", "service.service"])
+def test_only_the_page_and_its_own_endpoints_know_gradio(door: str) -> None:
+    """OpenAI's API, MCP and the service behind every door would work without it."""
+    assert sorted(name for name in closure(f"hfjax_app.{door}", set()) if name.split(".")[0] == "gradio") == []
+
+
 def test_importing_every_module_starts_no_device_and_no_ray() -> None:
     """A backend that starts at import would ignore the allocator settings and the cache folder.
 

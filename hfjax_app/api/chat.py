@@ -90,7 +90,6 @@ def _request(
     )
 
 
-def register(service: Service) -> ChatApi:
+def register(service: Service) -> None:
     api = ChatApi(service.chat)
     gr.api(api.chat, api_name="chat", **EVENT)
-    return api

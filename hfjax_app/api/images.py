@@ -1,28 +1,21 @@
-"""The image endpoints: generate pictures and replay them. Pictures are data URLs.
+"""The image endpoints of Gradio's API: generate pictures and replay them. Pictures are data URLs."""
 
-The images tab draws through the same object.
-"""
-
-import asyncio
 import base64
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
-from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
 
 from hfjax_app.api.concurrency import Concurrency
 from hfjax_app.api.gradio_errors import streamed
-from hfjax_app.api.iterate_in_thread import ClosableIterator, iterate_in_thread
 from hfjax_app.backends import Backend
-from hfjax_app.backends.models import Models
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import IMAGES_AT_ONCE
+from hfjax_app.service.images import ImagesService
 from hfjax_app.service.service import Service
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
@@ -38,20 +31,17 @@ Message: TypeAlias = dict[str, Any]  # one item of a streamed answer, as JSON
 
 # For every event that draws.
 EVENT: Concurrency = {"concurrency_id": "images", "concurrency_limit": IMAGES_AT_ONCE}
-# Of all models.
-_threads = ThreadPoolExecutor(IMAGES_AT_ONCE, "images")  # waiting requests must not hold up the chat
-_reader = ThreadPoolExecutor(1, "image-reader")  # one upload at a time: it may decode to 160 MB
 
 
 class ImagesApi:
-    """Draws pictures.
+    """Answers both endpoints.
 
     Args:
-        models: the image models.
+        service: of pictures.
     """
 
-    def __init__(self, models: "Models[ImageModel]"):
-        self._models = models
+    def __init__(self, service: ImagesService):
+        self._service = service
 
     @streamed
     async def generate(
@@ -79,7 +69,7 @@ class ImagesApi:
         `variation_of` is a seed that the pictures stay near, `variation` (0 to 1) how far from it they are.
         `steps` and `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null: the first."""
         options = {name: value for name, value in locals().items() if name != "self"}
-        backend = self._models.find(model)
+        backend = self._service.find(model)
         generator = backend.get()
 
         def begin() -> Generator[Progress, None, None]:
@@ -101,7 +91,7 @@ class ImagesApi:
         for name in ("image", "mask"):
             if (url := options.pop(name)) is not None and not isinstance(url, str):
                 raise RequestRejected(f"{name}: must be a data URL, not {type(url).__name__}")
-        generator = self._models.find(options["model"]).get()
+        generator = self._service.find(options["model"]).get()
         generator.generate(ImageRequest(**options), client=sender().id).close()
 
     @streamed
@@ -114,7 +104,7 @@ class ImagesApi:
         from hfjax_app.images.verification import replay
         from hfjax_app.pictures import from_data_url
 
-        backend = self._models.find(model)
+        backend = self._service.find(model)
         generator = backend.get()
 
         def begin() -> "Generator[Progress | Comparison, None, None]":
@@ -144,39 +134,19 @@ class ImagesApi:
             as_messages: turns the steps into messages.
             reads: whether `begin` decodes pictures.
         """
-        steps = await self.read(begin) if reads else begin()
-        async with aclosing(self.run(backend, as_messages(steps))) as messages:
+        steps = await self._service.read(begin) if reads else begin()
+        async with aclosing(self._service.run(backend, as_messages(steps))) as messages:
             async for message in messages:
                 yield message
-
-    async def read(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that decodes pictures. One thread does so for all requests, one after the other.
-
-        Requests without pictures don't come here, or they would wait for it.
-        """
-        here = copy_context()  # with the request's sender
-        return await asyncio.get_running_loop().run_in_executor(_reader, here.run, function, *arguments)
-
-    async def run(self, backend: "Backend[ImageModel]", steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
-        """Draw in a thread, step by step.
-
-        Raises:
-            ModelUnavailable: the server is stopping, or the model was unloaded.
-        """
-        async with aclosing(iterate_in_thread(steps, _threads)) as running:
-            async for step in running:
-                backend.get()
-                yield step
 
 
 _GENERATE = [*inspect.signature(ImagesApi.generate).parameters][1:]
 
 
-def register(service: Service) -> ImagesApi:
-    api = ImagesApi(service.backends.image_models)
+def register(service: Service) -> None:
+    api = ImagesApi(service.images)
     gr.api(api.generate, api_name="generate", **EVENT)
     gr.api(api.replay, api_name="replay", **EVENT)
-    return api
 
 
 def _picture(url: object, name: str) -> "Image.Image | None":

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from pydantic import Field
 from starlette.applications import Starlette
 
-from hfjax_app.api.images import ImagesApi
 from hfjax_app.backends import Backend
 from hfjax_app.chat import SamplingParams
 from hfjax_app.chat.request import ChatRequest
@@ -102,12 +101,11 @@ class _Tools:
         from fastmcp.utilities.types import Image
 
         backend = self._backends.images
-        api = ImagesApi(self._backends.image_models)
         with self._admitted("images", backend) as client:
             request = ImageRequest(prompt, negative_prompt=negative_prompt, seed=seed, steps=steps)
             running = backend.get().generate(request, client=client.id)
             newest = None
-            async with aclosing(api.run(backend, running)) as drawn:
+            async with aclosing(self._service.images.run(backend, running)) as drawn:
                 async for step in drawn:
                     newest = step
             [picture] = cast("ImageStep", newest).pictures

@@ -60,9 +60,8 @@ class SentimentApi:
             zero_shot.check(text, labels)
 
 
-def register(service: Service) -> SentimentApi:
+def register(service: Service) -> None:
     api = SentimentApi(service.sentiment)
     gr.api(api.classify, api_name="classify", **EVENT)
     gr.api(api.explain, api_name="explain", **EVENT)
     gr.api(api.zero_shot, api_name="zero_shot", **ZERO_SHOT_EVENT)
-    return api

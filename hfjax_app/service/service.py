@@ -3,6 +3,8 @@
 from hfjax_app.backends import Backends
 from hfjax_app.service.admission import Admission
 from hfjax_app.service.chat import ChatService
+from hfjax_app.service.images import ImagesService
+from hfjax_app.service.models import ModelsService
 from hfjax_app.service.sentiment import SentimentService
 from hfjax_app.service.usage import Usage
 
@@ -16,7 +18,7 @@ class Service:
     Attributes:
         usage: the clients' tokens.
         admission: of all requests.
-        chat, sentiment: answer requests.
+        chat, sentiment, images, models: answer requests.
     """
 
     def __init__(self, backends: Backends):
@@ -26,3 +28,5 @@ class Service:
         self.admission = Admission(backends, settings.client_requests, self.usage)
         self.chat = ChatService(backends.chat_models, settings.context, self.usage)
         self.sentiment = SentimentService(backends.sentiment_models, backends.chat_models)
+        self.images = ImagesService(backends.image_models)
+        self.models = ModelsService(backends)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from hfjax_app.api.iterate_in_thread import iterate_in_thread
 from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import IMAGES_AT_ONCE
+from hfjax_app.service.images import iterate_in_thread
 from hfjax_app.serving.refusal import Refusal
 from hfjax_app.serving.replica import Replica
 from hfjax_app.settings import Settings

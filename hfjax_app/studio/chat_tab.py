@@ -18,7 +18,6 @@ import gradio as gr
 
 from hfjax_app.api.chat import EVENT
 from hfjax_app.api.gradio_errors import errors_shown, streamed
-from hfjax_app.api.models import ModelsApi
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
@@ -114,7 +113,7 @@ class ChatTab(Tab):
                 gr.HTML(HINT, elem_id="chat-hint", apply_default_css=False)
             with gr.Column(elem_id="chat-settings"):
                 self._settings = ChatSettings(most=context, max_tokens=service.max_tokens)
-                ModelLoader(self.picker, shared.endpoints.of(ModelsApi), "chat")
+                ModelLoader(self.picker, shared.service.models, "chat")
             self._bridge = gr.HTML("", html_template="", elem_id="chat-bridge", js_on_load=BRIDGE_JS)
         shown = [self._hello, self._notices, self._bridge]
         self.picker.fill(self.loading, shown, self._settings.sampling, self._of_model)

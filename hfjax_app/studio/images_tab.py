@@ -12,8 +12,7 @@ import gradio as gr
 from gradio.events import Dependency
 
 from hfjax_app.api.gradio_errors import streamed
-from hfjax_app.api.images import EVENT, ImagesApi
-from hfjax_app.api.models import ModelsApi
+from hfjax_app.api.images import EVENT
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
@@ -45,7 +44,7 @@ class ImagesTab(Tab):
     title, id = "Images", "images"
 
     def __init__(self, shared: Shared):
-        self._api = shared.endpoints.of(ImagesApi)
+        self._service = shared.service.images
         self._files = PictureFiles(shared.files)
         backends = shared.backends
         self.loading = LoadingPanel(backends.image_models)
@@ -64,7 +63,7 @@ class ImagesTab(Tab):
                     self._settings = ImageSettings()
                 with gr.Accordion("Settings inside a PNG", open=False, elem_id="recipe"):
                     self._parameters = ParametersPanel()
-                ModelLoader(self.picker, shared.endpoints.of(ModelsApi), "images")
+                ModelLoader(self.picker, shared.service.models, "images")
         self._listen()
         self.picker.fill(self.loading, [self._hello, self._shape], self._settings.of_model, self._of_model)
 
@@ -218,14 +217,14 @@ class ImagesTab(Tab):
 
         parameters = await self._read(file, chosen)
         if parameters.image:
-            image, mask = await self._api.read(self._source.read, source)
+            image, mask = await self._service.read(self._source.read, source)
             if digest(image) != parameters.image or (mask is None) != (parameters.mask is None):
                 raise RequestRejected("this picture was started from another one: put that one into the editor first")
         changed = [*self._source.reused(parameters), *self._settings.varied(parameters.values)]
         yield [note("Variations of the picture."), parameters.values["prompt"], *changed, gr.Accordion(open=True)]
 
     async def _read(self, file: Any, chosen: object) -> "GenerationParameters":
-        return await self._api.read(self._parameters.read, self.picker.model(chosen).get(), file)
+        return await self._service.read(self._parameters.read, self.picker.model(chosen).get(), file)
 
     async def _shown(
         self,
@@ -241,8 +240,8 @@ class ImagesTab(Tab):
         from hfjax_app.images.steps import Waiting
         from hfjax_app.images.verification import Comparison
 
-        steps = await self._api.read(begin)
-        async with aclosing(self._api.run(backend, self._files.of(steps))) as running:
+        steps = await self._service.read(begin)
+        async with aclosing(self._service.run(backend, self._files.of(steps))) as running:
             yield gr.skip(), note("Starting …", runs=True), None, ()
             async for step, sheet, files in running:
                 if isinstance(step, Waiting):

@@ -8,8 +8,9 @@ from typing import Any
 import gradio as gr
 
 from hfjax_app.api.gradio_errors import errors_shown, streamed
-from hfjax_app.api.models import EVENT, LOAD_EVENT, ModelsApi
+from hfjax_app.api.models import EVENT, LOAD_EVENT
 from hfjax_app.backends.model_loads import Load
+from hfjax_app.service.models import ModelsService
 from hfjax_app.studio.event_options import UNPROCESSED
 from hfjax_app.studio.model_picker import ModelPicker
 
@@ -23,9 +24,9 @@ class ModelLoader:
         kind: "chat" or "images".
     """
 
-    def __init__(self, picker: ModelPicker[Any], api: ModelsApi, kind: str):
-        self._picker, self._api, self._kind = picker, api, kind
-        if not api.is_open:
+    def __init__(self, picker: ModelPicker[Any], service: ModelsService, kind: str):
+        self._picker, self._service, self._kind = picker, service, kind
+        if not service.is_open:
             return
         with gr.Accordion("Load another model", open=False, elem_id=f"{kind}-loader"):
             gr.HTML(
@@ -48,20 +49,20 @@ class ModelLoader:
 
     @streamed
     async def _load(self, model: object, key: object) -> AsyncGenerator[list[Any], None]:
-        load = self._api.begin(model, key, self._kind)
-        async with aclosing(self._api.watched(load)) as lines:
+        load = self._service.begin(model, key, self._kind)
+        async with aclosing(self._service.watched(load)) as lines:
             async for line in lines:
                 yield [_progress(load, line), self._picker.refreshed()]
 
     def _cancel(self, key: object) -> str:
         with errors_shown():
-            self._api.cancel(key)
+            self._service.cancel(key)
             return _note("The load is being cancelled.")
 
     async def _unload(self, chosen: object, key: object) -> list[Any]:
         with errors_shown():
             name = self._picker.model(chosen).name
-            await self._api.unload(name, key, self._kind)
+            await self._service.unload(name, key, self._kind)
             return [_note(f"{name} was unloaded."), self._picker.refreshed()]
 
 

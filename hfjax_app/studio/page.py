@@ -2,7 +2,7 @@
 
 import gradio as gr
 
-from hfjax_app.api.endpoints import Endpoints
+from hfjax_app.api.endpoints import add_endpoints
 from hfjax_app.limits import EVENTS_AT_ONCE
 from hfjax_app.runtime.seams.gradio import poll_every
 from hfjax_app.service.service import Service
@@ -49,7 +49,8 @@ def build_studio(service: Service, log_event: LogEvent) -> tuple[gr.Blocks, Fair
     with page:
         files = MadeFiles()
         page.temp_file_sets.append(files)
-        shared = Shared(service=service, endpoints=Endpoints(service), files=files)
+        add_endpoints(service)
+        shared = Shared(service=service, files=files)
         gr.HTML(_HEADER, elem_id="header", apply_default_css=False)
         status = StatusLine(service.backends)
         tabs: dict[str, Tab] = {}

@@ -5,7 +5,6 @@ from typing import Any, ClassVar, Protocol
 
 import gradio as gr
 
-from hfjax_app.api.endpoints import Endpoints
 from hfjax_app.backends import Backends
 from hfjax_app.service.service import Service
 from hfjax_app.studio.files import MadeFiles
@@ -18,12 +17,10 @@ class Shared:
 
     Args:
         service: the models and what answers with them; they may still be warming up.
-        endpoints: the API; tabs call the same objects as its clients.
         files: the files that are made for visitors.
     """
 
     service: Service
-    endpoints: Endpoints
     files: MadeFiles
 
     @property

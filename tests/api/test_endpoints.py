@@ -12,9 +12,8 @@ from gradio.utils import get_return_types
 
 import hfjax_app.api
 from hfjax_app.api.chat import ChatApi
-from hfjax_app.api.endpoints import Endpoints
+from hfjax_app.api.endpoints import add_endpoints
 from hfjax_app.api.images import ImagesApi
-from hfjax_app.api.sentiment import SentimentApi
 from hfjax_app.backends import Backends
 from hfjax_app.service.service import Service
 from hfjax_app.settings import Settings
@@ -23,23 +22,19 @@ ALL = {"chat", "classify", "explain", "zero_shot", "generate", "replay"}
 ALL |= {"load_model", "unload_model", "cancel_load"}
 
 
-def registered() -> tuple[Endpoints, set[str]]:
-    """The endpoints, for models that are never started, and their names."""
+def registered() -> set[str]:
+    """The names of the endpoints, for models that are never started."""
 
-    async def build() -> tuple[Endpoints, set[str]]:  # Gradio asks for the event loop, and would leave one open
+    async def build() -> set[str]:  # Gradio asks for the event loop, and would leave one open
         with gr.Blocks() as blocks:
-            endpoints = Endpoints(Service(Backends(Settings())))
-        return endpoints, {str(function.api_name) for function in blocks.fns.values()}
+            add_endpoints(Service(Backends(Settings())))
+        return {str(function.api_name) for function in blocks.fns.values()}
 
     return asyncio.run(build())
 
 
 def test_every_module_is_found() -> None:
-    """The tabs call the same objects that answer the endpoints."""
-    endpoints, names = registered()
-    assert names == ALL
-    for kind in (ChatApi, ImagesApi, SentimentApi):
-        assert isinstance(endpoints.of(kind), kind)
+    assert registered() == ALL
 
 
 def test_a_streamed_endpoint_is_documented_by_the_type_of_one_item() -> None:
@@ -56,6 +51,6 @@ def test_one_file_is_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "def register(service):\n    gr.api(greet, api_name='greet')\n"
     )
     monkeypatch.setattr(hfjax_app.api, "__path__", [*hfjax_app.api.__path__, str(tmp_path)])
-    _, names = registered()
+    names = registered()
     del sys.modules["hfjax_app.api.greeting"]
     assert names == {*ALL, "greet"}

@@ -7,6 +7,7 @@ import gradio as gr
 import pytest
 
 from hfjax_app.backends import Backends
+from hfjax_app.service.service import Service
 from hfjax_app.settings import load_settings
 from hfjax_app.studio.engine_tab import EngineTab, _Pace
 from hfjax_app.studio.tab import Shared
@@ -18,7 +19,7 @@ def tab() -> EngineTab:
 
     async def build() -> EngineTab:  # without a running loop, Gradio makes its own and never closes it
         with gr.Blocks():
-            return EngineTab(Shared(backends=Backends(load_settings()), endpoints=None, files=None))
+            return EngineTab(Shared(service=Service(Backends(load_settings())), files=None))
 
     return asyncio.run(build())
 

@@ -24,6 +24,7 @@ from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.steps import ImageStep, Picture
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
+from hfjax_app.service.images import ImagesService
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.tab import Shared
@@ -128,9 +129,9 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
         with gr.Blocks():
             images = models(generator)
             closed = SimpleNamespace(is_open=False)  # no operator
-            endpoints = SimpleNamespace(of=lambda kind: kind(images) if kind is ImagesApi else closed)
             backends = SimpleNamespace(images=images.first, image_models=images)
-            tab = ImagesTab(Shared(backends=backends, endpoints=endpoints, files=MadeFiles()))
+            service = SimpleNamespace(backends=backends, images=ImagesService(images), models=closed)
+            tab = ImagesTab(Shared(service=service, files=MadeFiles()))
         generator.threads.clear()
         source = {"background": sent, "layers": [sent]}
         values = (source, 0.8, "#ffffff", "", 2, 1.0, "DDIM", "8 x 8")
@@ -158,7 +159,7 @@ def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> N
 
     async def use() -> list[list[Any]]:
         generator.threads.clear()
-        api = ImagesApi(models(generator))
+        api = ImagesApi(ImagesService(models(generator)))
         drawn = await everything(api.generate("a", image=url, mask=url))
         return [drawn, await everything(api.replay(url))]
 
@@ -174,7 +175,7 @@ def test_what_has_no_picture_does_not_wait_for_those_that_are_read(generator: Ge
     """Another client's 24 files of 117 KB, of 40 million pixels each, held up a plain request for eight seconds."""
 
     async def use() -> list[Any]:
-        api, release = ImagesApi(models(generator)), threading.Event()
+        api, release = ImagesApi(ImagesService(models(generator))), threading.Event()
         busy = asyncio.create_task(api.read(release.wait))
         await asyncio.sleep(0)
         try:

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from fastapi import Form, Request, UploadFile
 from PIL import Image, ImageOps
 
-from hfjax_app.api.images import ImagesApi
 from hfjax_app.api.v1.errors import ClientLeft
 from hfjax_app.api.v1.schemas import DrawingOptions, EditBody, ImageBody
-from hfjax_app.backends import Backends
 from hfjax_app.client import client_of
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import PICTURE_MAX_BYTES
 from hfjax_app.pictures import read_picture
-from hfjax_app.service.admission import Admission
+from hfjax_app.service.service import Service
 from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
@@ -34,12 +32,11 @@ class Images:
     """Answers both routes.
 
     Args:
-        backends: the image models among them.
-        admission: of all requests.
+        service: of pictures, with its admission.
     """
 
-    def __init__(self, backends: Backends, admission: Admission):
-        self._backends, self._admission = backends, admission
+    def __init__(self, service: Service):
+        self._images, self._admission = service.images, service.admission
 
     async def generate(self, body: ImageBody, request: Request) -> dict[str, Any]:
         """Draw pictures of a prompt."""
@@ -68,8 +65,7 @@ class Images:
             request: its other parts.
             pictures: reads what the picture starts from, as options of an `ImageRequest`; None: it starts from nothing.
         """
-        backend = self._backends.image_models.find(body.model)
-        api = ImagesApi(self._backends.image_models)
+        backend = self._images.find(body.model)
         client = client_of(request.scope)
         with self._admission.enter(client, "images", backend):
             generator = backend.get()
@@ -82,8 +78,8 @@ class Images:
                 return generator.generate(asked, previews=False, client=client.id)
 
             newest: ImageStep | Waiting | None = None
-            steps = begin() if pictures is None else await api.read(begin)
-            async with aclosing(api.run(backend, steps)) as running:
+            steps = begin() if pictures is None else await self._images.read(begin)
+            async with aclosing(self._images.run(backend, steps)) as running:
                 async for step in running:
                     if await request.is_disconnected():
                         raise ClientLeft

@@ -20,7 +20,7 @@ def api_router(service: Service) -> APIRouter:
         service: answers; its models may still be warming up.
     """
     router = APIRouter(route_class=EnvelopeRoute)
-    completions, images = Completions(service), Images(service.backends, service.admission)
+    completions, images = Completions(service), Images(service)
     others = Others(service, created=int(time.time()))
     for path, method, answer in (
         ("/v1/models", "GET", others.models),

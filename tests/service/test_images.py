@@ -7,8 +7,8 @@ from contextlib import aclosing, suppress
 
 import pytest
 
-from hfjax_app.api.iterate_in_thread import iterate_in_thread
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.service.images import iterate_in_thread
 
 
 class Steps(Iterator[int]):
