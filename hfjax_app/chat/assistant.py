@@ -165,10 +165,10 @@ class ChatAssistant:
             ConstraintFailed: the form of the answer turned out to be too complex.
         """
         checked_stop(stop)  # before pictures are decoded
-        answers = await self.asked(messages, params, system_prompt=system_prompt, form=form)
-        async with contextlib.aclosing(answers(params, stop=stop, client=client)) as replies:
-            async for reply in replies:
-                yield reply
+        with contextlib.closing(await self.asked(messages, params, system_prompt=system_prompt, form=form)) as answers:
+            async with contextlib.aclosing(answers(params, stop=stop, client=client)) as replies:
+                async for reply in replies:
+                    yield reply
 
     async def complete(
         self,
@@ -193,15 +193,18 @@ class ChatAssistant:
         system_prompt: str = "",
         form: AnswerForm = ANY_TEXT,
     ) -> Answers:
-        """What answers a conversation, any number of times: its prompt is made once. Arguments, errors: as `reply`."""
+        """What answers a conversation, any number of times: its prompt is made once. Arguments, errors: as `reply`.
+
+        The caller closes it.
+        """
         prompt = await self._prompts.of_messages(messages, params, system_prompt=system_prompt, form=form)
-        return partial(self._answers, prompt)
+        return Answers(partial(self._answers, prompt), prompt.release)
 
     async def asked_text(
         self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
     ) -> Answers:
         """The same for `complete`."""
-        return partial(self._answers, await self._prompts.of_text(prompt, params, form=form))
+        return Answers(partial(self._answers, await self._prompts.of_text(prompt, params, form=form)))
 
     async def _answers(
         self, prompt: Prompt, params: SamplingParams, *, stop: Sequence[str] = (), client: str = ""

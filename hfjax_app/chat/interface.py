@@ -3,7 +3,8 @@
 `assistant.py` is the model itself; `serving/remote_chat.py` asks one in another process.
 """
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:  # the page is served before jax is imported
@@ -21,12 +22,23 @@ class LabelScorer(Protocol):
     def classify(self, text: str, labels: list[str]) -> dict[str, float]: ...
 
 
-class Answers(Protocol):
-    """Answers one prompt, each time it is called."""
+@dataclass(frozen=True)
+class Answers:
+    """Answers one prompt, each time it is called.
+
+    Attributes:
+        answer: makes one answer.
+        close: gives back the memory of the prompt's pictures. Whoever asked calls it in every case, when the last
+            answer has ended; called again it does nothing.
+    """
+
+    answer: "Callable[..., AsyncGenerator[Reply, None]]"
+    close: Callable[[], None] = lambda: None
 
     def __call__(
         self, params: "SamplingParams", *, stop: Sequence[str] = (), client: str = ""
-    ) -> "AsyncGenerator[Reply, None]": ...
+    ) -> "AsyncGenerator[Reply, None]":
+        return self.answer(params, stop=stop, client=client)
 
 
 class ChatModel(Protocol):

@@ -19,6 +19,7 @@ class Prompt:
         new_answer: an empty answer.
         new_constraint: a constraint at its beginning; None: answers are free.
         one_call: whether an answer ends with its first call of a tool.
+        release: gives back the memory of its pictures; called when its last answer has ended.
     """
 
     tokens: list[int]
@@ -27,8 +28,10 @@ class Prompt:
     new_answer: Callable[[], Answer]
     new_constraint: Callable[[], Constraint] | None = None
     one_call: bool = False
+    release: Callable[[], None] = lambda: None
 
-    def showing(self, pictures: Sequence[Picture]) -> "Prompt":
+    def showing(self, pictures: Sequence[Picture], release: Callable[[], None]) -> "Prompt":
         """With pictures in the places -1, -2, ... that `ChatFormat.fit` left them."""
         ids = {-at: picture.id for at, picture in enumerate(pictures, 1)}
-        return replace(self, tokens=[ids.get(token, token) for token in self.tokens], pictures=tuple(pictures))
+        tokens = [ids.get(token, token) for token in self.tokens]
+        return replace(self, tokens=tokens, pictures=tuple(pictures), release=release)

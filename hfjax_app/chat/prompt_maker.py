@@ -82,10 +82,11 @@ class PromptMaker:
     async def of_messages(
         self, messages: list[Message], params: SamplingParams, *, system_prompt: str = "", form: AnswerForm = ANY_TEXT
     ) -> Prompt:
-        """The prompt of a conversation. Arguments: as for `ChatAssistant.reply`.
+        """The prompt of a conversation, which the caller releases. Arguments: as for `ChatAssistant.reply`.
 
         Raises:
             RequestRejected: text, pictures, form or parameters out of range.
+            Overloaded: the pictures of other requests take all of the memory.
         """
         is_short = not form.tools and _is_short(messages, system_prompt)
         check = partial(checked_messages, messages, may_use_tools=True, may_show_pictures=True)
@@ -98,7 +99,8 @@ class PromptMaker:
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
         prompt = await self._constrained(prompt, grammar)
         if reader is not None:
-            prompt = prompt.showing(await reader.read(pictures_of(turns[prompt.dropped_messages :])))
+            read = await reader.read(pictures_of(turns[prompt.dropped_messages :]))
+            prompt = prompt.showing(read.pictures, read.release)
         return prompt
 
     async def of_text(

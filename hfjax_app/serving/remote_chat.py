@@ -135,7 +135,7 @@ class RemoteChat:
         def answer(params: SamplingParams, *, stop: Sequence[str] = (), client: str = "") -> Replies:
             return self.reply(messages, params, system_prompt=system_prompt, stop=stop, client=client, form=form)
 
-        return answer
+        return Answers(answer)
 
     async def asked_text(
         self, prompt: str | Sequence[int], params: SamplingParams, *, form: AnswerForm = ANY_TEXT
@@ -145,7 +145,7 @@ class RemoteChat:
         def answer(params: SamplingParams, *, stop: Sequence[str] = (), client: str = "") -> Replies:
             return self.complete(prompt, params, stop=stop, client=client, form=form)
 
-        return answer
+        return Answers(answer)
 
     async def _replies(
         self, method: str, prompt: object, params: SamplingParams, options: dict[str, Any], session: str

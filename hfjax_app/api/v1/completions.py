@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -194,26 +195,27 @@ class Completions:
             sampling_of(body, None, api.max_tokens)  # refuses wrong values also while the model is not ready
             raise
         client = client_of(request.scope)
-        place = self._admission.enter(client, "chat", backend)
-        choices: list[Replies] = []
+        held, choices = ExitStack(), list[Replies]()
+        held.callback(self._admission.enter(client, "chat", backend).release)
         try:
             params = sampling_of(body, assistant, api.max_tokens)
             if params.max_tokens > self._context:
                 raise RequestRejected(f"max_tokens = {quoted(params.max_tokens)}: at most {self._context}, the context")
             stop = stops_of(body)
             answers = await ask(assistant, params)
+            held.callback(answers.close)
             choices = [
                 api.counted(answers(each, stop=stop, client=client.id), client) for each in _seeded(params, body.n)
             ]
             written = form(model=backend.name, text_of=assistant.detokenize, has_logprobs=params.logprobs is not None)
             if not body.stream:
-                with place:
+                with held:
                     return JSONResponse(await answered(written, choices, request))
             firsts = [await anext(replies) for replies in choices]
             usage = body.stream_options is not None and body.stream_options.include_usage
-            return EventStream(written, firsts, choices, include_usage=usage, release=place.release)
+            return EventStream(written, firsts, choices, include_usage=usage, release=held.close)
         except BaseException:
-            place.release()
+            held.close()
             for replies in choices:
                 await replies.aclose()
             raise

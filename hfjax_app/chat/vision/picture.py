@@ -20,11 +20,9 @@ class Picture:
 
     Args:
         pixels: float32 [1, 3, side, side].
-        share: of a bound of memory, taken for as long as the picture is held.
     """
 
     pixels: np.ndarray
-    share: object = None
 
     @cached_property
     def id(self) -> int:

@@ -1,9 +1,11 @@
 """Untrusted files become pictures for a chat model, in a few threads and within a bound of memory."""
 
 import asyncio
-import weakref
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 from hfjax_app.chat.vision.picture import Picture
 from hfjax_app.chat.vision.vision_tower import VisionTower
@@ -15,14 +17,24 @@ from hfjax_app.pictures.uploads import read_picture
 RETRY_AFTER_S = 5
 
 
-class _Share:
-    """Room for one picture, for as long as something refers to it: the call that reads it, then the picture."""
+@dataclass(frozen=True, kw_only=True)
+class ReadPictures:
+    """The pictures of one request.
+
+    Attributes:
+        pictures: in the order of their files.
+        release: gives their memory back; called when the request has ended. Called again it does nothing.
+    """
+
+    pictures: Sequence[Picture]
+    release: Callable[[], None]
 
 
 class PictureReader:
-    """Reads pictures for one model. For one event loop.
+    """Reads pictures for one model. Thread-safe.
 
-    A prepared picture takes megabytes until its answer ends, and many requests may wait for a slot.
+    A prepared picture takes megabytes until its answer ends, and many requests may wait for a slot. The memory is
+    counted from before a request's first picture is read until the request is refused, fails or ends, and says so.
 
     Args:
         vision: prepares them.
@@ -32,33 +44,54 @@ class PictureReader:
     def __init__(self, vision: VisionTower, most_bytes: int = CHAT_PICTURES_BYTES):
         self._vision, self._most = vision, most_bytes
         self._threads = ThreadPoolExecutor(CHAT_PICTURES_AT_ONCE, "pictures")
-        self._shares = weakref.WeakSet[_Share]()
+        self._counting, self._held = threading.Lock(), 0
 
     @property
     def held_bytes(self) -> int:
         """Of all pictures that wait to be read, wait for a slot, or are answered."""
-        return len(self._shares) * self._vision.picture_bytes
+        return self._held * self._vision.picture_bytes
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def read(self, files: Sequence[bytes]) -> list[Picture]:
-        """The pictures of files, in their order.
+    async def read(self, files: Sequence[bytes]) -> ReadPictures:
+        """The pictures of files; the caller releases them in every case.
 
         Raises:
             RequestRejected: a file is no picture, or too large.
             Overloaded: the pictures of other requests take all of the memory.
         """
-        if self.held_bytes + len(files) * self._vision.picture_bytes > self._most:
-            raise Overloaded("too many pictures wait for an answer already; try again later", RETRY_AFTER_S)
-        shares, loop = [_Share() for _ in files], asyncio.get_running_loop()
-        self._shares.update(shares)
-        return [
-            await loop.run_in_executor(self._threads, self._picture, file, share)
-            for file, share in zip(files, shares, strict=True)
-        ]
+        room = self._room(len(files))
+        pictures: list[Picture] = []
+        reading: Future[Picture] | None = None
+        try:
+            for file in files:
+                reading = self._threads.submit(self._picture, file)
+                pictures.append(await asyncio.wrap_future(reading))
+        except BaseException:
+            pictures.clear()  # the error's traceback keeps this frame
+            if reading is None:
+                room.close()
+            else:  # at once, unless the client has left while a thread reads
+                reading.add_done_callback(lambda _: room.close())
+            raise
+        return ReadPictures(pictures=pictures, release=room.close)
 
-    def _picture(self, file: bytes, share: _Share) -> Picture:
-        picture = self._vision.picture(as_seen(read_picture(file, "picture")), share)
+    def _room(self, count: int) -> ExitStack:
+        """Memory for so many pictures, until the stack is closed."""
+        with self._counting:
+            if (self._held + count) * self._vision.picture_bytes > self._most:
+                raise Overloaded("too many pictures wait for an answer already; try again later", RETRY_AFTER_S)
+            self._held += count
+        room = ExitStack()
+        room.callback(self._give_back, count)
+        return room
+
+    def _give_back(self, count: int) -> None:
+        with self._counting:
+            self._held -= count
+
+    def _picture(self, file: bytes) -> Picture:
+        picture = self._vision.picture(as_seen(read_picture(file, "picture")))
         _ = picture.id  # megabytes are hashed for it
         return picture

@@ -140,9 +140,9 @@ class VisionTower:
         """Of a prepared picture on the host."""
         return 4 * math.prod(self._shape)
 
-    def picture(self, seen: Image.Image, share: object = None) -> Picture:
-        """A picture in RGB, prepared; `share` as for `Picture`."""
-        return Picture(pixels=self._process(seen), share=share)
+    def picture(self, seen: Image.Image) -> Picture:
+        """A picture in RGB, prepared."""
+        return Picture(pixels=self._process(seen))
 
     def __call__(self, pixels: np.ndarray) -> jax.Array:
         """The embeddings of a prepared picture, [tokens, hidden] on the devices."""

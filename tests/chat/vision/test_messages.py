@@ -1,10 +1,11 @@
 """Messages with pictures: the prompts of transformers' processors, and nothing that a visitor sends can do harm."""
 
 import asyncio
-import gc
 import io
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -210,9 +211,9 @@ def test_odd_pictures_are_seen(made: tuple[ChatAssistant, PreTrainedModel]) -> N
 
 
 def prompt_of(assistant: ChatAssistant, messages: list[Message]) -> Prompt:
-    answers: Any = asyncio.run(assistant.asked(messages, ANSWER))
-    prompt: Prompt = answers.args[0]
-    return prompt
+    with closing(asyncio.run(assistant.asked(messages, ANSWER))) as answers:
+        prompt: Prompt = answers.answer.args[0]  # type: ignore[attr-defined]
+        return prompt
 
 
 def test_nothing_is_decoded_for_a_request_that_is_refused(
@@ -278,31 +279,90 @@ def test_a_reader_who_leaves_frees_the_slot(made: tuple[ChatAssistant, PreTraine
     assert assistant.stats().busy == 0
 
 
-def test_prepared_pictures_of_waiting_requests_have_a_bound(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
-    """They are given back when the answer has ended; a file that is no picture gives back what was kept for it."""
+@pytest.fixture
+def reader(made: tuple[ChatAssistant, PreTrainedModel]) -> Iterator[PictureReader]:
+    """With room for two pictures."""
     vision = made[0].engine.vision
     assert vision is not None
     reader = PictureReader(vision, 2 * vision.picture_bytes)
+    yield reader
+    reader.stop()
+
+
+def test_prepared_pictures_of_waiting_requests_have_a_bound(reader: PictureReader) -> None:
+    """Until they are released; a file that is no picture gives back what was kept for it, whoever keeps the error."""
     two = [png(drawn(1)), png(drawn(2))]
-    pictures = asyncio.run(reader.read(two))
-    assert reader.held_bytes == 2 * vision.picture_bytes == sum(picture.pixels.nbytes for picture in pictures)
+    read = asyncio.run(reader.read(two))
+    assert reader.held_bytes == sum(picture.pixels.nbytes for picture in read.pictures) > 0
     with pytest.raises(Overloaded, match="too many pictures wait"):
         asyncio.run(reader.read(two[:1]))
-    del pictures
-    gc.collect()
+    read.release()
+    assert reader.held_bytes == 0
+    read.release()
+    assert reader.held_bytes == 0, "once"
 
-    async def at_once() -> list[object]:
+    async def at_once() -> Any:
         """Neither has read a picture when the other one begins."""
         return await asyncio.gather(reader.read(two), reader.read(two[:1]), return_exceptions=True)
 
     read, refused = asyncio.run(at_once())
-    assert isinstance(read, list)
     assert isinstance(refused, Overloaded)
-    del read, refused
-    gc.collect()  # the event loop's futures
-    assert reader.held_bytes == 0
+    read.release()
     with pytest.raises(RequestRejected):
         asyncio.run(reader.read([two[0], b"none"]))
-    gc.collect()
     assert reader.held_bytes == 0
-    reader.stop()
+
+
+def test_a_client_who_leaves_while_a_picture_is_read_keeps_its_memory_until_then(
+    reader: PictureReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread can't be stopped, and what it decodes takes memory. The file behind it is not read any more."""
+    begun, go_on, files = threading.Event(), threading.Event(), list[bytes]()
+
+    def slow(file: bytes, what: str) -> Image.Image:
+        files.append(file)
+        begun.set()
+        assert go_on.wait(300)
+        return read_picture(file, what)
+
+    monkeypatch.setattr("hfjax_app.chat.vision.picture_reader.read_picture", slow)
+
+    async def leave() -> None:
+        reading = asyncio.ensure_future(reader.read([png(drawn(1)), png(drawn(2))]))
+        assert await asyncio.to_thread(begun.wait, 300)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+
+    asyncio.run(leave())
+    assert reader.held_bytes > 0
+    go_on.set()
+    reader._threads.shutdown()  # returns when the threads have ended
+    assert (reader.held_bytes, len(files)) == (0, 1)
+
+
+def test_every_end_of_a_request_gives_its_pictures_back(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
+    """An answer, a client who leaves it, a prompt that is never answered, and a wrong file after a right one."""
+    assistant, _ = made
+    reader = assistant._prompts._pictures
+    assert reader is not None
+
+    async def ends() -> None:
+        stream = assistant.reply(CONVERSATIONS[1], ANSWER)
+        await anext(stream)
+        assert reader.held_bytes > 0
+        await stream.aclose()
+        assert reader.held_bytes == 0
+        answers = await assistant.asked(CONVERSATIONS[1], ANSWER)
+        for _ in range(2):
+            async for _ in answers(ANSWER):
+                assert reader.held_bytes > 0, "one prompt has any number of answers"
+        answers.close()
+        assert reader.held_bytes == 0
+        await last_reply(assistant, CONVERSATIONS[1])
+        assert reader.held_bytes == 0
+        with pytest.raises(RequestRejected):
+            await last_reply(assistant, [user(image(), {"type": "image", "image": b"none"})])
+        assert reader.held_bytes == 0
+
+    asyncio.run(ends())
