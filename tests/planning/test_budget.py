@@ -58,7 +58,7 @@ def test_models_that_do_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch) 
     """On an accelerator of 1 MB; CPU devices are not checked."""
     monkeypatch.setattr("hfjax_app.runtime.mesh.accelerator_memory", lambda: 1_000_000)
     backends = Backends(load_settings()).start()
-    assert backends.wait(timeout=120)
+    assert backends.wait(timeout=280)
     assert [(backend.state, backend.reports) for backend in backends.all] == [("failed", [])] * 3
     for backend, model in zip(backends.all, ("chat-gemma", "sentiment", "images"), strict=True):
         assert f"model '{model}' does not fit: it needs " in backend.error
