@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("quick_compiler", "no_drafts")
 
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "hfjax_app"]
+PIPE = 4096  # bytes that a process may write before its reader reads
 
 
 @pytest.fixture
@@ -416,33 +417,41 @@ def test_a_process_shows_the_answer_and_nothing_else(chat_folder: Path) -> None:
     assert result.stdout.strip()
 
 
-@pytest.fixture
-def endless(slow_model: Path) -> list[str]:
-    """A command that answers for seconds."""
-    return [*COMMAND, "chat", "Hello", "--model", str(slow_model), "--max-tokens", "450"]
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A command whose answer is longer than PIPE, so that it can't end before its reader has read on."""
+    folder = tmp_path_factory.mktemp("endless")
+    model, tokenizer = make_model("llama"), make_tokenizer()
+    model.config.max_position_embeddings = 8192
+    tokenizer.eos_token = None  # an end token of its own or of its template would end answers
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    options = ["--context", "8192", "--max-tokens", "8000", "--temperature", "1"]
+    return [*COMMAND, "chat", "Hello", "--model", str(folder), *options]
 
 
 def test_ctrl_c_ends_quietly(endless: list[str]) -> None:
     """Also if the tests were started in the background, where a shell makes its children ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        process = subprocess.Popen(endless, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(endless, cwd=ROOT, pipesize=PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     finally:
         signal.signal(signal.SIGINT, before)
     with process:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=200)
     assert (process.returncode, stderr) == (130, b"")
 
 
 def test_a_closed_pipe_ends_it_quietly(endless: list[str]) -> None:
     """As in `... chat ... | head -c 1`."""
-    with subprocess.Popen(endless, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(endless, cwd=ROOT, pipesize=PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert os.read(process.stdout.fileno(), 1)
         process.stdout.close()
         stderr = process.stderr.read()
-        process.wait(timeout=60)
+        process.wait(timeout=200)
     assert (process.returncode, stderr) == (141, b"")
 
 

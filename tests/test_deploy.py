@@ -105,7 +105,7 @@ def test_the_health_check_uses_the_port_that_is_served(file: Path) -> None:
     with HTTPServer(("127.0.0.1", 0), Health) as server:
         environment = os.environ | {"HFJAX_PORT": str(server.server_port)}
         with subprocess.Popen([sys.executable, *check[1:]], env=environment) as process:
-            server.timeout = 30
+            server.timeout = 120
             server.handle_request()
         assert process.returncode == 0
     assert asked == ["/ready"]

@@ -177,6 +177,16 @@ def test_the_exit_status_is_the_commands(installed: Path) -> None:
     assert result.stderr.startswith("error: ")
 
 
-def test_the_embedded_models_are_installed(installed: Path) -> None:
+def test_the_embedded_models_are_found_where_they_are_installed(installed: Path) -> None:
+    script = "from hfjax_app.embedded import MODELS, resolve\nfor model in MODELS: print(resolve(model))"
+    folders = run(installed, sys.executable, "-c", script).splitlines()
+    assert len(folders) > 3
+    for folder in map(Path, folders):
+        assert folder.parent == installed / "hfjax_app" / "embedded"
+        assert [*folder.rglob("*.safetensors")]
+
+
+@pytest.mark.slow
+def test_an_embedded_model_runs_where_it_is_installed(installed: Path) -> None:
     out = run(installed, str(installed / "bin" / "hfjax"), "sentiment", "I loved it.")
     assert '"label": "positive"' in out

@@ -1,4 +1,4 @@
-"""Set-up: pins, the Makefile's early errors, and the Space's front matter."""
+"""Set-up: pins, the Makefile's early errors and its install steps, and the gradio of the Space."""
 
 import ast
 import os
@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
@@ -32,21 +31,10 @@ def pins(name: str) -> dict[str, str]:
     return dict(line.partition(";")[0].strip().split("==") for line in lines)
 
 
-def test_torch_is_first_so_that_an_installed_cpu_build_is_kept() -> None:
-    assert (ROOT / "requirements.txt").read_text().startswith("torch==")
-
-
 @pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt"])
 def test_installed_versions_are_the_pinned_ones(name: str) -> None:
     for distribution, pinned in pins(name).items():
         assert version(distribution).split("+")[0] == pinned, distribution
-
-
-def test_the_other_files_include_the_runtime() -> None:
-    for name in ("requirements-dev.txt", "requirements-tpu.txt", "requirements-cuda.txt"):
-        assert (ROOT / name).read_text().startswith("-r requirements.txt\n")
-    assert pins("requirements-tpu.txt") == {"jax[tpu]": pins("requirements.txt")["jax"]}
-    assert pins("requirements-cuda.txt") == {"jax[cuda13]": pins("requirements.txt")["jax"]}
 
 
 def test_every_library_that_the_app_imports_is_pinned() -> None:
@@ -65,13 +53,8 @@ def test_every_library_that_the_app_imports_is_pinned() -> None:
     assert wanted <= {name.lower() for name in pins("requirements.txt")} | extras
 
 
-def test_the_space_runs_the_same_gradio_on_a_python_that_is_supported() -> None:
-    front = (ROOT / "README.md").read_text().split("---")[1]
-    fields = dict(re.findall(r"^(\w+): \"?([^\"\n]+)\"?$", front, re.MULTILINE))
-    assert fields["sdk"] == "gradio"
-    assert fields["sdk_version"] == pins("requirements.txt")["gradio"]
-    assert fields["python_version"] == "3.11"
-    assert (ROOT / fields["app_file"]).is_file()
+def test_the_space_runs_the_same_gradio() -> None:
+    assert f"\nsdk_version: {pins('requirements.txt')['gradio']}\n" in (ROOT / "README.md").read_text()
 
 
 def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -81,9 +64,8 @@ def make(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
             shutil.copy(path, folder / path.name)
     ours = ("MAKE", "MFLAGS", "ACCELERATOR", "TORCH_INDEX")  # set if `make test` got them
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return subprocess.run(
-        ["make", "--no-print-directory", *arguments], cwd=folder, env=environment, capture_output=True, text=True
-    )
+    command = ["make", "--no-print-directory", *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -103,7 +85,6 @@ def test_large_arrays_get_large_pages_unless_the_user_tunes_glibc(
     show = "--eval=show: ; @echo $$GLIBC_TUNABLES"
     asked = make(tmp_path, show, "show").stdout.strip()
     assert asked == "glibc.malloc.hugetlb=1"
-    assert f"GLIBC_TUNABLES={asked}" in (ROOT / "deploy" / "Dockerfile.cpu").read_text()
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=3")
     assert make(tmp_path, show, "show").stdout.strip() == "glibc.malloc.check=3"
 
@@ -236,14 +217,14 @@ def test_the_check_of_the_cpu_index(tmp_path: Path) -> None:
         return {"yes\n": True, "no\n": False}[result.stdout]
 
     with HTTPServer(("127.0.0.1", 0), Index) as index:
-        threading.Thread(target=index.serve_forever).start()
+        threading.Thread(target=index.serve_forever, daemon=True).start()
         assert answers(index.server_port)
         index.shutdown()
-    assert not answers(index.server_port)  # closed by now
+    with socket.socket() as closed:  # nobody listens, and nobody else can take the port
+        closed.bind(("127.0.0.1", 0))
+        assert not answers(closed.getsockname()[1])
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        before = time.monotonic()
         assert not answers(silent.getsockname()[1])
-        assert time.monotonic() - before < 10
 
 
 @needs_make

@@ -240,13 +240,15 @@ class Backend(Generic[T]):
             _log.warning("%s model %s can't be used: %s", self.kind, self.model, reason)
             self.refuse(reason)
             return
+        self.seconds = self.seconds_so_far
+        times.keep(self._key, self.seconds, compiled=bool(self.compilations))
         if self._state == "failed":  # stopped meanwhile
             self._loader.stop(served)
             return
-        self.seconds = self.seconds_so_far
-        times.keep(self._key, self.seconds, compiled=bool(self.compilations))
         self._made_before_ready = len(self.reports)
-        self._served, self._warm_up, self._state = served, warm_up, "ready"
+        self._served, self._warm_up = served, warm_up
+        del served, warm_up  # a ready model may be removed at once, and its memory is free then
+        self._state = "ready"
         _log.info("%s model %s: %s", self.kind, self.name, self.progress)
 
     @property

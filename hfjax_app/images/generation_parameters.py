@@ -241,10 +241,15 @@ def _types(name: str) -> tuple[type, ...]:
 def _from_foreign(found: ForeignParameters, size: tuple[int, int]) -> GenerationParameters:
     """Another program's values; a size that it doesn't say is the picture's."""
     values = {"prompt": "", "negative_prompt": "", "width": size[0], "height": size[1]} | found.values
-    others = {name: values.pop(name, None) for name in ("model", "revision")}
+    model, revision = (values.pop(name, None) for name in ("model", "revision"))
     if "scheduler" in values:
-        values["scheduler"] = canonical_scheduler(values["scheduler"])
-    return GenerationParameters(values=values, **others, left_out=found.left_out)
+        values["scheduler"] = canonical_scheduler(str(values["scheduler"]))
+    return GenerationParameters(
+        values=values,
+        model=None if model is None else str(model),
+        revision=None if revision is None else str(revision),
+        left_out=found.left_out,
+    )
 
 
 def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationParameters:

@@ -356,7 +356,7 @@ def shapes_of(arrays: Any) -> Any:
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.asarray(array).dtype), arrays)
 
 
-def _without_last_layers(encoder: CLIPTextModel, *args: Any, clip_skip: torch.Tensor, **kwargs: Any) -> Any:
+def _without_last_layers(encoder: Any, *args: Any, clip_skip: torch.Tensor, **kwargs: Any) -> Any:
     """A text encoder's results as if it ended `clip_skip` layers earlier, as diffusers' `encode_prompt` has it."""
     output = encoder(*args, output_hidden_states=True, **kwargs)
     states = torch.stack(output.hidden_states)

@@ -12,8 +12,8 @@ from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.runtime.process import prepare
 from hfjax_app.sentiment import SentimentClassifier
 from hfjax_app.settings import load_settings
+from tests.backends.checkpoints import save_classifier
 from tests.conftest import quickly_compiled
-from tests.sentiment.conftest import save
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,11 +25,11 @@ def compiled(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def test_what_one_process_compiled_another_loads(tmp_path: Path, compilations: Callable) -> None:
     """Nothing is compiled or traced a second time, and a program that is lost is compiled alone."""
-    model, out = save(tmp_path / "model"), tmp_path / "programs"
+    model, out = save_classifier(tmp_path / "model"), tmp_path / "programs"
     with quickly_compiled():
         ran = compiled("--sentiment-model", model, "--out", out)
         assert ran.returncode == 0, ran.stderr
-        assert ran.stdout == f"11 programs are ready, 11 of them new; start the server with HFJAX_CACHE_DIR={out}\n"
+        assert ran.stdout == f"3 programs are ready, 3 of them new; start the server with HFJAX_CACHE_DIR={out}\n"
         [folder] = (out / "bundles").iterdir()
         (folder / "classify_1x16.program").unlink()
         again = compiled("--sentiment-model", model, "--out", out, "--json")
@@ -40,7 +40,7 @@ def test_what_one_process_compiled_another_loads(tmp_path: Path, compilations: C
         with compilations() as seen:
             classifier = SentimentClassifier.from_pretrained(model, bundle=bundle, on_report=reports.append)
             classifier.explain("w1 w2")
-        assert (len(reports), all(report.cached for report in reports)) == (11, True)
+        assert (len(reports), all(report.cached for report in reports)) == (3, True)
         assert len(seen) < 5, "single operations beside the programs"
         classifier.stop()
 

@@ -9,24 +9,19 @@ from pathlib import Path
 import jax
 import pytest
 
-from hfjax_app.backends import Backends
+from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.fetching import fetch_model
 from hfjax_app.backends.model_loads import Load
 from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable, NotFound, RequestRejected
 from hfjax_app.runtime.process import collect_removed
+from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.settings import load_settings
-from tests.chat.conftest import make_model, make_tokenizer
+from tests.backends.checkpoints import save_chat
 from tests.conftest import quickly_compiled
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11]]
 GREEDY = SamplingParams(max_tokens=16, temperature=0.0)
-
-
-def save(folder: Path) -> Path:
-    make_model("llama").save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +30,12 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     folder = tmp_path_factory.mktemp("models")
     nothing = str(folder / "nothing")
     settings = load_settings(
-        chat_model=str(save(folder / "first")), sentiment_model=nothing, image_model=nothing, slots=2, context=128
+        chat_model=str(save_chat(folder / "first")),
+        sentiment_model=nothing,
+        image_model=nothing,
+        slots=2,
+        context=64,
+        speculation="never",
     )
     with quickly_compiled():
         started = Backends(settings).start()
@@ -72,13 +72,13 @@ def test_answers_go_on_while_another_model_comes_and_goes(backends: Backends, tm
     ended = threading.Event()
 
     def ask() -> None:
-        while not ended.is_set():
+        while not ended.wait(0.1):  # the load needs a core too
             answers.append(engine.generate(PROMPTS, GREEDY))
 
     asking = threading.Thread(target=ask)
     asking.start()
     try:
-        load = backends.loads.begin("chat", str(save(tmp_path / "second")))
+        load = backends.loads.begin("chat", str(save_chat(tmp_path / "second")))
         with pytest.raises(RequestRejected, match="'second' is being loaded: wait for it"):
             backends.loads.begin("chat", "chat-llama")
         with pytest.raises(RequestRejected, match="'second' is being loaded: cancel that"):
@@ -115,25 +115,42 @@ def test_what_can_not_be_loaded_leaves_nothing_behind(backends: Backends, tmp_pa
         backends.loads.begin("speech", "chat-llama")
 
 
-def test_a_load_is_cancelled_in_the_middle(backends: Backends, tmp_path: Path) -> None:
+def test_a_load_is_cancelled_in_the_middle(backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While it is checked, and while it is compiled here; a download of its own goes too."""
     with pytest.raises(RequestRejected, match="no model is being loaded"):
         backends.loads.cancel()
     before = held()
-    folder = str(save(tmp_path / "second"))
-    for state in ("preparing", "compiling"):
-        load = backends.loads.begin("chat", folder)
-        wait(lambda state=state, load=load: load.backend.state == state)
-        backends.loads.cancel()
-        assert failed(load) == "cancelled by the operator"
-        assert [backend.name for backend in backends.chat_models] == ["first"]
+    folder = str(save_chat(tmp_path / "second"))
+    load = backends.loads.begin("chat", folder)
+    wait(lambda load=load: load.backend.state == "preparing")
+    backends.loads.cancel()
+    assert failed(load) == "cancelled by the operator"
+    assert [backend.name for backend in backends.chat_models] == ["first"]
+
+    compiling, go_on, record = threading.Event(), threading.Event(), Backend.record
+
+    def held_up(backend: Backend, report: ProgramReport) -> None:
+        record(backend, report)
+        compiling.set()
+        assert go_on.wait(120)
+
+    monkeypatch.setattr(Backend, "record", held_up)
+    monkeypatch.setattr(Load, "run", lambda load, arguments: None)  # nothing is wrong with it
+    load = backends.loads.begin("chat", folder)
+    assert compiling.wait(120)
+    assert load.state == "compiling"
+    backends.loads.cancel()
+    go_on.set()
+    assert failed(load) == "cancelled by the operator"
+    assert [backend.name for backend in backends.chat_models] == ["first"]
+    monkeypatch.undo()
     del load
     wait(lambda: held() <= before)  # the engine lets go of its last call's outputs after it has handed out the answers
 
 
 def test_a_load_ends_with_the_app(backends: Backends, tmp_path: Path) -> None:
     """The last test, because it stops the app."""
-    load = backends.loads.begin("chat", str(save(tmp_path / "second")))
+    load = backends.loads.begin("chat", str(save_chat(tmp_path / "second")))
     backends.stop()
     assert failed(load) == "cancelled by the operator"
     with pytest.raises(RequestRejected, match="the server is stopping"):

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 from hfjax_app.backends import Backends
@@ -20,8 +21,8 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import ImageRequest
 from hfjax_app.runtime.process import prepare
 from hfjax_app.settings import load_settings
+from tests.backends.checkpoints import save_classifier
 from tests.conftest import quickly_compiled
-from tests.sentiment.conftest import save as save_classifier
 
 SENTENCES = [
     "I loved it.",
@@ -71,6 +72,7 @@ print(backends.device())
 
 @pytest.fixture(scope="module")
 def backends() -> Iterator[Backends]:
+    jax.clear_caches()  # single operations of earlier tests, compiled in another way, would not reach the folder
     warm = Backends(load_settings()).start()
     assert warm.wait(timeout=300)
     yield warm
@@ -206,8 +208,6 @@ def test_a_panic_in_a_library_is_a_failure_like_others(tmp_path: Path) -> None:
 
 def test_other_compilations_of_jax_get_checksums_when_all_are_ready(tmp_path: Path) -> None:
     """They got them at the end of the process, and most servers are killed: each start compiled them again."""
-    import jax
-
     prepare()
     folder = jax.config.jax_compilation_cache_dir
     entry = tmp_path / f"jit_add-{'0' * 64}-cache"

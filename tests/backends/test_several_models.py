@@ -1,7 +1,6 @@
 """Several named models of a kind: each with its own state, ledger and counts, added and removed while others serve."""
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,17 +12,20 @@ from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.runtime.free_memory import free_memory
 from hfjax_app.runtime.process import collect_removed
 from hfjax_app.settings import load_settings
+from tests.backends.checkpoints import save_classifier
 from tests.conftest import quickly_compiled
-from tests.sentiment.conftest import save
 
 TEXT = "w1 w2 w3"
 
 
-@pytest.fixture
-def backends(tmp_path: Path) -> Iterator[Backends]:
-    """A small classifier serves; chat and images have no model."""
-    nothing = str(tmp_path / "nothing")
-    settings = load_settings(chat_model=nothing, image_model=nothing, sentiment_model=str(save(tmp_path / "first")))
+@pytest.fixture(scope="module")
+def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
+    """A small classifier serves; chat and images have no model. Each test removes what it adds."""
+    folder = tmp_path_factory.mktemp("models")
+    nothing = str(folder / "nothing")
+    settings = load_settings(
+        chat_model=nothing, image_model=nothing, sentiment_model=str(save_classifier(folder / "first"))
+    )
     with quickly_compiled():
         started = Backends(settings).start()
         assert started.wait(timeout=300)
@@ -31,11 +33,11 @@ def backends(tmp_path: Path) -> Iterator[Backends]:
         started.stop()
 
 
-def settled(backend: Backend) -> Backend:
-    deadline = time.monotonic() + 120
-    while not backend.is_settled:
-        assert time.monotonic() < deadline, backend.progress
-        time.sleep(0.05)
+def added(backends: Backends, kind: str, model: str, name: str | None = None) -> Backend:
+    """The model, ready or failed, when the thread that warmed it up has ended."""
+    backend = backends.add(kind, model, name=name)
+    assert backends.wait_for_all_models(timeout=240), backend.progress
+    assert backend.is_settled
     return backend
 
 
@@ -44,7 +46,7 @@ def test_a_model_is_added_and_removed_while_another_serves(
 ) -> None:
     first, before = backends.sentiment, backends.sentiment.get().classify([TEXT])
     ledger = [report.name for report in first.reports]
-    second = settled(backends.add("sentiment", str(save(tmp_path / "second"))))
+    second = added(backends, "sentiment", str(save_classifier(tmp_path / "second")))
     assert (second.name, second.state, second.error) == ("second", "ready", None)
     assert [backend.name for backend in backends.sentiment_models] == ["first", "second"]
     assert backends.sentiment_models.find() is first
@@ -71,7 +73,7 @@ def test_the_memory_of_a_removed_model_is_free_again(backends: Backends, tmp_pat
 
     collect_removed()  # objects of earlier tests
     before = held()
-    second = settled(backends.add("sentiment", str(save(tmp_path / "second"))))
+    second = added(backends, "sentiment", str(save_classifier(tmp_path / "second")))
     second.get().classify([TEXT])
     assert held() > before
     backends.remove("sentiment", "second")
@@ -80,7 +82,7 @@ def test_the_memory_of_a_removed_model_is_free_again(backends: Backends, tmp_pat
 
 
 def test_a_model_that_fails_does_not_affect_the_others(backends: Backends, tmp_path: Path) -> None:
-    missing = settled(backends.add("sentiment", str(tmp_path / "missing"), name="another"))
+    missing = added(backends, "sentiment", str(tmp_path / "missing"), name="another")
     assert missing.state == "failed"
     assert str(tmp_path) not in str(missing.error), "visitors see it"
     assert backends.sentiment.state == "ready"
@@ -92,7 +94,7 @@ def test_a_model_without_room_is_refused_by_name(
 ) -> None:
     """With 64 KiB free. It is not loaded, and the others serve."""
     monkeypatch.setattr("hfjax_app.runtime.free_memory.free_memory", lambda: 64 << 10)
-    large = settled(backends.add("chat", "chat-llama"))
+    large = added(backends, "chat", "chat-llama")
     assert (large.state, large.reports) == ("failed", [])
     assert re.fullmatch(
         r"chat model 'chat-llama' does not fit beside the others: it needs \d+ MiB, and 0 MiB are free \(margin 6%\): "
@@ -100,6 +102,7 @@ def test_a_model_without_room_is_refused_by_name(
         str(large.error),
     )
     assert backends.sentiment.get().classify([TEXT])
+    backends.remove("chat", "chat-llama")
     monkeypatch.undo()
     assert free_memory() > 64 << 20
 

@@ -15,7 +15,7 @@ from hfjax_app.backends import Backends
 from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.settings import Settings, load_settings
-from tests.chat.conftest import make_model, make_tokenizer
+from tests.backends.checkpoints import save_chat
 from tests.conftest import quickly_compiled
 from tests.sentiment.conftest import save as save_classifier
 
@@ -32,8 +32,7 @@ def unseen(folder: Path) -> str:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Settings]:
-    make_model("llama").save_pretrained(tmp_path / "chat")
-    make_tokenizer().save_pretrained(tmp_path / "chat")
+    save_chat(tmp_path / "chat")
     save_classifier(tmp_path / "sentiment")
     with quickly_compiled():
         yield load_settings(
@@ -61,7 +60,7 @@ def test_programs_join_while_requests_run(settings: Settings, compilations: Call
     the process that compiles, whose priority is low; that one joins without any."""
     alone = expected(settings)
     backends = Backends(settings.model_copy(update={"sentiment_model": settings.image_model})).start()
-    assert backends.wait(timeout=120)
+    assert backends.wait(timeout=280)
     chat = backends.chat
     assert (chat.state, len(chat.reports)) == ("ready", 4)
     assert chat.progress == f"ready, 4 of {chat.expected} programs; getting faster"
@@ -87,7 +86,7 @@ def test_a_second_model_joins_while_requests_run(settings: Settings, compilation
     unseen(Path(second))
     chosen = {"sentiment_model": settings.image_model, "chat_model": f"{settings.chat_model},{second}"}
     backends = Backends(settings.model_copy(update=chosen)).start()
-    assert backends.wait(timeout=120)
+    assert backends.wait(timeout=280)
     chat, other = backends.chat_models
     assert other.state in ("waiting", "preparing")
     with compilations() as seen:
@@ -102,7 +101,7 @@ def test_a_second_model_joins_while_requests_run(settings: Settings, compilation
 @pytest.mark.slow
 def test_a_classifier_serves_every_text_with_one_program(settings: Settings, compilations: Callable) -> None:
     backends = Backends(settings.model_copy(update={"chat_model": settings.image_model})).start()
-    assert backends.wait(timeout=120)
+    assert backends.wait(timeout=280)
     sentiment = backends.sentiment
     assert (sentiment.state, len(sentiment.reports)) == ("ready", 1)
     with pytest.raises(ModelUnavailable, match="the program that explains texts is still being compiled"):

@@ -13,6 +13,7 @@ from hfjax_app.backends.watch import Watch
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.errors import EngineStopped
 from hfjax_app.settings import Settings
+from tests.backends.checkpoints import save_chat
 
 
 class Fault(Exception):
@@ -21,8 +22,10 @@ class Fault(Exception):
 
 @pytest.fixture(scope="module")
 def backends(quick_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
-    missing = str(tmp_path_factory.mktemp("missing") / "none")
-    backends = Backends(Settings(chat_model="chat-llama", sentiment_model=missing, image_model=missing, slots=2))
+    folder = tmp_path_factory.mktemp("models")
+    missing, tiny = str(folder / "none"), str(save_chat(folder / "tiny"))
+    options = {"slots": 2, "context": 64, "speculation": "never"}
+    backends = Backends(Settings(chat_model=tiny, sentiment_model=missing, image_model=missing, **options))
     for backend in backends.all:
         backend.warm_up()
     assert backends.chat.state == "ready", backends.chat.error
@@ -58,7 +61,7 @@ def die(backends: Backends, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -75,14 +78,15 @@ def test_an_engine_that_died_serves_again(
     with caplog.at_level(logging.WARNING), compilations() as compiled:
         die(backends, monkeypatch)
         wait_until(lambda: backends.chat.restarts == 1 and backends.chat.state == "ready")
+        monkeypatch.setattr(watch, "RESTART_S", 3600.0)
         assert answer(backends.chat.get().engine) == before
     assert compiled == []
-    assert "chat model chat-llama died: the chat engine is not running: it failed 3 times in a row" in caplog.text
-    assert "chat model chat-llama was started again" in caplog.text
+    assert "chat model tiny died: the chat engine is not running: it failed 3 times in a row" in caplog.text
+    assert "chat model tiny was started again" in caplog.text
     assert given_up == []
 
-    die(backends, monkeypatch)  # at once again: not started again within a minute
-    time.sleep(0.2)
+    die(backends, monkeypatch)  # at once again: not started again so soon
+    wait_until(lambda: caplog.text.count("chat model tiny died: ") == 2)
     assert (backends.chat.state, backends.chat.restarts) == ("failed", 1)
     monkeypatch.setattr(watch, "RESTART_S", 0.0)
     wait_until(lambda: backends.chat.state == "ready")

@@ -40,7 +40,13 @@ def torch_latents(pipeline: DiffusionPipeline, shape: tuple[int, ...], prompt: s
         ).images.numpy()
 
 
-@pytest.mark.parametrize("name", CLASSES)
+# The others have the networks of one of these and the settings of another.
+DISTINCT = {"SD-Turbo", "SDXL", "PixArt", "SD 3"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in DISTINCT)) for name in CLASSES]
+)
 def test_latents_equal_torch(name: str, tmp_path: Path) -> None:
     pipeline = CLASSES[name]()
     options = USUAL.get(name, {"steps": 3, "guidance_scale": 3.0})

@@ -40,7 +40,7 @@ def test_no_step_waits_behind_another_in_the_devices_queue(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert len(waiting) == 30
     assert max(waiting) <= 1
     assert waiting.count(0) >= 20, "at least the first of each two finds the queue empty"

@@ -32,7 +32,7 @@ def test_prompts_are_read_while_a_network_is_traced(name: str) -> None:
 
         def slow(module: Any, x: Any, is_inside: Any = is_inside, may_end: Any = may_end) -> Any:
             is_inside.set()
-            assert may_end.wait(30)
+            assert may_end.wait(120)
             return x * 1
 
         def trace(network: Any = network, slow: Any = slow) -> None:
@@ -41,7 +41,7 @@ def test_prompts_are_read_while_a_network_is_traced(name: str) -> None:
         thread = threading.Thread(target=trace)
         thread.start()
         try:
-            assert is_inside.wait(30)
+            assert is_inside.wait(120)
             conditioning = reader.read(request)
         finally:
             may_end.set()

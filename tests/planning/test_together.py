@@ -1,6 +1,7 @@
 """All models in one plan: image and sentiment programs from configs alone, sums, and models that can't run."""
 
 import importlib.util
+import io
 import json
 import os
 import shutil
@@ -17,8 +18,9 @@ from transformers import DistilBertConfig, LlamaConfig, LlamaForCausalLM
 
 from hfjax_app.__main__ import main
 from hfjax_app.chat import ChatEngine
+from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.topology import _NO_TPU
-from tests.chat.conftest import make_tokenizer
+from tests.chat.conftest import make_model, make_tokenizer
 from tests.conftest import quickly_compiled
 from tests.images.pipelines import stable_diffusion
 from tests.planning.stable_diffusion_2 import TEXT_PARAMETERS, UNET_PARAMETERS, VAE_PARAMETERS, save_configs
@@ -118,9 +120,9 @@ def test_one_cpu_keeps_weights_in_bfloat16_as_the_app_does(
     model.save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     for dtype, words in {"auto": "bfloat16, computed in float32", "float32": "float32"}.items():
-        size = ("--slots", 1, "--context", 64)
+        size = ("--slots", 1, "--context", 64, "--speculation", "never")
         status, found, _ = plan("--chat-model", tmp_path, "--dtype", dtype, *size, "--json")
-        engine = ChatEngine.from_pretrained(tmp_path, slots=1, context=64, dtype=dtype)
+        engine = ChatEngine.from_pretrained(tmp_path, slots=1, context=64, dtype=dtype, speculation="never")
         assert status == 0
         assert found["preflight"]["chat"]["dtype"] == words
         assert found["chat"]["weights"] == sum(weight.nbytes for weight in engine.runner.weights.values())
@@ -310,16 +312,31 @@ def test_a_quick_plan_tells_of_all_topologies(plan: Callable[..., tuple[int, Any
     assert log.count("would fit") == 1
 
 
-def test_ctrl_c_keeps_what_is_known() -> None:
-    command = [sys.executable, "-m", "hfjax_app", "plan", "--topology", "cpu:1", "--slots", "1", "--context", "64"]
-    with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stderr.readline().startswith("1 of ")
-        process.send_signal(signal.SIGINT)
-        text, log = process.communicate(timeout=120)
-    assert process.returncode == 130, log
-    assert "Gemma3ForCausalLM is supported" in text
+def test_ctrl_c_keeps_what_is_known(
+    plan: Callable[..., tuple[int, Any, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal comes when the first program is ready. The process ends at once, with everything written."""
+    make_model("llama").save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    stdout = io.BytesIO()
+    written: list[bytes] = []
+
+    def ready(report: ProgramReport, number: str) -> None:
+        assert number.startswith("1 of ")
+        signal.raise_signal(signal.SIGINT)
+
+    def end(status: int) -> None:
+        written.append(stdout.getvalue())  # what was flushed
+        raise SystemExit(status)
+
+    monkeypatch.setattr("hfjax_app.__main__._progress", ready)
+    monkeypatch.setattr("hfjax_app.__main__.os._exit", end)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(stdout))
+    with pytest.raises(SystemExit) as ended:
+        plan("--chat-model", tmp_path, "--slots", 1, "--context", 64)
+    assert ended.value.code == 130
+    [text] = [each.decode() for each in written]
+    assert "LlamaForCausalLM is supported" in text
     assert "\nchat_prefill_64x64 " in text
     assert "chat_score" not in text
     assert text.endswith("interrupted: the other programs were not compiled\n")

@@ -16,7 +16,7 @@ def calls() -> Calls:
 def test_two_are_made_at_once(calls: Calls) -> None:
     both = threading.Barrier(2)  # a call that ran before the other one would block here
     assert calls.at_once == 2
-    assert calls.together(lambda item: (both.wait(10), item * 2)[1], [1, 2]) == [2, 4]
+    assert calls.together(lambda item: (both.wait(60), item * 2)[1], [1, 2]) == [2, 4]
     assert [list(group) for group in calls.groups(range(5))] == [[0, 1], [2, 3], [4]]
 
 
@@ -36,7 +36,7 @@ def test_calls_inside_a_parallel_call_are_sequential(calls: Calls) -> None:
 
 def test_calls_inside_a_single_call_are_parallel(calls: Calls) -> None:
     both = threading.Barrier(2)
-    assert calls.together(lambda item: calls.together(lambda part: (both.wait(10), part)[1], item), [[5, 6]]) == [
+    assert calls.together(lambda item: calls.together(lambda part: (both.wait(60), part)[1], item), [[5, 6]]) == [
         [5, 6]
     ]
 
@@ -52,7 +52,7 @@ def test_an_error_is_raised_when_both_have_ended(calls: Calls) -> None:
         calls.together(call, [1, 2])
     assert sorted(ended) == [1, 2]
     both = threading.Barrier(2)
-    assert calls.together(lambda item: both.wait(10) >= 0, [1, 2]) == [True, True]
+    assert calls.together(lambda item: both.wait(60) >= 0, [1, 2]) == [True, True]
 
 
 def test_each_is_started_in_order_by_a_free_thread(calls: Calls) -> None:
@@ -64,7 +64,7 @@ def test_each_is_started_in_order_by_a_free_thread(calls: Calls) -> None:
         begun.append(item)
         threads[item] = threading.current_thread().name
         if item == 0:
-            assert others_ended.wait(10)
+            assert others_ended.wait(60)
         if item == 4:
             others_ended.set()
         return 2 * item
@@ -91,7 +91,7 @@ def test_no_more_calls_are_started_after_an_error(calls: Calls) -> None:
 
     def call(item: int) -> None:
         begun.append(item)
-        both.wait(10)
+        both.wait(60)
         raise ValueError(str(item))
 
     with pytest.raises(ValueError, match=r"0|1"):
@@ -106,13 +106,13 @@ def test_each_does_not_wait_for_calls_of_another_caller(calls: Calls) -> None:
     def held(item: int) -> None:
         if threading.current_thread().name.startswith("test-call"):
             pool_is_busy.set()
-        assert release.wait(10)
+        assert release.wait(60)
 
     other = threading.Thread(target=calls.each, args=(held, [1, 2]))
     other.start()
     try:
-        assert pool_is_busy.wait(10)
+        assert pool_is_busy.wait(60)
         assert calls.each(lambda item: item + 1, [1, 2, 3]) == [2, 3, 4]
     finally:
         release.set()
-        other.join(10)
+        other.join(60)

@@ -25,8 +25,8 @@ def test_several_devices_get_programs_in_one_order(devices: int) -> None:
 
     def wait_for_the_other() -> bool:
         other.start()
-        return inside.wait(0.2 if devices > 1 else 30)
+        return inside.wait(0.2 if devices > 1 else 60)
 
     assert program(wait_for_the_other)() == (devices == 1)
-    other.join(30)
+    other.join(60)
     assert inside.is_set()

@@ -8,8 +8,8 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DistilBertConfig, DistilBertForSequenceClassification, PreTrainedTokenizerFast
 
-from hfjax_app.embedded import resolve
 from hfjax_app.sentiment import SentimentClassifier
+from tests.conftest import quickly_compiled
 
 WORDS = [f"w{i}" for i in range(60)]
 PAD, UNK, CLS, SEP = range(4)
@@ -51,16 +51,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("classifier"))
 
 
-@pytest.fixture(scope="module")
-def classifier(folder: Path) -> Iterator[SentimentClassifier]:
-    classifier = SentimentClassifier.from_pretrained(folder)
-    yield classifier
+@pytest.fixture(scope="session")
+def made(folder: Path) -> Iterator[tuple[SentimentClassifier, list[str]]]:
+    """A classifier, and the names of its programs in the order in which they were compiled."""
+    names: list[str] = []
+    with quickly_compiled():  # made before a module's own fixtures
+        classifier = SentimentClassifier.from_pretrained(folder, on_report=lambda report: names.append(report.name))
+    yield classifier, names
     classifier.stop()
 
 
-@pytest.fixture(scope="package")
-def embedded() -> Iterator[SentimentClassifier]:
-    """The model that comes with the app."""
-    classifier = SentimentClassifier.from_pretrained(resolve("sentiment"))
-    yield classifier
-    classifier.stop()
+@pytest.fixture(scope="session")
+def classifier(made: tuple[SentimentClassifier, list[str]]) -> SentimentClassifier:
+    """Shared by tests, which must leave it as it is."""
+    return made[0]

@@ -33,12 +33,12 @@ from tests.sentiment.conftest import CLS, PAD, SEP, UNK, WORDS, word_tokenizer
 
 pytestmark = pytest.mark.usefixtures("quick_compiler")
 
-LIMIT = 32
+LIMIT = 16  # the shortest length of programs, so that there are few
 BASE = {
     "vocab_size": 64,
     "hidden_size": 32,
     "intermediate_size": 64,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 2,
     "max_position_embeddings": LIMIT,
     "initializer_range": 0.3,
@@ -57,12 +57,12 @@ DEBERTA_V3 = {
     "type_vocab_size": 0,
 }
 CONFIGS = [
-    BertConfig(**BASE),
+    pytest.param(BertConfig(**BASE), marks=pytest.mark.slow),  # RoBERTa's layers are the same
     DistilBertConfig(
         vocab_size=64,
         dim=32,
         hidden_dim=64,
-        n_layers=2,
+        n_layers=1,
         n_heads=2,
         max_position_embeddings=LIMIT,
         initializer_range=0.3,
@@ -73,7 +73,12 @@ CONFIGS = [
     RobertaConfig(**BASE),
     DebertaV2Config(**BASE, **DEBERTA_V3),
     ModernBertConfig(
-        **BASE, local_attention=8, global_attn_every_n_layers=2, cls_token_id=CLS, sep_token_id=SEP, bos_token_id=CLS
+        **BASE | {"num_hidden_layers": 2},  # a global one and a local one
+        local_attention=8,
+        global_attn_every_n_layers=2,
+        cls_token_id=CLS,
+        sep_token_id=SEP,
+        bos_token_id=CLS,
     ),
 ]
 TEXTS = [" ".join(WORDS[first : first + count]) for first, count in [(0, 1), (7, 3), (20, 12), (3, 29), (11, 40)]]
@@ -128,7 +133,7 @@ def test_a_regression_is_refused() -> None:
         SentimentClassifier(model.eval(), word_tokenizer())
 
 
-XLNET = {"vocab_size": 64, "d_model": 32, "d_inner": 64, "n_layer": 2, "n_head": 2, "initializer_range": 0.3}
+XLNET = {"vocab_size": 64, "d_model": 32, "d_inner": 64, "n_layer": 1, "n_head": 2, "initializer_range": 0.3}
 
 
 def test_a_config_that_names_no_number_of_positions() -> None:
@@ -136,7 +141,7 @@ def test_a_config_that_names_no_number_of_positions() -> None:
     torch.manual_seed(1)
     config = XLNetConfig(**XLNET, num_labels=3, pad_token_id=PAD, summary_type="first")
     model = AutoModelForSequenceClassification.from_config(config).eval()
-    classifier = SentimentClassifier(model, word_tokenizer(LIMIT))
+    classifier = SentimentClassifier(model, word_tokenizer(LIMIT), explains=False)
     assert classifier.token_limit == LIMIT
     try:
         [scores] = classifier.classify([TEXTS[2]])
@@ -173,7 +178,10 @@ T5 = {
 }
 ENDS = [
     MobileBertConfig(
-        **BASE | {"initializer_range": 0.1}, embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32
+        **BASE | {"initializer_range": 0.1, "num_hidden_layers": 2},
+        embedding_size=32,
+        intra_bottleneck_size=32,
+        true_hidden_size=32,
     ),
     BartConfig(**SMALL),
     pytest.param(MBartConfig(**SMALL), marks=pytest.mark.slow),
@@ -263,7 +271,7 @@ def test_an_nli_model_judges_own_labels_as_transformers_pipeline() -> None:
     for wrong, says in [("w1", "not str"), (["w1"], "1 labels"), (["w1", "W1"], "twice"), (["w1", " "], "label")]:
         with pytest.raises(RequestRejected, match=says):
             zero_shot.classify("w1", wrong)
-    with pytest.raises(RequestRejected, match="longer than the 32 tokens"):
+    with pytest.raises(RequestRejected, match=f"longer than the {LIMIT} tokens"):
         zero_shot.classify("w1", ["w1", " ".join("abcdefghijklmnopqrstuvwxyzabc")])
 
 
@@ -276,7 +284,7 @@ def test_which_models_judge_own_labels(pair: tuple[torch.nn.Module, SentimentCla
 
 JUDGES_PADDING = "padding of a text too.* take a classifier of another architecture"
 REFUSED = [
-    (ConvBertConfig(**BASE, embedding_size=32), JUDGES_PADDING),
+    (ConvBertConfig(**BASE | {"num_hidden_layers": 2}, embedding_size=32), JUDGES_PADDING),
     (FNetConfig(**BASE, tpu_short_seq_length=LIMIT), JUDGES_PADDING),
     (LongformerConfig(**BASE, attention_window=8), r"depends on the values of tensors \(modeling_longformer.py"),
     (XLMConfig(vocab_size=64, emb_dim=32, n_layers=1, n_heads=2, max_position_embeddings=LIMIT), "values of tensors"),

@@ -21,7 +21,11 @@ from hfjax_app.sentiment import SentimentClassifier
 from hfjax_app.sentiment.bulk import classify_rows
 from hfjax_app.sentiment.encoding import Encoder
 from hfjax_app.sentiment.table import Cell
-from tests.sentiment.conftest import WORDS, save, word_tokenizer
+from tests.sentiment.conftest import CONFIG, WORDS, save, word_tokenizer
+
+pytestmark = pytest.mark.usefixtures("quick_compiler")
+
+SHORT = DistilBertConfig(**{**CONFIG.to_dict(), "max_position_embeddings": 16})  # one length, so two programs
 
 
 def sentences(count: int) -> list[str]:
@@ -78,14 +82,14 @@ def test_where_a_text_is_cut_is_the_tokenizer_s_choice(folder: Path) -> None:
 def test_one_text_goes_before_long_lists(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """By every method; else a visitor would wait for the end of other people's files."""
     asked: list[bool] = []
-    hold = classifier._semaphore.hold
+    hold = classifier._line.hold
 
     def noted(*, urgent: bool) -> AbstractContextManager[None]:
         asked.append(urgent)
         return hold(urgent=urgent)
 
-    monkeypatch.setattr(classifier._semaphore, "hold", noted)
-    classifier.submit("w1").result(30)
+    monkeypatch.setattr(classifier._line, "hold", noted)
+    classifier.submit("w1").result(120)
     classifier.classify(["w1"])
     classifier.explain("w1 w2")
     assert len(asked) > 3
@@ -120,27 +124,25 @@ def test_several_users_at_once_get_their_own_answers(classifier: SentimentClassi
         assert list(pool.map(work, groups * 3)) == alone * 3
 
 
-def test_reports_each_program(folder: Path) -> None:
-    names: list[str] = []
-    SentimentClassifier.from_pretrained(folder, on_report=lambda report: names.append(report.name))
+def test_reports_each_program(made: tuple[SentimentClassifier, list[str]], tmp_path: Path) -> None:
     ones, batches = (
         [f"classify_{shape}" for shape in shapes]
         for shapes in (["1x64", "1x16", "1x32", "1x48"], ["32x16", "16x32", "10x48", "8x64"])
     )
-    assert names == [*ones, "explain_16x64", "explain_32x16", "explain_32x32", *batches]
-    names.clear()
+    assert made[1] == [*ones, "explain_16x64", "explain_32x16", "explain_32x32", *batches]
+    names: list[str] = []
     plain = SentimentClassifier.from_pretrained(
-        folder, explains=False, on_report=lambda report: names.append(report.name)
+        save(tmp_path, config=SHORT), explains=False, on_report=lambda report: names.append(report.name)
     )
-    assert names == [*ones, *batches]
+    plain.stop()
+    assert names == ["classify_1x16", "classify_32x16"]
     with pytest.raises(ModelUnavailable, match="no explanations"):
         plain.explain("w1")
 
 
-def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_of_similar_length_share_calls(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
     """60 short texts are two batches, also when they are mixed with a long one; a single text is not padded to a batch,
     and a few texts go one by one. Two calls run at once, so their order varies."""
-    classifier = SentimentClassifier.from_pretrained(folder, explains=False)
     calls: list[tuple[int, int]] = []
     programs = {
         shape: lambda *args, shape=shape, program=program: calls.append(shape) or program(*args)
@@ -162,11 +164,13 @@ def test_texts_of_similar_length_share_calls(folder: Path, monkeypatch: pytest.M
     assert calls == [(1, 64), (1, 16)]
 
 
-def test_the_model_is_left_as_it_was(folder: Path) -> None:
+def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
     """Tracing does not change it: torch still runs it afterwards, with the same results."""
+    folder = save(tmp_path, config=SHORT)
     model = AutoModelForSequenceClassification.from_pretrained(folder)
     before = model.config._attn_implementation
     classifier = SentimentClassifier(model, AutoTokenizer.from_pretrained(folder), explains=False)
+    classifier.stop()
     assert model.config._attn_implementation == before
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[2, 5, 3]]), attention_mask=torch.ones(1, 3, dtype=torch.long)).logits
@@ -240,9 +244,11 @@ def test_a_checkpoint_without_a_classifier_is_refused(tmp_path: Path) -> None:
 def test_labels_are_the_checkpoints(tmp_path: Path) -> None:
     """In the order of the model's outputs, whatever the order in config.json."""
     torch.manual_seed(0)
-    save(tmp_path)
+    save(tmp_path, config=SHORT)
     config = DistilBertConfig.from_pretrained(tmp_path, id2label={2: "c", 0: "a", 1: "b"}, label2id={})
     DistilBertForSequenceClassification(config).save_pretrained(tmp_path)
-    got = SentimentClassifier.from_pretrained(tmp_path).classify(["w1 w2 w3"])[0]
+    classifier = SentimentClassifier.from_pretrained(tmp_path, explains=False)
+    classifier.stop()
+    got = classifier.classify(["w1 w2 w3"])[0]
     assert list(got) == ["a", "b", "c"]
     assert list(got.values()) == pytest.approx(torch_scores(tmp_path, ["w1 w2 w3"])[0], abs=1e-4)

@@ -1,5 +1,8 @@
 """Integrated gradients on the embedded model: complete, with the signs that a reader expects, and merged to words."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,8 @@ from hfjax_app.embedded import resolve
 from hfjax_app.errors import RequestRejected
 from hfjax_app.sentiment import SentimentClassifier
 from hfjax_app.sentiment.explanation import _integrate, _quadrature, _Stretch, merged
+
+LIMIT = 64  # tokens; the app's 512 are many programs more
 
 SENTENCES = [
     "I loved every minute of it.",
@@ -21,20 +26,43 @@ SENTENCES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def in_torch() -> Any:
+    return AutoModelForSequenceClassification.from_pretrained(resolve("sentiment")).eval()
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return AutoTokenizer.from_pretrained(resolve("sentiment"), model_max_length=LIMIT)
+
+
+@pytest.fixture(scope="module")
+def embedded(in_torch: Any, tokenizer: Any, quick_compiler: None) -> Iterator[SentimentClassifier]:
+    """The model that comes with the app, for short texts, one by one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hfjax_app.sentiment.programs.FEWEST_ROWS", 1000)  # no programs of batches
+        classifier = SentimentClassifier(in_torch, tokenizer)
+    yield classifier
+    classifier.stop()
+
+
 @pytest.mark.parametrize("text", [*SENTENCES, "The food was terrible. " * 12])
-def test_contributions_sum_to_the_change_of_the_logit(embedded: SentimentClassifier, text: str) -> None:
+def test_contributions_sum_to_the_change_of_the_logit(
+    embedded: SentimentClassifier, in_torch: Any, tokenizer: Any, text: str
+) -> None:
     """Completeness (an axiom of integrated gradients) within 2 %; the logits equal torch's."""
     for label in embedded.labels:
         explanation = embedded.explain(text, label)
         assert explanation.error < 0.02, label
         assert "".join(piece for piece, _ in explanation.pieces) == text
-    tokenizer = AutoTokenizer.from_pretrained(resolve("sentiment"))
-    model = AutoModelForSequenceClassification.from_pretrained(resolve("sentiment"))
     ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    assert ids.shape[1] <= LIMIT
     padding = torch.full_like(ids, tokenizer.pad_token_id)
     padding[0, [0, -1]] = ids[0, [0, -1]]
     with torch.no_grad():
-        logits = [model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[0, -1] for rows in (ids, padding)]
+        logits = [
+            in_torch(input_ids=rows, attention_mask=torch.ones_like(rows)).logits[0, -1] for rows in (ids, padding)
+        ]
     assert label == embedded.labels[-1]
     assert [explanation.logit, explanation.baseline] == pytest.approx([float(logit) for logit in logits], abs=1e-3)
 
@@ -52,8 +80,9 @@ def test_the_words_that_decide(embedded: SentimentClassifier) -> None:
 
 
 def test_explaining_compiles_nothing(embedded: SentimentClassifier, compilations) -> None:
+    """Of a text for each program, the last one is cut."""
     with compilations() as seen:
-        for text in ("Short.", "Twenty words and then some. " * 10, "Cut at the limit. " * 200):
+        for text in ("Short.", "Twenty words and then some. " * 4, "Cut at the limit. " * 40):
             embedded.explain(text)
     assert seen == []
 

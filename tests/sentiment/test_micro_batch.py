@@ -7,10 +7,10 @@ from concurrent.futures import wait
 import pytest
 
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
-from hfjax_app.limits import SENTIMENT_QUEUE
 from hfjax_app.sentiment import Prediction, SentimentClassifier
 from hfjax_app.sentiment.micro_batch import MicroBatcher
-from hfjax_app.sentiment.priority_semaphore import PrioritySemaphore
+
+LIMIT_S = 120  # only what hangs takes as long
 
 
 def prediction(text: str) -> Prediction:
@@ -18,18 +18,18 @@ def prediction(text: str) -> Prediction:
 
 
 def test_requests_within_the_window_share_a_call() -> None:
-    """The window is a second, so that a busy machine can't miss it."""
+    """The window is an hour, so that a busy machine can't miss it; `stop` closes it."""
     calls: list[list[str]] = []
 
     def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         calls.append(texts)
         return [prediction(text) for text in texts]
 
-    batcher = MicroBatcher(predict_all, window_s=1.0)
+    batcher = MicroBatcher(predict_all, window_s=3600)
     futures = [batcher.submit(f"t{i}") for i in range(8)]
-    assert [future.result(5).top for future in futures] == [f"t{i}" for i in range(8)]
-    assert calls == [[f"t{i}" for i in range(8)]]
     batcher.stop()
+    assert [future.result(0).top for future in futures] == [f"t{i}" for i in range(8)]
+    assert calls == [[f"t{i}" for i in range(8)]]
 
 
 def test_requests_that_come_during_a_call_share_the_next() -> None:
@@ -39,17 +39,17 @@ def test_requests_that_come_during_a_call_share_the_next() -> None:
     def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         calls.append(texts)
         begun.set()
-        assert go_on.wait(5)
+        assert go_on.wait(LIMIT_S)
         return [prediction(text) for text in texts]
 
     batcher = MicroBatcher(predict_all, window_s=0.0)
     first = batcher.submit("a")
-    assert begun.wait(5)
+    assert begun.wait(LIMIT_S)
     others = [batcher.submit(text) for text in "bcd"]
     cancelled = batcher.submit("e")
     assert cancelled.cancel()
     go_on.set()
-    wait([first, *others], 5)
+    wait([first, *others], LIMIT_S)
     batcher.stop()
     assert calls == [["a"], ["b", "c", "d"]]
 
@@ -58,7 +58,7 @@ def test_an_exception_fails_every_waiting_request() -> None:
     batcher = MicroBatcher(lambda texts: 1 / 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            batcher.submit("a").result(5)
+            batcher.submit("a").result(LIMIT_S)
     batcher.stop()
     with pytest.raises(EngineStopped):
         batcher.submit("a")
@@ -70,39 +70,20 @@ def test_stop_answers_waiting_requests() -> None:
 
     def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         begun.set()
-        assert go_on.wait(5)
+        assert go_on.wait(LIMIT_S)
         return [prediction(text) for text in texts]
 
     batcher = MicroBatcher(predict_all, window_s=0.0)
     futures = [batcher.submit("a")]
-    assert begun.wait(5)
+    assert begun.wait(LIMIT_S)
     stopping = threading.Thread(target=batcher.stop)
     futures += [batcher.submit(text) for text in "bc"]
     stopping.start()
     while batcher._open:
         time.sleep(0.001)
     go_on.set()
-    stopping.join(5)
-    assert [future.result(5).top for future in futures] == ["a", "b", "c"]
-
-
-def test_a_full_queue_refuses() -> None:
-    go_on = threading.Event()
-
-    def predict_all(texts: list[str]) -> list[Prediction | Exception]:
-        go_on.wait(5)
-        return [prediction(text) for text in texts]
-
-    batcher = MicroBatcher(predict_all, window_s=0.0)
-    held = batcher.submit("a")
-    while not held.running():
-        time.sleep(0.001)
-    for _ in range(SENTIMENT_QUEUE):
-        batcher.submit("a")
-    with pytest.raises(RequestRejected, match="1,024 texts are waiting"):
-        batcher.submit("a")
-    go_on.set()
-    batcher.stop()
+    stopping.join(LIMIT_S)
+    assert [future.result(LIMIT_S).top for future in futures] == ["a", "b", "c"]
 
 
 def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,60 +103,11 @@ def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatc
     monkeypatch.setattr(classifier, "_prediction", not_a_number)
     texts = ["w1", "poison", "w2 w3", "w1 " * 80]
     futures = [classifier.submit(text) for text in texts]
-    assert futures[0].result(10).scores == pytest.approx(expected[0], abs=1e-5)
-    assert futures[2].result(10).scores == pytest.approx(expected[1], abs=1e-5)
+    assert futures[0].result(LIMIT_S).scores == pytest.approx(expected[0], abs=1e-5)
+    assert futures[2].result(LIMIT_S).scores == pytest.approx(expected[1], abs=1e-5)
     with pytest.raises(RuntimeError, match="choked"):
-        futures[1].result(10)
+        futures[1].result(LIMIT_S)
     with pytest.raises(ModelUnavailable, match="no numbers"):
-        futures[3].result(10)
+        futures[3].result(LIMIT_S)
     with pytest.raises(RequestRejected, match="empty"):
         classifier.submit(" ")
-
-
-def test_a_semaphore_admits_as_many_callers_as_it_has_places() -> None:
-    semaphore, most, inside = PrioritySemaphore(2), [], []
-    both = threading.Barrier(2)  # breaks unless two callers are inside at once
-
-    def take() -> None:
-        with semaphore.hold(urgent=False):
-            inside.append(None)
-            most.append(len(inside))
-            both.wait(10)
-            inside.pop()
-
-    threads = [threading.Thread(target=take) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
-    assert len(most) == 6
-    assert max(most) == 2
-
-
-def test_single_texts_go_before_long_lists() -> None:
-    """Three callers of a list wait before an urgent one comes; it is served as soon as the device is free."""
-    semaphore, order = PrioritySemaphore(), []
-    held, release = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with semaphore.hold(urgent=False):
-            held.set()
-            release.wait(5)
-
-    def take(name: str, urgent: bool) -> None:
-        with semaphore.hold(urgent=urgent):
-            order.append(name)
-
-    threads = [threading.Thread(target=hold)]
-    threads[0].start()
-    assert held.wait(5)
-    for name, urgent in (("list", False), ("list", False), ("list", False), ("single", True)):
-        threads.append(threading.Thread(target=take, args=(name, urgent)))
-        threads[-1].start()
-    deadline = time.monotonic() + 5
-    while semaphore._urgent == 0 and time.monotonic() < deadline:
-        time.sleep(0.005)
-    release.set()
-    for thread in threads:
-        thread.join(5)
-    assert order == ["single", "list", "list", "list"]

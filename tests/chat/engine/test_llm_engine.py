@@ -28,8 +28,8 @@ def prompt_of(length: int) -> list[int]:
     return np.random.default_rng(length).integers(5, 512, length).tolist()
 
 
-def idle(engine: ChatEngine, within: float) -> bool:
-    deadline = time.monotonic() + within
+def idle(engine: ChatEngine) -> bool:
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         stats = engine.stats()
         if stats.busy == stats.waiting == 0:
@@ -79,7 +79,7 @@ def test_more_prompts_than_the_queue_has_room_for(engine_of: Callable[[str], Cha
     lengths = [1 + n % 7 for n in range(CHAT_QUEUE + 20)]
     few = dict(zip(range(1, 8), engine.generate([prompt_of(n) for n in range(1, 8)], short), strict=True))
     assert engine.generate([prompt_of(n) for n in lengths], short) == [few[n] for n in lengths]
-    assert idle(engine, within=2)
+    assert idle(engine)
 
 
 def test_the_model_of_the_caller_is_not_changed(model_of: Callable[[str], PreTrainedModel]) -> None:
@@ -93,7 +93,7 @@ def test_the_model_of_the_caller_is_not_changed(model_of: Callable[[str], PreTra
 
 def test_a_started_engine_has_nothing_left_to_compute(model_of: Callable[[str], PreTrainedModel]) -> None:
     """The calls of the warm-up were only dispatched: the first request to a 270M model waited five seconds for them."""
-    engine = ChatEngine(model_of("llama"), slots=2, context=1024, buckets=(), speculation="never").start()
+    engine = ChatEngine(model_of("llama"), slots=2, context=512, buckets=(), speculation="never").start()
     try:
         assert all(leaf.is_ready() for leaf in jax.tree.leaves((engine.runner._cache, engine.runner._state)))
     finally:
@@ -168,7 +168,7 @@ def test_leaving_a_stream_frees_its_slot(leave: str, engine_of: Callable[[str], 
         for _ in stream:
             break
     del stream
-    assert idle(engine, within=2)
+    assert idle(engine)
     assert engine.stats().tokens - made < 250
 
 
@@ -185,7 +185,7 @@ def test_the_queue_has_a_limit_and_cancelled_requests_cost_nothing(engine_of: Ca
     """All in one callback: the engine's thread gives out no slot meanwhile, although three of four are free. Cancelled
     requests are released before slots are given out, so only the one that is not cancelled is prefilled."""
     engine, short = engine_of("llama"), SamplingParams(max_tokens=1, temperature=0.0)
-    assert idle(engine, within=2)
+    assert idle(engine)
     before, tickets, refused, reasons, ended = engine.stats(), [], [], [], threading.Event()
 
     def stayed(progress: Progress) -> None:
@@ -210,7 +210,7 @@ def test_the_queue_has_a_limit_and_cancelled_requests_cost_nothing(engine_of: Ca
     assert refused == ["the chat engine is busy: 256 requests are waiting; try again later"]
     assert reasons == ["cancelled"] * (CHAT_QUEUE - 1) + ["length"]
     assert engine.stats().prefill_calls - before.prefill_calls == 2
-    assert idle(engine, within=2)
+    assert idle(engine)
 
 
 def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine], compilations: Callable) -> None:
@@ -224,7 +224,7 @@ def test_serving_compiles_nothing(engine_of: Callable[[str], ChatEngine], compil
         ):
             list(engine.stream(prompt_of(33), params))
         engine.stream(prompt_of(50), SamplingParams(max_tokens=200)).close()
-        assert idle(engine, within=2)
+        assert idle(engine)
     assert seen == []
 
 
@@ -256,7 +256,7 @@ def test_a_rejected_request_reaches_no_device(
     prompt: list, max_tokens: int, says: str, engine_of: Callable[[str], ChatEngine]
 ) -> None:
     engine = engine_of("llama")
-    assert idle(engine, within=2)
+    assert idle(engine)
     before = engine.stats()
     with pytest.raises(RequestRejected, match=says):
         engine.generate([prompt_of(3), prompt], SamplingParams(max_tokens=max_tokens))

@@ -28,6 +28,7 @@ USUAL = SIZES | {
 GPT2 = SIZES | {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
 STATES = SIZES | {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 8}
 HEAD = USUAL | {"head_dim": 8}
+ONE_LAYER = {"num_hidden_layers": 1}
 ENDS = {"bos_token_id": 1, "eos_token_id": 1}  # for configs that require numbers; the test removes them
 
 ALL_SLIDING = {"sliding_window": 32}
@@ -75,14 +76,12 @@ PER_LAYER = {
     "hidden_size_per_layer_input": 8,
 }
 
-# What `make test` runs: every mechanism at least once. Llama and Gemma 3 are what the engine's own tests run.
+# What `make test` runs: every mechanism at least once, in one layer where all are alike. Llama and Gemma 3 are what the
+# engine's own tests run; Falcon Mamba, Gemma 2 and gpt-oss are what `test_bf16_weights.py` runs.
 USUAL_ONES = {
-    "bloom": SIZES | {"n_head": 4, "n_layer": 2, "hidden_size": 32},
+    "bloom": SIZES | {"n_head": 4, "n_layer": 1, "hidden_size": 32},
     "deepseek_v3": LATENT | DENSE_FIRST | {"n_group": 2},
-    "falcon_mamba": STATES,
-    "gemma2": HEAD | SLIDING | {"query_pre_attn_scalar": 8},
-    "gpt2": GPT2,
-    "gpt_oss": HEAD | SLIDING | LOCAL_EXPERTS,
+    "gpt2": GPT2 | {"n_layer": 1},
     "lfm2": USUAL | CONVOLUTION,
     "llama4_text": HEAD
     | {
@@ -93,8 +92,8 @@ USUAL_ONES = {
         "interleave_moe_layer_step": 2,
         "intermediate_size_mlp": 48,
     },
-    "mistral": HEAD | ALL_SLIDING,
-    "opt": USUAL | {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "mistral": HEAD | ALL_SLIDING | ONE_LAYER,
+    "opt": USUAL | ONE_LAYER | {"ffn_dim": 48, "word_embed_proj_dim": 32},
     "qwen3_next": HEAD | EXPERTS | LINEAR | DELTA | {"shared_expert_intermediate_size": 16},
 }
 SLOW_ONES = {
@@ -128,9 +127,11 @@ SLOW_ONES = {
     "exaone4": HEAD | SLIDING,
     "exaone_moe": HEAD | SLIDING | EXPERTS | GROUPS | {"num_shared_experts": 1},
     "falcon": USUAL | {"num_kv_heads": 2, "new_decoder_architecture": True, "ffn_hidden_size": 48},
+    "falcon_mamba": STATES,
     "falcon_h1": HEAD | MAMBA | {"mamba_d_head": 8, "mamba_d_ssm": 32},
     "flex_olmo": USUAL | EXPERTS,
     "gemma": HEAD,
+    "gemma2": HEAD | SLIDING | {"query_pre_attn_scalar": 8},
     "gemma3_text": HEAD | SLIDING | {"query_pre_attn_scalar": 8},
     "gemma3n_text": HEAD
     | PER_LAYER
@@ -142,6 +143,7 @@ SLOW_ONES = {
     "glm4_moe_lite": LATENT | ROUTED,
     "gpt_bigcode": GPT2,
     "gpt_neox": USUAL,
+    "gpt_oss": HEAD | SLIDING | LOCAL_EXPERTS,
     "gpt_neox_japanese": USUAL,
     "gptj": GPT2 | {"rotary_dim": 4},
     "granite": USUAL,
