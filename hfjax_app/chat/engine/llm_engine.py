@@ -15,11 +15,9 @@ import torch
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from hfjax_app.chat.engine.constraint import Constraint
-from hfjax_app.chat.engine.engine_loop import EngineLoop, Handle
-from hfjax_app.chat.engine.scheduler import Request
+from hfjax_app.chat.engine.engine_loop import EngineLoop
+from hfjax_app.chat.engine.request import Constraint, Progress, Request, Ticket, TokenStream
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
-from hfjax_app.chat.engine.token_stream import Progress, Ticket, TokenStream
 from hfjax_app.chat.memory import check_memory, estimate_memory
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.model.traced_facts import TracedFacts
@@ -269,7 +267,7 @@ class ChatEngine:
 
     def check(self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[Picture] = ()) -> None:
         """Raise RequestRejected as `submit` would; works before the engine is started."""
-        self._checked(prompt, params, lambda progress: None, pictures)
+        self._request(prompt, params, pictures)
 
     def submit(
         self,
@@ -299,9 +297,8 @@ class ChatEngine:
             Overloaded: the queue is full.
             EngineStopped: the engine is not running.
         """
-        request = self._checked(prompt, params, deliver, pictures)
-        request.client, request.public = client, public
-        request.constrained, request.handle.constraint = constraint is not None, constraint
+        request = self._request(prompt, params, pictures)
+        request.deliver, request.client, request.public, request.constraint = deliver, client, public, constraint
         loop = self._loop
         loop.submit(request)
         return Ticket(request, loop.place)
@@ -336,13 +333,7 @@ class ChatEngine:
                 streams.append(stack.enter_context(self.stream(prompt, params)))
             return answers + [list(stream) for stream in streams]
 
-    def _checked(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        deliver: Callable[[Progress], None],
-        pictures: Sequence[Picture] = (),
-    ) -> Request:
+    def _request(self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[Picture] = ()) -> Request:
         """The request for these arguments, or RequestRejected."""
         ids = tuple(prompt)
         vocabulary = self.runner.vocabulary
@@ -363,13 +354,13 @@ class ChatEngine:
             raise RequestRejected(f"logit bias for token id {quoted(biased)}: this model's go from 0 to {most}")
         if pictures and self.vision is None:
             raise RequestRejected("pictures: this model answers to text only")
-        places = placed(ids, pictures, self.vision.tokens) if pictures and self.vision is not None else ()
         room = self.context - len(ids)
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        handle = Handle(
-            deliver=deliver,
+        return Request(
+            prompt=ids,
+            max_tokens=min(params.max_tokens, room),
+            pictures=placed(ids, pictures, self.vision.tokens) if pictures and self.vision is not None else (),
             sampler=packed(sampler_state(params, seed)),
             top_logprobs=params.logprobs,
             length_reason="length" if params.max_tokens <= room else "context",
         )
-        return Request(prompt=ids, max_tokens=min(params.max_tokens, room), handle=handle, pictures=places)

@@ -4,7 +4,7 @@ A draft is what followed the newest tokens where they last occurred (Saxena, "Pr
 forward takes the newest token and its draft, samples at every position, and keeps what plain decoding would have made.
 A sample depends on the request's seed and the position only (sampler.py), so a drafted token is accepted if it equals
 the token sampled at its position (Leviathan et al., arXiv:2211.17192, with an exact match in place of their ratio).
-draft_policy.py decides whether to draft. Does not cover recurrent layers, whose states can't be rolled back.
+The engine decides whether to draft (decode_calls.py): never for recurrent layers, whose states can't be rolled back.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from hfjax_app.chat.engine.draft_policy import NGRAMS
+from hfjax_app.chat.engine.decode_calls import NGRAMS
 from hfjax_app.chat.model.decode_state import DecodeOutput, DecodeState, Drafts, advance, empty_output
 from hfjax_app.chat.model.kv_cache import KVCache
 from hfjax_app.chat.sampling.params import MAX_LOGPROBS

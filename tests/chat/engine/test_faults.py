@@ -10,8 +10,8 @@ import pytest
 from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.dispatched_call import DispatchedCall
-from hfjax_app.chat.engine.token_stream import Progress, TokenStream
+from hfjax_app.chat.engine.engine_loop import DispatchedCall
+from hfjax_app.chat.engine.request import Progress, TokenStream
 from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.sampler import packed, sampler_state

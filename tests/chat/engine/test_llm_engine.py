@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.engine.request import Progress
 from hfjax_app.errors import EngineStopped, Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_QUEUE
 from hfjax_app.runtime.module import weights_of

@@ -14,8 +14,8 @@ import torch
 from transformers import PreTrainedModel
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.draft_policy import DraftTracker
-from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.engine.decode_calls import DraftTracker
+from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.model.speculative_loop import lookup
 
 END = 9
