@@ -27,8 +27,8 @@ def planner_for(kind: str, model: str, settings: Settings, platform: str, device
         slots=settings.slots,
         context=settings.context,
         quantize=settings.quantize,
-        speculation=settings.speculation != "never",
+        speculation=settings.speculation,
         pictures=settings.pictures != "never",
-        kept=settings.dtype == "auto",
+        keep_bf16=settings.dtype == "auto",
         on_one_cpu=devices == 1 and is_cpu,
     )

@@ -1,12 +1,12 @@
 """The lower bound of a step's time: to read its bytes and to do its arithmetic, by the chip's published figures.
 
 What a device can't do faster, not what it does. Collectives, attention's own products and the cost of a call are left
-out. Does not cover what a model reads: `chat/weight_use.py` and `chat/model/slot_memory.py` do.
+out. Does not cover what a model reads: `chat/weight_use.py` and `chat/model/buckets.py` do.
 """
 
 from dataclasses import dataclass
 
-from hfjax_app.chat.model.slot_memory import SlotMemory
+from hfjax_app.chat.model.buckets import SlotMemory
 from hfjax_app.chat.weight_use import WeightUse
 from hfjax_app.planning.topology import Topology
 

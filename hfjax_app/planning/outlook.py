@@ -64,7 +64,7 @@ def outlooks(chat: ChatPlanner, beside: int, prices: Mapping[str, float]) -> lis
         beside: bytes of the other models on the first device.
         prices: dollars of a chip for an hour, by its name.
     """
-    ways = dict.fromkeys((chat.quantize, "int8"))
+    ways = dict.fromkeys((chat.options.quantize, "int8"))
     return [
         _outlook(chat, topology, way, beside, price_of(topology, prices))
         for topology in by_cost(prices)
@@ -74,7 +74,7 @@ def outlooks(chat: ChatPlanner, beside: int, prices: Mapping[str, float]) -> lis
 
 def _outlook(chat: ChatPlanner, topology: Topology, quantize: str, beside: int, per_hour: float | None) -> Outlook:
     memory, use = chat.estimate(topology.devices, quantize), chat.use(topology.devices, quantize)
-    slots, context, cache = chat.slots, chat.context, memory.slot
+    slots, context, cache = chat.options.slots, chat.options.context, memory.slot
 
     def enough(slots: int, context: int) -> bool:
         return fits(memory.weights + beside + cache.held(slots, context), topology)

@@ -83,7 +83,7 @@ class StepsPerCall:
 
 
 class DraftTracker:
-    """What drafts would have achieved for an answer so far, by the lookup of speculative_loop.py.
+    """What drafts would have achieved for an answer so far, by the lookup of decode_loops.py.
 
     Args:
         prompt: token ids.

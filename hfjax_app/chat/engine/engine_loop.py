@@ -34,7 +34,7 @@ from hfjax_app.chat.engine.decode_calls import DraftPolicy, DraftTracker, StepsP
 from hfjax_app.chat.engine.request import Progress, Request
 from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Scheduler
 from hfjax_app.chat.engine.stats import Counters, EngineActivity, EngineStats, Throughput
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING, DecodeOutput, DraftCounts
+from hfjax_app.chat.model.decode_loops import NOT_A_NUMBER, NOTHING, DecodeOutput, DraftCounts
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs, token_logprobs
 from hfjax_app.errors import ConstraintFailed, EngineStopped, HfjaxError, Overloaded, kind_and_line
@@ -82,12 +82,10 @@ class EngineLoop:
 
     Args:
         runner: compiled before `start`.
-        end_tokens: ids that end an answer.
-        always_drafts: draft for every request that is alone, whether it pays or not.
     """
 
-    def __init__(self, runner: ModelRunner, end_tokens: tuple[int, ...], *, always_drafts: bool = False):
-        self.runner, self.end_tokens = runner, end_tokens
+    def __init__(self, runner: ModelRunner):
+        self.runner = runner
         self.scheduler = Scheduler(
             slots=runner.slots,
             prefill_chunks=runner.chunk_sizes,
@@ -104,7 +102,7 @@ class EngineLoop:
         self._steps_per_call: defaultdict[tuple[int, bool], StepsPerCall] = defaultdict(
             partial(StepsPerCall, runner.decode_chunk)
         )
-        self._draft_policy, self._always_drafts = DraftPolicy(), always_drafts
+        self._draft_policy = DraftPolicy()
         self._failures = 0
         self._cause: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -273,7 +271,7 @@ class EngineLoop:
     def _should_draft(self, step: DecodeStep) -> bool:
         if len(step.requests) > 1 or not self.runner.programs.can_speculate(step.length):
             return False
-        if self._always_drafts:
+        if self.runner.options.speculation == "always":
             return True
         [request] = step.requests
         if request.draft_tracker is None:
@@ -359,7 +357,7 @@ class EngineLoop:
             return None
         try:
             for token in tokens:
-                if token != NOT_A_NUMBER and token not in self.end_tokens:
+                if token != NOT_A_NUMBER and token not in self.runner.end_tokens:
                     request.constraint.accept(token)
         except Exception as error:
             return error
@@ -399,7 +397,7 @@ class EngineLoop:
             self._first_token_s.append(self._read_at - request.arrived_at)
         request.answer.extend(tokens)
         reason = None
-        if tokens and tokens[-1] in self.end_tokens:
+        if tokens and tokens[-1] in self.runner.end_tokens:
             tokens, logprobs, reason = tokens[:-1], logprobs[:-1], "stop"
         elif tokens and request.constraint is not None and request.constraint.is_complete:
             reason = "stop"

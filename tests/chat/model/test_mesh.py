@@ -91,7 +91,7 @@ import json, re, sys
 import jax
 import numpy as np
 from transformers import AutoModelForCausalLM
-from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
@@ -104,7 +104,7 @@ for argument in sys.argv[1:]:
     folder, quantize, lanes = argument.split(":")
     many = ChatEngine.from_pretrained(folder, quantize=quantize, lanes=int(lanes), **options).start()
     model = empty_model(AutoModelForCausalLM, folder)
-    one = ChatEngine(model, quantize=quantize, **options)
+    one = ChatEngine(model, options=EngineOptions(quantize=quantize, **options))
     one.runner.load(read(model, folder, transforms=one.runner.transforms))
     one.start()
     program = many.runner.programs.decode[2, 128]
