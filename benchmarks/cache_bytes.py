@@ -9,7 +9,7 @@ Both read all weights. One JSON line for each filling of the slots. Compiles not
 import argparse
 import json
 
-from hfjax_app.chat.model.bucket_choice import Buckets
+from hfjax_app.chat.model.buckets import Buckets
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.runtime.topology import parse
 

@@ -34,7 +34,7 @@ from benchmarks import chart  # noqa: E402
 from benchmarks.contenders import SHAPES, Contender, Engine, LlamaCpp, PlainPort, Run, Transformers, random_model  # noqa: E402
 from benchmarks.hardware import MemoryFloor, describe, let_torch_compile  # noqa: E402
 from hfjax_app.chat import ChatEngine  # noqa: E402
-from hfjax_app.chat.engine.llm_engine import SPECULATION  # noqa: E402
+from hfjax_app.chat.options import SPECULATION  # noqa: E402
 from hfjax_app.chat.weight_use import weight_use  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 

@@ -27,6 +27,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 from benchmarks.hardware import describe  # noqa: E402
 from benchmarks.shapes import LLAMA_3_2_1B  # noqa: E402
 from hfjax_app.chat.model.model_runner import ModelRunner  # noqa: E402
+from hfjax_app.chat.options import EngineOptions  # noqa: E402
 from hfjax_app.runtime.mesh import mesh_of  # noqa: E402
 from hfjax_app.runtime.programs import Programs  # noqa: E402
 from hfjax_app.runtime.warm_up import compile_all  # noqa: E402
@@ -66,7 +67,7 @@ def measure(config: LlamaConfig, devices: int, slots: int, context: int) -> dict
     with torch.device("meta"):
         model = LlamaForCausalLM._from_config(config, dtype=torch.float32).eval()
     mesh = mesh_of(jax.devices()[:devices]) if devices > 1 else None
-    runner = ModelRunner(model, mesh=mesh, slots=slots, context=context, end_tokens=(), buckets=())
+    runner = ModelRunner(model, EngineOptions(slots=slots, context=context, end_tokens=(), buckets=()), mesh=mesh)
     programs = Programs(mesh=mesh)
     specs = runner.specs()
     compiled = dict(zip((spec.name for spec in specs), compile_all(programs, specs), strict=True))

@@ -61,7 +61,7 @@ def row(planner: Any, where: topology.Topology, name: str, text: str, report: An
     cache = planner.estimate(where.devices).slot
     floor = None
     if match := _DECODE.fullmatch(name):
-        sizes = {"slots": int(match[1]), "length": int(match[2]), "context": planner.context}
+        sizes = {"slots": int(match[1]), "length": int(match[2]), "context": planner.options.context}
         floor = decode_floor(use, cache, where, **sizes).seconds
     elif match := _PREFILL.fullmatch(name):
         floor = prefill_floor(use, where, int(match[1]))

@@ -211,7 +211,7 @@ def plan(arguments: argparse.Namespace) -> None:
         "context": settings.context,
         "dtype": settings.dtype,
         "quantize": settings.quantize,
-        "speculation": settings.speculation != "never",
+        "speculation": settings.speculation,
         "pictures": settings.pictures != "never",
     }
     if arguments.configs is not None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.denoiser import Denoiser
@@ -29,15 +29,8 @@ def compiled_quickly(quick_compiler: None) -> None:
 
 @pytest.fixture(scope="module")
 def engine(compiled_quickly: None) -> Iterator[ChatEngine]:
-    options = {
-        "slots": 2,
-        "context": 256,
-        "prefill_chunk": 16,
-        "decode_chunk": 2,
-        "buckets": [1],
-        "speculation": "never",
-    }
-    started = ChatEngine(make_model("llama"), **options).start()
+    options = EngineOptions(slots=2, context=256, prefill_chunk=16, decode_chunk=2, buckets=[1], speculation="never")
+    started = ChatEngine(make_model("llama"), options=options).start()
     yield started
     started.stop()
 

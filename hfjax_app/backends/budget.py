@@ -65,9 +65,9 @@ def planner_for(kind: str, model: str, settings: Settings, platform: str, device
         slots=settings.slots,
         context=settings.context,
         quantize=settings.quantize,
-        speculation=settings.speculation != "never",
+        speculation=settings.speculation,
         pictures=settings.pictures != "never",
-        kept=settings.dtype == "auto",
+        keep_bf16=settings.dtype == "auto",
         on_one_cpu=devices == 1 and is_cpu,
     )
 
@@ -225,8 +225,8 @@ def advice_for(
     if memory is None:
         estimate = chat.estimate(topology.devices)
         memory = ChipMemory(estimate=estimate, resident=estimate.weights + estimate.cache, decoding=estimate.copied)
-    size = (chat.slots, chat.context, chat.estimate)
-    return advise(memory, topology, *size, beside=beside, quantize=chat.quantize, prices=prices)
+    size = (chat.options.slots, chat.options.context, chat.estimate)
+    return advise(memory, topology, *size, beside=beside, quantize=chat.options.quantize, prices=prices)
 
 
 def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options: Any) -> dict[str, str]:

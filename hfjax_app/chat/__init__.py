@@ -7,17 +7,19 @@ from hfjax_app.lazy_import import on_demand
 if TYPE_CHECKING:  # for type checkers, which can't follow `__getattr__`
     from hfjax_app.chat.assistant import ChatAssistant
     from hfjax_app.chat.engine.llm_engine import ChatEngine
+    from hfjax_app.chat.options import EngineOptions
     from hfjax_app.chat.reply import Reply
     from hfjax_app.chat.sampling.params import SamplingParams
     from hfjax_app.chat.zero_shot import ZeroShot
 
-__all__ = ["ChatAssistant", "ChatEngine", "Reply", "SamplingParams", "ZeroShot"]
+__all__ = ["ChatAssistant", "ChatEngine", "EngineOptions", "Reply", "SamplingParams", "ZeroShot"]
 
 __getattr__ = on_demand(
     __name__,
     {
         "assistant": ("ChatAssistant",),
         "engine.llm_engine": ("ChatEngine",),
+        "options": ("EngineOptions",),
         "reply": ("Reply",),
         "sampling.params": ("SamplingParams",),
         "zero_shot": ("ZeroShot",),

@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from hfjax_app.chat.engine.llm_engine import ChatEngine
+from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
-from hfjax_app.chat.engine.token_stream import Progress
 from hfjax_app.chat.interface import Answers
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.prompt import Prompt

@@ -1,19 +1,21 @@
 """How much memory a chat model takes on each device, computed from shapes, and the error when a device has too little.
 
-Does not measure: the compiler's figures are in plan.py.
+The compiler's figures are in plan.py.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import jax
-
-from hfjax_app.chat.model.kv_cache import CacheShape, LayerSpec
+from hfjax_app.chat.model.buckets import SlotMemory, held_bytes
 from hfjax_app.chat.model.model_runner import ModelRunner
-from hfjax_app.chat.model.slot_memory import SlotMemory, held_bytes, slot_memory
+from hfjax_app.chat.options import EngineOptions
+from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import ModelUnavailable
 
 GIB = 1 << 30
+
+Arrays = Mapping[str, Any]  # with a shape, a dtype and a sharding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,67 +56,46 @@ def largest_fitting(slots: int, context: int, fits: Callable[[int, int], bool]) 
 
 def estimate_memory(runner: ModelRunner) -> MemoryEstimate:
     """The memory that a runner takes; its weights may be shapes, and have shardings."""
-    return memory_of(
-        runner.decoder.specs,
-        runner.cache_shape,
-        runner.weights,
-        runner.slots,
-        runner.context,
-        chunk=runner.most_written,
-        accelerated=runner.accelerated,
-        wanted=runner.wanted,
-        vision={} if runner.vision is None else runner.vision.weights,
-    )
+    return memory_of(runner.memory, runner.options, runner.weights, runner.vision)
 
 
-def memory_of(
-    specs: Sequence[LayerSpec],
-    cache: CacheShape,
-    weights: Mapping[str, jax.Array | jax.ShapeDtypeStruct],
-    slots: int,
-    context: int,
-    *,
-    chunk: int,
-    accelerated: bool,
-    wanted: Sequence[int] | None = None,
-    vision: Mapping[str, jax.Array | jax.ShapeDtypeStruct] | None = None,
-) -> MemoryEstimate:
+def memory_of(slot: SlotMemory, options: EngineOptions, weights: Arrays, vision: VisionTower | None) -> MemoryEstimate:
     """The memory of a model on each device.
 
     Args:
-        specs: of its layers.
-        cache: the shapes of the cache of these slots.
+        slot: of its layers.
+        options: slots, context and buckets count.
         weights: with shardings.
-        slots, context: sizes of the cache.
-        chunk: the largest number of tokens written at once.
-        accelerated: as in ModelRunner.
-        wanted: as in `SlotMemory.copied`.
-        vision: weights of the vision tower, which decoding does not read.
+        vision: whose weights decoding does not read.
     """
-    held = sum(map(held_bytes, weights.values()))
-    slot = slot_memory(specs, cache, slots, chunk, weights=held if accelerated else None)
+    slots, context = options.slots, options.context
     return MemoryEstimate(
-        weights=held + sum(map(held_bytes, (vision or {}).values())),
+        weights=_held(weights) + (0 if vision is None else _held(vision.weights)),
         cache=slot.cache(slots, context),
-        copied=slot.copied(slots, context, wanted),
+        copied=slot.copied(slots, context, options.buckets),
         slot=slot,
     )
 
 
-def check_memory(name: str, estimate: MemoryEstimate, *, memory: int | None, slots: int, context: int) -> None:
+def _held(weights: Arrays) -> int:
+    return sum(map(held_bytes, weights.values()))
+
+
+def check_memory(name: str, estimate: MemoryEstimate, options: EngineOptions, *, memory: int | None) -> None:
     """Refuse a model that does not fit its devices, before anything of it is loaded.
 
     Args:
         name: the model as the user named it.
-        estimate: for these slots and this context.
+        estimate: with these options.
+        options: of the engine.
         memory: bytes that each device has; None: unknown.
-        slots, context: sizes of the cache.
 
     Raises:
         ModelUnavailable: the memory required, the memory there is, and what would fit.
     """
     if memory is None or estimate.held <= memory:
         return
+    slots, context = options.slots, options.context
 
     def fits(slots: int, context: int) -> bool:
         return estimate.weights + estimate.slot.held(slots, context) <= memory

@@ -5,7 +5,7 @@ Reads no weights. Does not decide whether a model fits: `planning/` does.
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,10 +13,12 @@ from jax.sharding import AbstractMesh, Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hfjax_app.chat.memory import MemoryEstimate, memory_of
+from hfjax_app.chat.model.buckets import held_bytes, slot_memory
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, cache_shape
 from hfjax_app.chat.model.label_scores import LabelScores
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.model.rotary import positions_of
+from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.chat.vision.vision_tower import VisionTower
@@ -50,17 +52,14 @@ class ChatPlanner:
 
     Args:
         source: a folder or a hub id.
-        slots, context: as for ChatEngine.
         dtype: "float32", "bfloat16" or "float16".
-        quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
-        speculation: whether the app may draft, which adds programs.
-        pictures: as for ChatEngine.
+        pictures: as for `ChatEngine.from_pretrained`.
         on_one_cpu: whether the only device is a CPU, which gets other programs.
-        kept: whether, on one CPU, weights that are bfloat16 in the files stay bfloat16 beside float32 activations.
+        options: of EngineOptions. `keep_bf16` counts on one CPU.
 
     Raises:
         ModelUnavailable: there is no such model, or its architecture can't run, and why.
-        RequestRejected: the context is longer than the model's positions.
+        RequestRejected: an option is out of range, or the context longer than the model's positions.
 
     Attributes:
         facts: read from the config.
@@ -70,40 +69,37 @@ class ChatPlanner:
         self,
         source: str | os.PathLike[str],
         *,
-        slots: int,
-        context: int,
         dtype: str,
-        quantize: str,
-        speculation: bool = True,
         pictures: bool = False,
         on_one_cpu: bool = False,
-        kept: bool = False,
+        **options: Any,
     ):
-        self.slots, self.context, self.quantize, self.speculation = slots, context, quantize, speculation
+        chosen = EngineOptions(**options)
         self._on_one_cpu = on_one_cpu
         base = base_of(source) or source
         self._sources = dict.fromkeys((source, base))  # an adapter and its base, or a model
         self.model: PreTrainedModel = empty_model(AutoModelForCausalLM, base, DTYPES[dtype])
-        self._kept, self._saved = on_one_cpu and kept, saved_dtype(base)
+        self._saved = saved_dtype(base)
         self._weights: dict[tuple[int, str], Shapes] = {}
         try:
-            tokenizer = load_tokenizer(source, context, base=base)
+            tokenizer = load_tokenizer(source, chosen.context, base=base)
         except NoTokenizer:
             tokenizer = None
         template = None if tokenizer is None else tokenizer.chat_template is not None
-        self._ends = end_tokens(self.model, tokenizer)
-        self._vision = VisionTower.of(base, self.model, tokenizer, context, None) if pictures else None
+        ends = end_tokens(self.model, tokenizer)
+        self.options = replace(chosen, end_tokens=ends, keep_bf16=on_one_cpu and chosen.keep_bf16)
+        self._vision = VisionTower.of(base, self.model, tokenizer, chosen.context, None) if pictures else None
         # Raises for what can't run, before anything is compiled; its decoder is that of any number of devices.
         self._whole = self._runner(self._mesh(1))
-        stays = self._kept and dtype == "float32" and self._saved == torch.bfloat16
+        stays = self.options.keep_bf16 and dtype == "float32" and self._saved == torch.bfloat16
         held = f"bfloat16, computed in {dtype}" if stays else dtype
         self.facts = Facts(
             architecture=type(self.model).__name__,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             bytes=self.estimate(1).weights,
-            dtype=held if quantize == "none" else f"{quantize} and {held}",
+            dtype=held if chosen.quantize == "none" else f"{chosen.quantize} and {held}",
             has_template=template,
-            end_tokens=self._ends,
+            end_tokens=ends,
             has_tokenizer=template is not None,
         )
 
@@ -134,18 +130,8 @@ class ChatPlanner:
         return None if self._on_one_cpu else AbstractMesh((devices,), (AXIS,))
 
     def _runner(self, mesh: Any) -> ModelRunner:
-        return ModelRunner(
-            self.model,
-            mesh=mesh,
-            quantize=self.quantize,
-            keep_bf16=self._kept,
-            saved_dtype=self._saved,
-            slots=self.slots,
-            context=self.context,
-            end_tokens=self._ends,
-            speculation=self.speculation,
-            vision=None if self._vision is None else self._vision.on(mesh),
-        )
+        vision = None if self._vision is None else self._vision.on(mesh)
+        return ModelRunner(self.model, self.options, mesh=mesh, saved_dtype=self._saved, vision=vision)
 
     @staticmethod
     def _label_scores(runner: ModelRunner) -> LabelScores | None:
@@ -161,7 +147,7 @@ class ChatPlanner:
             mesh: Any = self._mesh(devices)
             self._weights[devices, quantize] = shapes(
                 self.model,
-                chat_transforms(self.model, mesh, quantize=quantize, keep_bf16=self._kept),
+                chat_transforms(self.model, mesh, quantize=quantize, keep_bf16=self.options.keep_bf16),
                 placement=on_one_device if mesh is None else TensorParallel(mesh, self.model),
                 saved_dtype=self._saved,
             )
@@ -175,29 +161,24 @@ class ChatPlanner:
             quantize: as for the constructor; None: as it was given there.
         """
         specs, whole, mesh = self._whole.decoder.specs, self._whole, self._mesh(devices)
-        return memory_of(
-            specs,
-            cache_shape(specs, self.slots, mesh),  # type: ignore[arg-type]  # an abstract mesh is enough
-            self._held(devices, quantize or self.quantize),
-            self.slots,
-            self.context,
-            chunk=whole.most_written,
-            accelerated=whole.accelerated,
-            vision=None if whole.vision is None else whole.vision.weights,
-        )
+        weights = self._held(devices, quantize or self.options.quantize)
+        read = sum(map(held_bytes, weights.values())) if whole.accelerated else None
+        shape = cache_shape(specs, self.options.slots, mesh)  # type: ignore[arg-type]  # an abstract mesh is enough
+        slot = slot_memory(specs, shape, self.options.slots, whole.most_written, read)
+        return memory_of(slot, self.options, weights, whole.vision)
 
     def heads_copied(self, devices: int) -> int | None:
         """The key-value heads of a cache that every device holds whole, because it has too few; None: it is split."""
         mesh = self._mesh(devices)
         if mesh is None or devices == 1:
             return None
-        shape = cache_shape(self._whole.decoder.specs, self.slots, mesh)  # type: ignore[arg-type]
+        shape = cache_shape(self._whole.decoder.specs, self.options.slots, mesh)  # type: ignore[arg-type]
         leaves = [leaf for layer in shape for name, leaf in layer.items() if name in WITH_POSITIONS]
         return min((leaf.shape[1] for leaf in leaves if leaf.sharding.is_fully_replicated), default=None)
 
     def use(self, devices: int, quantize: str | None = None) -> WeightUse:
         """What a forward reads of the weights on each device; arguments as for `estimate`."""
-        return weight_use(self._whole.decoder, self.model, self._held(devices, quantize or self.quantize))
+        return weight_use(self._whole.decoder, self.model, self._held(devices, quantize or self.options.quantize))
 
     def mesh(self, devices: Sequence[Any]) -> Mesh | None:
         """The mesh of the programs for these devices; None: one CPU."""

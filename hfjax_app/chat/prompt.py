@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hfjax_app.chat.engine.constraint import Constraint
+from hfjax_app.chat.engine.request import Constraint
 from hfjax_app.chat.text.response import Answer
 from hfjax_app.chat.vision.picture import Picture
 

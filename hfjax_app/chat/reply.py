@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
 from hfjax_app.chat.text.detokenizer import Detokenizer

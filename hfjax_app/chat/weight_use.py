@@ -1,8 +1,7 @@
 """What a forward of some tokens reads and computes of a chat model's weights, from shapes.
 
-A mixture's token reads the experts that it chooses. Does not cover the cache, whose bytes are in
-`model/slot_memory.py`, and attention's own products, which are small beside the weights' for a context of a few
-thousand tokens.
+A mixture's token reads the experts that it chooses. The cache's bytes are in `model/buckets.py`; attention's own
+products are left out, which are small beside the weights' for a context of a few thousand tokens.
 """
 
 from collections import Counter
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 import jax
 from transformers import PreTrainedModel
 
+from hfjax_app.chat.model.buckets import held_bytes, held_numbers
 from hfjax_app.chat.model.decoder import Decoder
-from hfjax_app.chat.model.slot_memory import held_bytes, held_numbers
 
 
 @dataclass(frozen=True, kw_only=True)

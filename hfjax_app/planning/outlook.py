@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hfjax_app.backends.budget import fits
-from hfjax_app.chat.model.slot_memory import SlotMemory
+from hfjax_app.chat.model.buckets import SlotMemory
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.chat.weight_use import WeightUse
 from hfjax_app.runtime.topology import Topology, by_cost, price_of
@@ -113,7 +113,7 @@ def outlooks(chat: ChatPlanner, beside: int, prices: Mapping[str, float]) -> lis
         beside: bytes of the other models on the first device.
         prices: dollars of a chip for an hour, by its name.
     """
-    ways = dict.fromkeys((chat.quantize, "int8"))
+    ways = dict.fromkeys((chat.options.quantize, "int8"))
     return [
         _outlook(chat, topology, way, beside, price_of(topology, prices))
         for topology in by_cost(prices)
@@ -123,7 +123,7 @@ def outlooks(chat: ChatPlanner, beside: int, prices: Mapping[str, float]) -> lis
 
 def _outlook(chat: ChatPlanner, topology: Topology, quantize: str, beside: int, per_hour: float | None) -> Outlook:
     memory, use = chat.estimate(topology.devices, quantize), chat.use(topology.devices, quantize)
-    slots, context, cache = chat.slots, chat.context, memory.slot
+    slots, context, cache = chat.options.slots, chat.options.context, memory.slot
 
     def enough(slots: int, context: int) -> bool:
         return fits(memory.weights + beside + cache.held(slots, context), topology)

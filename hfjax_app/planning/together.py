@@ -49,7 +49,7 @@ class Together:
         for kind, model in models.items():
             own = options
             if kind == "chat" and topology.chip is None and topology.devices == 1:
-                own = options | {"kept": dtype == "auto", "on_one_cpu": True}
+                own = options | {"keep_bf16": dtype == "auto", "on_one_cpu": True}
             try:
                 self._planners[kind] = planner_of(kind, model, dtype=usual if dtype == "auto" else dtype, **own)
             except Exception as error:
@@ -79,9 +79,9 @@ class Together:
                 chat.use(topology.devices),
                 memory.slot,
                 topology,
-                slots=chat.slots,
-                length=chat.context,
-                context=chat.context,
+                slots=chat.options.slots,
+                length=chat.options.context,
+                context=chat.options.context,
             ),
             outlooks=tuple(outlooks(chat, beside, self._prices)),
         )

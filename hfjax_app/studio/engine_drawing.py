@@ -6,8 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from hfjax_app.backends.snapshot import ModelSnapshot, Snapshot
-from hfjax_app.chat.engine.stats import EngineActivity, SlotState
-from hfjax_app.chat.engine.throughput import PERIOD_S, PERIODS
+from hfjax_app.chat.engine.stats import PERIOD_S, PERIODS, EngineActivity, SlotState
 from hfjax_app.runtime.program_report import ProgramReport
 
 MOST_SLOTS = 32  # that are drawn

@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from hfjax_app.chat import ChatEngine
+from hfjax_app.chat import ChatEngine, EngineOptions
 
 # No end token: `generate` would stop there, and the tests compare lengths.
 SMALL = {
@@ -92,8 +92,8 @@ def engine_of(
 
     def get(architecture: str) -> ChatEngine:
         if architecture not in started:
-            options = {"slots": 4, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
-            started[architecture] = ChatEngine(model_of(architecture), tokenizer, **options).start()
+            options = EngineOptions(slots=4, context=256, prefill_chunk=16, buckets=[1], speculation="never")
+            started[architecture] = ChatEngine(model_of(architecture), tokenizer, options).start()
         return started[architecture]
 
     yield get

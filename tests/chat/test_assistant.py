@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
+from hfjax_app.chat import ChatAssistant, ChatEngine, EngineOptions, Reply, SamplingParams
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
@@ -148,7 +148,7 @@ def test_a_queued_reader_gets_a_reply_at_least_twice_a_second(
 ) -> None:
     """The engine has no thread yet, so the request stays queued; the reader still gets replies. Only the loop's timers
     advance the clock, without waiting."""
-    engine = ChatEngine(model_of("llama"), tokenizer, slots=1, context=256)
+    engine = ChatEngine(model_of("llama"), tokenizer, EngineOptions(slots=1, context=256))
     engine._loop.alive = True
     chat, clock = ChatAssistant(engine), SkippingSelector()
     loop = asyncio.SelectorEventLoop(clock)
@@ -239,7 +239,7 @@ def test_a_stopped_engine_and_a_missing_tokenizer_raise_an_error(
     model_of: Callable[[str], PreTrainedModel], tokenizer: PreTrainedTokenizerFast
 ) -> None:
     with pytest.raises(ModelUnavailable, match="no tokenizer"):
-        ChatAssistant(ChatEngine(model_of("llama"), context=64))
-    chat = ChatAssistant(ChatEngine(model_of("llama"), tokenizer, context=64))
+        ChatAssistant(ChatEngine(model_of("llama"), options=EngineOptions(context=64)))
+    chat = ChatAssistant(ChatEngine(model_of("llama"), tokenizer, EngineOptions(context=64)))
     with pytest.raises(EngineStopped, match="not running"):
         replies_of(chat, SamplingParams(max_tokens=5))

@@ -14,6 +14,7 @@ from transformers import (
 )
 
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.weight_use import WeightUse, weight_use
 
 SIZES: dict[str, Any] = {
@@ -30,7 +31,7 @@ SIZES: dict[str, Any] = {
 def use_of(config: PreTrainedConfig, quantize: str = "none") -> tuple[ModelRunner, WeightUse]:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    runner = ModelRunner(model, quantize=quantize, slots=1, context=64, end_tokens=())
+    runner = ModelRunner(model, EngineOptions(quantize=quantize, slots=1, context=64, end_tokens=()))
     return runner, weight_use(runner.decoder, model, runner.weights)
 
 

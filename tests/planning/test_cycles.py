@@ -63,7 +63,7 @@ prepare(None)
 import jax, jax.numpy as jnp
 from functools import partial
 from jax.sharding import NamedSharding, PartitionSpec
-from hfjax_app.chat.model.kv_cache_write import write
+from hfjax_app.chat.model.kv_cache import write
 from hfjax_app.runtime.attention import grouped_query_attention
 from hfjax_app.runtime.cpu.linear import linear
 from hfjax_app.runtime.mesh import mesh_of

@@ -5,8 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from hfjax_app.backends.snapshot import ModelSnapshot, Snapshot
-from hfjax_app.chat.engine.stats import EngineActivity, EngineStats, SlotState
-from hfjax_app.chat.engine.throughput import PERIODS
+from hfjax_app.chat.engine.stats import PERIODS, EngineActivity, EngineStats, SlotState
 from hfjax_app.ladder_result import CHAT, PARTS, LadderResult, PartResult, RungResult
 from hfjax_app.runtime.held_memory import HeldMemory
 from hfjax_app.runtime.program_report import ProgramReport

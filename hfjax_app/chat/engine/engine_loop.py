@@ -1,59 +1,91 @@
-"""The engine's thread: it runs the device's calls, reads what they have made, and handles failures.
+"""The engine's thread, which owns the device: in rounds of schedule, run, deliver it makes the tokens of all requests.
 
-Does not check requests (llm_engine.py), choose the next step (scheduler.py) or deliver tokens (token_delivery.py).
+The way of a request. `ChatEngine.submit` (llm_engine.py) checks it in its client's thread and puts it into the queue of
+the scheduler, under a lock that is never held while the device computes. Then the thread does these in each round:
+
+1. It takes in: cancelled requests give up their slots, and requests whose turn it is get them. A slot is a conversation
+   in the device's cache; prefix_cache.py chooses the one that holds the beginning of the prompt.
+2. It schedules and runs (scheduler.py says what): one chunk of the oldest unfinished prompt, with whose last one the
+   device samples the answer's first token, and one decode call that makes some tokens of every running answer.
+   decode_calls.py says how many, and whether a request that is alone drafts. Constrained answers, whose next token
+   depends on all before, get one token a round by a call of their own, which goes first.
+3. It delivers. A call is dispatched and runs while Python goes on, so the newest one is left to run, and the tokens of
+   those before it are read and handed to the clients' callbacks: the device does not wait for the host. What it makes
+   for a slot that turns out to have finished is nothing: on the device that slot has no tokens left to make. The last
+   progress of a request frees its slot; what the slot holds stays recorded, for a follow-up to reuse.
+
+A call that fails costs the requests that it was for, or all that have a slot where it has lost the cache; logits that
+are not numbers cost one request. After MAX_FAILURES in a row the thread ends, and everyone is told why. Programs that
+are compiled while the engine serves join between two calls.
 """
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import partial
 
+import jax
 import numpy as np
 
-from hfjax_app.chat.engine.constraint import Constraint
-from hfjax_app.chat.engine.counters import Counters
-from hfjax_app.chat.engine.decode_policy import DecodePolicy
-from hfjax_app.chat.engine.dispatched_call import DispatchedCall
-from hfjax_app.chat.engine.draft_policy import DraftTracker
-from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Request, Scheduler
-from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
-from hfjax_app.chat.engine.token_delivery import TokenDelivery
-from hfjax_app.chat.engine.token_stream import Progress
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, DecodeOutput
+from hfjax_app.chat.engine.decode_calls import DraftPolicy, DraftTracker, StepsPerCall
+from hfjax_app.chat.engine.request import Progress, Request
+from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Scheduler
+from hfjax_app.chat.engine.stats import Counters, EngineActivity, EngineStats, Throughput
+from hfjax_app.chat.model.decode_loops import NOT_A_NUMBER, NOTHING, DecodeOutput, DraftCounts
 from hfjax_app.chat.model.model_runner import ModelRunner
-from hfjax_app.errors import EngineStopped, Overloaded, kind_and_line
+from hfjax_app.chat.sampling.logprobs import TokenLogprobs, token_logprobs
+from hfjax_app.errors import ConstraintFailed, EngineStopped, HfjaxError, Overloaded, kind_and_line
 from hfjax_app.limits import CHAT_QUEUE, RETRY_AFTER_S
 
 MAX_FAILURES = 3  # in a row, without a success in between: then the engine stops
+FIRST_TOKENS = 50  # answers whose time to the first token is remembered
+
+# A request, its new token ids, and their log-probabilities if it asked for them.
+Answer = tuple[Request, tuple[int, ...], tuple[TokenLogprobs, ...]]
 
 
-@dataclass(kw_only=True, eq=False)
-class Handle:
-    """The engine's data of a request."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DispatchedCall:
+    """A device call whose tokens have not been read yet.
 
-    deliver: Callable[[Progress], None]
-    sampler: np.ndarray  # uint32 [words], sampler.packed
-    top_logprobs: int | None
-    length_reason: str
-    constraint: Constraint | None = None
-    arrived_at: float = 0.0  # by time.perf_counter
-    draft_tracker: DraftTracker | None = None  # made when the request is first alone
+    Args:
+        output: on the device.
+        columns: of each request in the output.
+        step: what the call is for.
+        dispatched_at: seconds, by time.perf_counter.
+    """
+
+    output: DecodeOutput
+    columns: dict[Request, int]
+    step: PrefillStep | DecodeStep
+    dispatched_at: float
+
+    def read(self) -> tuple[list[Answer], DraftCounts | None]:
+        """Wait for the output: each request's new tokens, and the counts of a call that drafts."""
+        wanted = any(request.top_logprobs is not None for request in self.columns)
+        output = self.output
+        tokens, logprobs, drafts = jax.device_get((output.tokens, output.logprobs if wanted else None, output.drafts))
+        answers = []
+        for request, column in self.columns.items():
+            made = tokens[:, column] != NOTHING
+            ids, top = tuple(tokens[made, column].tolist()), request.top_logprobs
+            chosen = jax.tree.map(lambda leaf, at=(made, column): leaf[at], logprobs)
+            answers.append((request, ids, () if top is None else token_logprobs(chosen, top)))
+        return answers, None if drafts is None else DraftCounts(*map(int, drafts))
 
 
 class EngineLoop:
-    """Owns the device: only its thread calls the runner's programs, in rounds. Requests are submitted under a lock.
+    """The thread and its state. Requests are submitted under a lock.
 
     Args:
         runner: compiled before `start`.
-        end_tokens: ids that end an answer.
-        always_drafts: draft for every request that is alone, whether it pays or not.
     """
 
-    def __init__(self, runner: ModelRunner, end_tokens: tuple[int, ...], *, always_drafts: bool = False):
-        self.runner, self.end_tokens = runner, end_tokens
+    def __init__(self, runner: ModelRunner):
+        self.runner = runner
         self.scheduler = Scheduler(
             slots=runner.slots,
             prefill_chunks=runner.chunk_sizes,
@@ -65,13 +97,19 @@ class EngineLoop:
         self._changed = threading.Condition()  # guards scheduler and alive; not held while the device computes
         self._trials: deque[tuple[Callable[[int], None], Future[None]]] = deque()
         self._calls: deque[DispatchedCall] = deque()  # dispatched, in the device's order; used by the thread only
-        self._decode_policy = DecodePolicy(runner, always_drafts=always_drafts)
         self._read_at = 0.0  # time at which the latest call was read: it had ended by then
+        # Of each kind of decode call: its number of slots, and whether it drafts.
+        self._steps_per_call: defaultdict[tuple[int, bool], StepsPerCall] = defaultdict(
+            partial(StepsPerCall, runner.decode_chunk)
+        )
+        self._draft_policy = DraftPolicy()
         self._failures = 0
         self._cause: BaseException | None = None
         self._thread: threading.Thread | None = None
-        self._counters = Counters()
-        self._delivery = TokenDelivery(self.scheduler, runner, end_tokens, self._counters)
+        self._counters, self._throughput = Counters(), Throughput()
+        self._first_token_s: deque[float] = deque(maxlen=FIRST_TOKENS)
+
+    # From other threads
 
     @property
     def started(self) -> bool:
@@ -81,7 +119,7 @@ class EngineLoop:
         self.alive = True
         self.runner.between_calls = self._between_calls
         self.scheduler.prefill_chunks = self.runner.prefill_chunks
-        self._thread = threading.Thread(target=self._run, name="chat-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run_rounds, name="chat-engine", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -112,7 +150,7 @@ class EngineLoop:
             if len(self.scheduler.waiting) >= CHAT_QUEUE:
                 busy = f"the chat engine is busy: {CHAT_QUEUE} requests are waiting; try again later"
                 raise Overloaded(busy, RETRY_AFTER_S)
-            request.handle.arrived_at = time.perf_counter()
+            request.arrived_at = time.perf_counter()
             self.scheduler.submit(request)
             self._counters.requests += 1
             self._changed.notify()
@@ -125,11 +163,17 @@ class EngineLoop:
 
     def stats(self) -> EngineStats:
         with self._changed:
-            return self._counters.stats(self.scheduler)
+            slots, busy, waiting = len(self.scheduler.running), self.scheduler.busy, len(self.scheduler.waiting)
+            return EngineStats(slots=slots, busy=busy, waiting=waiting, **asdict(self._counters))
 
     def activity(self) -> EngineActivity:
         with self._changed:
-            return self._counters.activity(self.scheduler, time.perf_counter())
+            return EngineActivity(
+                stats=self.stats(),
+                slots=self.scheduler.states(),
+                rates=self._throughput.rates(time.perf_counter()),
+                first_token_s=tuple(self._first_token_s),
+            )
 
     def _between_calls(self, trial: Callable[[int], None]) -> None:
         """Run a function in the engine's thread when a slot is free, with that slot's index; what it held is lost.
@@ -146,13 +190,15 @@ class EngineLoop:
             self._changed.notify()
         done.result()
 
-    def _run(self) -> None:
+    # A round
+
+    def _run_rounds(self) -> None:
         try:
             while self.alive:
                 if not self.step():
                     with self._changed:
                         for request in filter(None, [*self.scheduler.running]):
-                            self._delivery.fail(request, AssertionError("no call is left that would make its tokens"))
+                            self._fail(request, AssertionError("no call is left that would make its tokens"))
                         self._changed.wait_for(lambda: not self.scheduler.idle or self._trials or not self.alive)
         except Exception as error:
             self._cause = error
@@ -160,24 +206,22 @@ class EngineLoop:
             self._fail_everyone()
 
     def step(self) -> bool:
-        """One round: admit requests, schedule, run, hand out tokens.
-
-        The newest call keeps running while the tokens of the calls before it are handed out, so that the device does
-        not wait for the host. It does not change slots that turn out to have finished: on the device they have no
-        tokens left to make. The next request in such a slot is prefilled by a later call.
-
-        Constrained requests, each of which gets a token a round, have a call of their own. It goes first, so that it is
-        read in the same round, while the device makes the tokens of the others.
-
-        Returns:
-            False if there was no work.
-        """
+        """One round; False if there was no work."""
         self._run_trial()
         self._take_in()
-        constrained = self._run_decode(self._schedule_constrained())
-        prefilled = self._run_prefill(self._schedule_prefill())
-        decoded = self._run_decode(self._schedule_decode())
-        return self._hand_out_calls(leave_newest=constrained or prefilled or decoded)
+        ran = False
+        schedules: list[Callable[[], PrefillStep | DecodeStep | None]] = [
+            self.scheduler.next_constrained,
+            self.scheduler.next_prefill,
+            self._next_decode,
+        ]
+        for schedule in schedules:
+            with self._changed:
+                step = schedule()
+            if step is not None:
+                ran = True
+                self._attempt(partial(self._run, step), step.requests)
+        return self._deliver(leave_newest=ran)
 
     def _run_trial(self) -> None:
         """Run a program that is to join. Before requests are admitted, so that a slot is free now and then."""
@@ -185,7 +229,7 @@ class EngineLoop:
             slot = next((i for i, request in enumerate(self.scheduler.running) if request is None), None)
             if slot is None or not self._trials:
                 return
-        self._hand_out_calls(leave_newest=False)  # may end the engine, which tells all that are in the queue
+        self._deliver(leave_newest=False)  # may end the engine, which tells all that are in the queue
         with self._changed:
             trial, done = self._trials.popleft()
             self.scheduler.slots.forget(slot)
@@ -207,57 +251,207 @@ class EngineLoop:
             leaving = [r for r in (*self.scheduler.waiting, *self.scheduler.running) if r is not None and r.cancelled]
         if any(request.slot is not None for request in leaving):
             # Before another request gets the slot, the output must show whether it holds NaNs.
-            self._hand_out_calls(leave_newest=False)
+            self._deliver(leave_newest=False)
         with self._changed:
             for request in leaving:
                 if not request.released:
-                    self._delivery.finish(request, Progress(finish_reason="cancelled"))
+                    self._finish(request, Progress(finish_reason="cancelled"))
             self.scheduler.admit()
 
-    def _schedule_prefill(self) -> PrefillStep | None:
+    # Schedule. With the lock held
+
+    def _next_decode(self) -> DecodeStep | None:
+        """Plain steps, or drafting rounds if only one answer runs and they are faster."""
+        width = self.runner.width(len(self.scheduler.decoding))
+        step = self.scheduler.next_decode(self._steps_per_call[width, False].steps)
+        if step is not None and self._should_draft(step):
+            step = self.scheduler.next_decode(self._steps_per_call[width, True].steps, self.runner.draft)
+        return step
+
+    def _should_draft(self, step: DecodeStep) -> bool:
+        if len(step.requests) > 1 or not self.runner.programs.can_speculate(step.length):
+            return False
+        if self.runner.options.speculation == "always":
+            return True
+        [request] = step.requests
+        if request.draft_tracker is None:
+            request.draft_tracker = DraftTracker(request.prompt, self.runner.draft)
+        request.draft_tracker.extend(request.answer)
+        return self._draft_policy.should_draft(request.draft_tracker, self.runner.bucket(step.length))
+
+    # Run
+
+    def _run(self, step: PrefillStep | DecodeStep) -> None:
+        """Dispatch a call."""
+        output, columns = self._prefill(step) if isinstance(step, PrefillStep) else self._decode(step)
+        output.tokens.copy_to_host_async()  # starts as soon as they are made
+        now = time.perf_counter()
+        placed = dict(zip(step.requests, columns, strict=True))
+        self._calls.append(DispatchedCall(output=output, columns=placed, step=step, dispatched_at=now))
         with self._changed:
-            return self.scheduler.next_prefill()
+            if isinstance(step, PrefillStep):
+                self._counters.prefill_calls += 1
+                self._counters.prefilled_tokens += step.stop - step.start
+                self._throughput.add(step.stop - step.start, now)
+                self.scheduler.prefilled(step)
+            else:
+                self._counters.decode_calls += 1
+                self.scheduler.decoded(step)
 
-    def _schedule_constrained(self) -> DecodeStep | None:
-        with self._changed:
-            return self.scheduler.next_constrained()
+    def _prefill(self, step: PrefillStep) -> tuple[DecodeOutput, Sequence[int]]:
+        request, count = step.request, step.stop - step.start
+        if step.source is not None:
+            self.runner.copy(step.source, step.slot, step.start, step.written)
+        if step.start == request.reused:
+            self._counters.reused_tokens += request.reused
+        if step.picture is not None:
+            output = self.runner.write_picture(step.slot, step.picture, step.start)
+        else:
+            tokens = np.zeros(step.size, np.int32)
+            tokens[:count] = request.prompt[step.start : step.stop]
+            max_tokens, constraint = (request.max_tokens, request.constraint) if step.is_last else (0, None)
+            allowed = None if constraint is None else constraint.allowed
+            output = self.runner.prefill(step.slot, tokens, step.start, count, max_tokens, request.sampler, allowed)
+        return output, (0,)
 
-    def _schedule_decode(self) -> DecodeStep | None:
-        with self._changed:
-            return self._decode_policy.next_step(self.scheduler)
+    def _decode(self, step: DecodeStep) -> tuple[DecodeOutput, Sequence[int]]:
+        if step.draft:
+            return self.runner.speculate(step.slots[0], step.length, step.steps, step.tokens)
+        allowed = [request.constraint.allowed for request in step.requests if request.constraint is not None]
+        return self.runner.decode(step.slots, step.length, step.steps, allowed)
 
-    def _run_prefill(self, step: PrefillStep | None) -> bool:
-        """Dispatch a chunk of a prompt; False if there was none."""
-        if step is not None:
-            self._attempt(self._prefill, step, [step.request])
-        return step is not None
+    # Deliver
 
-    def _run_decode(self, step: DecodeStep | None) -> bool:
-        """Dispatch some tokens of each answer; False if there were none to make."""
-        if step is not None:
-            self._attempt(self._decode, step, list(step.requests))
-        return step is not None
-
-    def _hand_out_calls(self, *, leave_newest: bool) -> bool:
+    def _deliver(self, *, leave_newest: bool) -> bool:
         """Wait for calls in order and hand out their tokens; False if there was no call, not even the newest."""
         worked = leave_newest or bool(self._calls)
         while len(self._calls) > leave_newest:
-            self._attempt(self._collect, self._calls.popleft(), None)
+            self._attempt(partial(self._read, self._calls.popleft()), None)
         return worked
 
-    def _attempt(self, step: Callable[[Any], None], argument: Any, concerned: list[Request] | None) -> None:
-        """Run a step. If it fails, fail the requests concerned, with its cause, and continue.
+    def _read(self, call: DispatchedCall) -> None:
+        """Wait for a call and hand out its tokens."""
+        answers, drafts = call.read()
+        step, self._failures = call.step, 0
+        began, self._read_at = max(call.dispatched_at, self._read_at), time.perf_counter()
+        if isinstance(step, DecodeStep) and not step.constrained:
+            self._observe(step, max(len(tokens) for _, tokens, _ in answers), drafts, self._read_at - began)
+        failures = {request: self._follow(request, tokens) for request, tokens, _ in answers}
+        with self._changed:
+            for request, tokens, logprobs in answers:
+                self._hand_out(request, tokens, logprobs, drafts, failures[request])
+                if isinstance(step, DecodeStep) and drafts is not None:
+                    self.scheduler.unschedule(request, step.tokens - len(tokens))
+
+    def _observe(self, step: DecodeStep, tokens: int, drafts: DraftCounts | None, seconds: float) -> None:
+        """Record how long a decode call took for so many tokens in its longest column."""
+        steps, drafted = (tokens, 0) if drafts is None else (drafts.rounds, drafts.drafted_rounds)
+        self._steps_per_call[self.runner.width(len(step.requests)), drafts is not None].observe(steps, seconds)
+        if len(step.requests) == 1:
+            bucket = self.runner.bucket(step.length)
+            self._draft_policy.observe(bucket, steps=steps, drafted=drafted, seconds=seconds)
+
+    def _follow(self, request: Request, tokens: tuple[int, ...]) -> Exception | None:
+        """Tell a request's constraint its new tokens; returns why it can't go on. Takes time, so without the lock."""
+        if request.constraint is None or request.cancelled or request.released:
+            return None
+        try:
+            for token in tokens:
+                if token != NOT_A_NUMBER and token not in self.runner.end_tokens:
+                    request.constraint.accept(token)
+        except Exception as error:
+            return error
+        return None
+
+    # Deliver, and failures. With the lock held
+
+    def _hand_out(
+        self,
+        request: Request,
+        tokens: tuple[int, ...],
+        logprobs: tuple[TokenLogprobs, ...],
+        drafts: DraftCounts | None,
+        failure: Exception | None,
+    ) -> None:
+        """Deliver new tokens of a running request; release it with its last ones.
 
         Args:
-            step: the function to run.
-            argument: its argument.
-            concerned: the requests of the step; None: all that have a slot, because the cache may be invalid.
+            request: whose tokens they are.
+            tokens, logprobs: the new ones.
+            drafts: counts of a call that drafts; None: of another one.
+            failure: why its constraint can't go on after these tokens; None: it can.
+        """
+        if NOT_A_NUMBER in tokens:  # also of a cancelled request: the next one in the slot must not meet the NaN
+            if not request.released:
+                self._fail(request, FloatingPointError("the model's logits are not numbers (NaN or infinite)"))
+                assert request.slot is not None
+                self.runner.clear(request.slot)
+            return
+        if request.cancelled or request.released:
+            self._counters.wasted_tokens += len(tokens)
+            return
+        if failure is not None:
+            self._fail(request, failure)
+            return
+        if tokens and not request.answer:
+            self._first_token_s.append(self._read_at - request.arrived_at)
+        request.answer.extend(tokens)
+        reason = None
+        if tokens and tokens[-1] in self.runner.end_tokens:
+            tokens, logprobs, reason = tokens[:-1], logprobs[:-1], "stop"
+        elif tokens and request.constraint is not None and request.constraint.is_complete:
+            reason = "stop"
+        elif len(request.answer) >= request.max_tokens:
+            reason = request.length_reason
+        drafted, accepted = (0, 0) if drafts is None else (drafts.drafted, drafts.accepted)
+        self._counters.tokens += len(tokens)
+        self._counters.drafted_tokens += drafted
+        self._counters.accepted_tokens += accepted
+        self._throughput.add(len(tokens), self._read_at)
+        progress = Progress(
+            tokens=tokens,
+            logprobs=logprobs,
+            reused_tokens=request.reused,
+            drafted_tokens=drafted,
+            accepted_tokens=accepted,
+            finish_reason=reason,
+        )
+        if reason is not None:
+            self._finish(request, progress, exact=True)
+        elif tokens:
+            _call_back(request, progress)
+
+    def _finish(self, request: Request, last: Progress, *, exact: bool = False) -> None:
+        """Release a request and deliver its last progress. `exact`: every token made for it was read."""
+        self.scheduler.release(request, exact=exact)
+        _call_back(request, last)
+
+    def _fail(self, request: Request, cause: Exception) -> None:
+        """Release a request with an error. What its slot holds is forgotten: it may be wrong."""
+        error: HfjaxError
+        if isinstance(cause, ConstraintFailed):
+            error = cause
+        else:
+            error = EngineStopped(f"the chat engine failed on this request, and goes on: {kind_and_line(cause)}")
+            error.__cause__ = cause
+        self._finish(request, Progress(error=error))
+        if request.slot is not None:
+            self.scheduler.slots.forget(request.slot)
+
+    def _attempt(self, run: Callable[[], None], concerned: Sequence[Request] | None) -> None:
+        """Run a part of a round. If it fails, fail the requests concerned, with its cause, and continue.
+
+        Call without the lock.
+
+        Args:
+            run: the part.
+            concerned: its requests; None: all that have a slot, because the cache may be invalid.
 
         Raises:
-            Exception: the step's, if it was the last of MAX_FAILURES in a row.
+            Exception: the part's, if it was the last of MAX_FAILURES in a row.
         """
         try:
-            step(argument)
+            run()
         except Exception as error:
             self._failures += 1
             if self._failures >= MAX_FAILURES:
@@ -267,92 +461,15 @@ class EngineLoop:
                     self._lose_cache(error)
                     return
                 for request in concerned:
-                    self._delivery.fail(request, error)
+                    self._fail(request, error)
 
     def _lose_cache(self, cause: Exception) -> None:
-        """Begin with an empty cache; all requests that have a slot fail. Call with the lock held."""
+        """Begin with an empty cache; all requests that have a slot fail."""
         self._calls.clear()
         self.runner.reset()
         self.scheduler.slots.forget_all()
         for request in list(filter(None, self.scheduler.running)):
-            self._delivery.fail(request, cause)
-
-    def _prefill(self, step: PrefillStep) -> None:
-        request = step.request
-        if step.source is not None:
-            self.runner.copy(step.source, step.slot, step.start, step.written)
-        if step.start == request.reused:
-            self._counters.reused_tokens += request.reused
-        if step.picture is None:
-            output = self._prefill_text(step)
-        else:
-            output = self.runner.write_picture(step.slot, step.picture, step.start)
-        self._counters.prefill_calls += 1
-        self._dispatched(output, {request: 0})
-        with self._changed:
-            self._counters.prefilled(step.stop - step.start, time.perf_counter())
-            self.scheduler.prefilled(step)
-
-    def _prefill_text(self, step: PrefillStep) -> DecodeOutput:
-        request = step.request
-        chunk = np.zeros(step.size, np.int32)
-        chunk[: step.stop - step.start] = request.prompt[step.start : step.stop]
-        max_tokens = request.max_tokens if step.is_last else 0
-        constraint = request.handle.constraint if step.is_last else None
-        return self.runner.prefill(
-            step.slot,
-            chunk,
-            step.start,
-            step.stop - step.start,
-            max_tokens,
-            request.handle.sampler,
-            None if constraint is None else constraint.allowed,
-        )
-
-    def _decode(self, step: DecodeStep) -> None:
-        if step.draft:
-            output, columns = self.runner.speculate(step.slots[0], step.length, step.steps, step.tokens)
-        else:
-            allowed = [request.handle.constraint.allowed for request in step.requests] if step.constrained else ()
-            output, columns = self.runner.decode(step.slots, step.length, step.steps, allowed)
-        self._counters.decode_calls += 1
-        self._dispatched(output, dict(zip(step.requests, columns, strict=True)), step)
-        with self._changed:
-            self.scheduler.decoded(step)
-
-    def _dispatched(self, output: DecodeOutput, columns: dict[Request, int], step: DecodeStep | None = None) -> None:
-        output.tokens.copy_to_host_async()  # starts as soon as they are made
-        now = time.perf_counter()
-        self._calls.append(DispatchedCall(output=output, columns=columns, step=step, dispatched_at=now))
-
-    def _collect(self, call: DispatchedCall) -> None:
-        """Wait for a call and hand out its tokens."""
-        answers, drafts = call.read()
-        self._failures = 0
-        began, self._read_at = max(call.dispatched_at, self._read_at), time.perf_counter()
-        if call.step is not None and not call.step.constrained:
-            most = max(len(tokens) for _, tokens, _ in answers)
-            self._decode_policy.observe(call.step, most, drafts, self._read_at - began)
-        failures = {request: self._follow(request, tokens) for request, tokens, _ in answers if request.constrained}
-        with self._changed:
-            for request, tokens, logprobs in answers:
-                self._delivery.hand_out(
-                    request, tokens, logprobs, drafts=drafts, failure=failures.get(request), now=self._read_at
-                )
-                if call.step is not None and drafts is not None:
-                    self.scheduler.unschedule(request, call.step.tokens - len(tokens))
-
-    def _follow(self, request: Request, tokens: tuple[int, ...]) -> Exception | None:
-        """Tell a request's constraint its new tokens; returns why it can't go on. Takes time, so without the lock."""
-        if request.cancelled or request.released:
-            return None
-        try:
-            for token in tokens:
-                if token != NOT_A_NUMBER and token not in self.end_tokens:
-                    request.handle.constraint.accept(token)
-        except Exception as error:
-            return error
-        return None
+            self._fail(request, cause)
 
     def _fail_everyone(self) -> None:
         """Fail every request with the cause, and accept no more: the thread is ending."""
@@ -361,6 +478,14 @@ class EngineLoop:
             for request in [*self.scheduler.waiting, *filter(None, self.scheduler.running)]:
                 error = EngineStopped(f"the chat engine stopped: {self.stop_reason}")
                 error.__cause__ = self._cause
-                self._delivery.finish(request, Progress(error=error))
+                self._finish(request, Progress(error=error))
             for _, done in self._trials:
                 done.set_exception(EngineStopped(f"the chat engine stopped: {self.stop_reason}"))
+
+
+def _call_back(request: Request, progress: Progress) -> None:
+    """Call the client's callback. If it raises, this request is cancelled; the others are not affected."""
+    try:
+        request.deliver(progress)
+    except Exception:
+        request.cancelled = True

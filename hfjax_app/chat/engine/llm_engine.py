@@ -8,6 +8,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,17 @@ import torch
 from jax.sharding import Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from hfjax_app.chat.engine.constraint import Constraint
-from hfjax_app.chat.engine.engine_loop import EngineLoop, Handle
-from hfjax_app.chat.engine.scheduler import Request
+from hfjax_app.chat.engine.engine_loop import EngineLoop
+from hfjax_app.chat.engine.request import Constraint, Progress, Request, Ticket, TokenStream
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
-from hfjax_app.chat.engine.token_stream import Progress, Ticket, TokenStream
 from hfjax_app.chat.memory import check_memory, estimate_memory
+from hfjax_app.chat.model.decoder import TracedFacts
 from hfjax_app.chat.model.model_runner import ModelRunner
-from hfjax_app.chat.model.traced_facts import TracedFacts
+from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.recommended import recommended
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
-from hfjax_app.chat.text.end_tokens import end_tokens as named_end_tokens
+from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.chat.vision.picture import Picture, placed
 from hfjax_app.chat.vision.vision_tower import VisionTower
@@ -44,7 +44,7 @@ from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore
 from hfjax_app.validation import quoted
 
-SPECULATION = ("auto", "always", "never")
+DEFAULTS = EngineOptions()
 
 
 class ChatEngine:
@@ -54,33 +54,18 @@ class ChatEngine:
         model: an AutoModelForCausalLM with its weights on the CPU; it is read, never changed. A model without weights
             (on the meta device) gets them by `runner.load` before `start`.
         tokenizer: for callers that turn text into ids; the engine does not use it.
+        options: sizes and choices.
         mesh: the devices that share the weights; None: the default device.
-        quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
-        keep_bf16: whether weights that are bfloat16 in the files may stay bfloat16 where a CPU computes in float32.
         saved_dtype: dtype of the weights in the files, if the model has no weights yet; None: the model's.
-        slots: requests served at the same time; more wait in a queue.
-        context: tokens of prompt and answer together.
-        prefill_chunk: prompt tokens per device call, or four times as many while no answer is running; None: 64, and
-            256 or 512 on accelerators.
-        decode_chunk: the most tokens that a device call makes for each request.
-        buckets: numbers of requests that a decode program is compiled for, besides `slots`; None: 1, 2, 4, ..., and on
-            accelerators those that save time.
-        end_tokens: ids that end an answer; None: those that the model's configs name.
-        speculation: whether tokens are drafted from the conversation and verified together, for a request that is
-            alone; no token changes. "auto": where it was measured to be faster; "always"; "never".
-        bundle: from which programs are taken and in which they are kept; None: none are kept.
         vision: the model's vision tower; its weights must be loaded before `start`. None: it reads text only.
-        lanes: row width of the cache that narrow heads share; None: 128 on TPU, where that saves copies of the cache,
-            else 1.
-        accelerated: whether programs have the sizes of an accelerator's; None: chosen by the devices.
-        tiers: what `buckets` was called in version 0.1.
+        bundle: from which programs are taken and in which they are kept; None: none are kept.
 
     Attributes:
         recommended: the sampling parameters of the model's generation_config.
         reads_text_only: whether the model is the text part of a multimodal one.
 
     Raises:
-        RequestRejected: slots, context or speculation out of range, or the context too long for this model.
+        RequestRejected: the context is too long for this model.
         ModelUnavailable: the architecture is not supported.
     """
 
@@ -88,55 +73,20 @@ class ChatEngine:
         self,
         model: PreTrainedModel,
         tokenizer: Any = None,
+        options: EngineOptions = DEFAULTS,
         *,
         mesh: Mesh | None = None,
-        quantize: str = "none",
-        keep_bf16: bool = False,
         saved_dtype: torch.dtype | None = None,
-        slots: int = 4,
-        context: int = 512,
-        prefill_chunk: int | None = None,
-        decode_chunk: int = 16,
-        buckets: Sequence[int] | None = None,
-        end_tokens: tuple[int, ...] | None = None,
-        speculation: str = "auto",
-        lanes: int | None = None,
-        accelerated: bool | None = None,
         vision: VisionTower | None = None,
         bundle: Bundle | None = None,
-        tiers: Sequence[int] | None = None,
     ):
-        if slots < 1 or context < 2:
-            raise RequestRejected(f"slots = {slots}, context = {context}: at least 1 and 2")
-        if speculation not in SPECULATION:
-            raise RequestRejected(f"speculation = {speculation!r}: one of {', '.join(SPECULATION)}")
         prepare()
-        self.tokenizer = tokenizer
-        self.context = context
-        self.end_tokens = named_end_tokens(model) if end_tokens is None else end_tokens
+        self.tokenizer, self.vision, self._bundle = tokenizer, vision, bundle
         self.recommended = recommended(model.generation_config)
-        self.vision = vision
         self.reads_text_only = hasattr(model.config, "text_part_of") and vision is None
-        self.runner = ModelRunner(
-            model,
-            mesh=mesh,
-            quantize=quantize,
-            keep_bf16=keep_bf16,
-            saved_dtype=saved_dtype,
-            slots=slots,
-            context=context,
-            end_tokens=self.end_tokens,
-            prefill_chunk=prefill_chunk,
-            decode_chunk=decode_chunk,
-            buckets=tiers if buckets is None else buckets,
-            speculation=speculation != "never",
-            lanes=lanes,
-            accelerated=accelerated,
-            vision=vision,
-            traced=TracedFacts.of(bundle),
-        )
-        self._bundle = bundle
-        self._always_drafts = speculation == "always"
+        traced = TracedFacts.of(bundle)
+        self.runner = ModelRunner(model, options, mesh=mesh, saved_dtype=saved_dtype, vision=vision, traced=traced)
+        self.context, self.end_tokens = options.context, self.runner.end_tokens
         self._loop = self._new_loop()
 
     @classmethod
@@ -144,10 +94,7 @@ class ChatEngine:
         cls,
         source: str | os.PathLike[str],
         *,
-        slots: int = 4,
-        context: int = 512,
         dtype: str = "auto",
-        quantize: str = "none",
         pictures: bool = False,
         bundle: Bundle | None = None,
         **options: Any,
@@ -156,45 +103,36 @@ class ChatEngine:
 
         Args:
             source: a folder or a hub id, of a model or of a LoRA adapter.
-            slots, context, options: as for the constructor.
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
                 CPU device keeps weights in bfloat16 that are bfloat16 in the files.
-            quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
             pictures: whether the vision tower is loaded of a model that can be shown pictures.
             bundle: as for the constructor.
+            options: of EngineOptions.
 
         Raises:
+            RequestRejected: an option is out of range.
             ModelUnavailable: in one line, what is wrong with the checkpoint and what would help, or how much memory is
                 missing. An architecture that can't run is refused before its weights are downloaded.
         """
+        chosen = EngineOptions(**{"keep_bf16": dtype == "auto"} | options)
         prepare()
         base, adapter = base_and_adapter(source)
         model = empty_model(AutoModelForCausalLM, base, default_dtype() if dtype == "auto" else DTYPES[dtype])
         tokenizer, missing = None, None
         try:
-            tokenizer = load_tokenizer(source, context, base=base)
+            tokenizer = load_tokenizer(source, chosen.context, base=base)
         except NoTokenizer as error:  # told later: that the architecture can't run matters more
             missing = error
-        mesh = serving_mesh()
-        vision = VisionTower.of(base, model, tokenizer, context, mesh) if pictures else None
+        if chosen.end_tokens is None:
+            chosen = replace(chosen, end_tokens=end_tokens(model, tokenizer))
+        mesh, saved = serving_mesh(), saved_dtype(base)
+        vision = VisionTower.of(base, model, tokenizer, chosen.context, mesh) if pictures else None
         # On shapes first: a model that can't run here is refused before its weights are downloaded.
-        engine = cls(
-            model,
-            tokenizer,
-            mesh=mesh,
-            quantize=quantize,
-            keep_bf16=dtype == "auto",
-            saved_dtype=saved_dtype(base),
-            slots=slots,
-            context=context,
-            vision=vision,
-            bundle=bundle,
-            **({"end_tokens": named_end_tokens(model, tokenizer)} | options),
-        )
+        engine = cls(model, tokenizer, chosen, mesh=mesh, saved_dtype=saved, vision=vision, bundle=bundle)
         if missing is not None:
             raise missing
         runner = engine.runner
-        check_memory(os.fspath(source), estimate_memory(runner), memory=device_memory(), slots=slots, context=context)
+        check_memory(os.fspath(source), estimate_memory(runner), chosen, memory=device_memory())
         weights = read(model, base, transforms=runner.transforms, placement=runner.placement, adapter=adapter)
         runner.load(weights)
         if vision is not None:
@@ -232,7 +170,7 @@ class ChatEngine:
         return self
 
     def _new_loop(self) -> EngineLoop:
-        return EngineLoop(self.runner, self.end_tokens, always_drafts=self._always_drafts)
+        return EngineLoop(self.runner)
 
     def restart(self) -> None:
         """Serve again after a failure, with an empty cache; nothing is compiled.
@@ -269,7 +207,7 @@ class ChatEngine:
 
     def check(self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[Picture] = ()) -> None:
         """Raise RequestRejected as `submit` would; works before the engine is started."""
-        self._checked(prompt, params, lambda progress: None, pictures)
+        self._request(prompt, params, pictures)
 
     def submit(
         self,
@@ -299,9 +237,8 @@ class ChatEngine:
             Overloaded: the queue is full.
             EngineStopped: the engine is not running.
         """
-        request = self._checked(prompt, params, deliver, pictures)
-        request.client, request.public = client, public
-        request.constrained, request.handle.constraint = constraint is not None, constraint
+        request = self._request(prompt, params, pictures)
+        request.deliver, request.client, request.public, request.constraint = deliver, client, public, constraint
         loop = self._loop
         loop.submit(request)
         return Ticket(request, loop.place)
@@ -336,13 +273,7 @@ class ChatEngine:
                 streams.append(stack.enter_context(self.stream(prompt, params)))
             return answers + [list(stream) for stream in streams]
 
-    def _checked(
-        self,
-        prompt: Sequence[int],
-        params: SamplingParams,
-        deliver: Callable[[Progress], None],
-        pictures: Sequence[Picture] = (),
-    ) -> Request:
+    def _request(self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[Picture] = ()) -> Request:
         """The request for these arguments, or RequestRejected."""
         ids = tuple(prompt)
         vocabulary = self.runner.vocabulary
@@ -363,13 +294,13 @@ class ChatEngine:
             raise RequestRejected(f"logit bias for token id {quoted(biased)}: this model's go from 0 to {most}")
         if pictures and self.vision is None:
             raise RequestRejected("pictures: this model answers to text only")
-        places = placed(ids, pictures, self.vision.tokens) if pictures and self.vision is not None else ()
         room = self.context - len(ids)
         seed = secrets.randbits(64) if params.seed is None else params.seed
-        handle = Handle(
-            deliver=deliver,
+        return Request(
+            prompt=ids,
+            max_tokens=min(params.max_tokens, room),
+            pictures=placed(ids, pictures, self.vision.tokens) if pictures and self.vision is not None else (),
             sampler=packed(sampler_state(params, seed)),
             top_logprobs=params.logprobs,
             length_reason="length" if params.max_tokens <= room else "context",
         )
-        return Request(prompt=ids, max_tokens=min(params.max_tokens, room), handle=handle, pictures=places)

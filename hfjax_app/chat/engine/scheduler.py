@@ -6,57 +6,16 @@ chunks, so that running answers continue between them. Plain Python: no jax, no 
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from hfjax_app.chat.engine.prefix_cache import PrefixCache
+from hfjax_app.chat.engine.request import Request
 from hfjax_app.chat.engine.stats import SlotState
-from hfjax_app.chat.vision.picture import Picture, PlacedPicture
+from hfjax_app.chat.vision.picture import Picture
 from hfjax_app.line import Turns
 
 # Decode steps per call while requests wait or are prefilled; divided by the number of those being prefilled.
 CONTENDED_CHUNK = 4
-
-
-@dataclass(kw_only=True, eq=False)
-class Request:
-    """A request on its way through the engine.
-
-    Args:
-        prompt: token ids, at least one; those of pictures are negative.
-        max_tokens: tokens to make, at least one; prompt and answer fit the context.
-        handle: data of the engine; the scheduler does not use it.
-        client: who sent it: requests of several clients are served round robin, and share no prefixes beyond `public`.
-        public: how many of the first tokens are the operator's own, which all clients share.
-        pictures: in the prompt, in order.
-        constrained: what its next token may be depends on all that were read, so it gets one token a call.
-        slot: its index; None while waiting.
-        reused: prompt tokens that were in the cache before.
-        prefilled: prompt tokens that are in the cache or were dispatched.
-        scheduled: tokens that the device was asked to make. It makes at most max_tokens, and fewer after an end token.
-        drafted: tokens that the device may have drafted after the newest one.
-        answer: tokens that were read.
-        begun: whether its first prefill step was scheduled.
-        cancelled: the client has left.
-        released: it has no slot any more and is not in the queue.
-    """
-
-    prompt: tuple[int, ...]
-    max_tokens: int
-    handle: Any = None
-    client: str = ""
-    public: int = 0
-    pictures: tuple[PlacedPicture, ...] = ()
-    constrained: bool = False
-    slot: int | None = None
-    reused: int = 0
-    prefilled: int = 0
-    scheduled: int = 0
-    drafted: int = 0
-    answer: list[int] = field(default_factory=list)
-    begun: bool = False
-    cancelled: bool = False
-    released: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +40,10 @@ class PrefillStep:
     def slot(self) -> int:
         assert self.request.slot is not None
         return self.request.slot
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        return (self.request,)
 
     @property
     def is_last(self) -> bool:
@@ -164,7 +127,7 @@ class Scheduler:
     @property
     def decoding(self) -> tuple[Request, ...]:
         """Requests whose prompt is in the cache and that may have tokens left to make; no constrained ones."""
-        return tuple(r for r in self._started if not r.constrained)
+        return tuple(r for r in self._started if r.constraint is None)
 
     @property
     def _started(self) -> Iterator[Request]:
@@ -253,7 +216,7 @@ class Scheduler:
 
     def next_constrained(self) -> DecodeStep | None:
         """One more token for the constrained requests whose newest token was read. Call `decoded` as well."""
-        requests = tuple(r for r in self._started if r.constrained and r.scheduled == len(r.answer))
+        requests = tuple(r for r in self._started if r.constraint is not None and r.scheduled == len(r.answer))
         if not requests:
             return None
         return DecodeStep(requests=requests, steps=1, length=_length(requests, 1), tokens=1, constrained=True)

@@ -3,19 +3,35 @@ chunks of a prompt. Each call runs the smallest bucket that covers it.
 
 A bucket's program works on a copy of the positions that it needs, and writes them back in place when it ends. So what a
 decode step reads depends on the requests being served, not on the size of the cache. The largest bucket works on the
-cache itself. Does not choose buckets for a request: model_runner.py does.
+cache itself.
+
+A model on a CPU has every step of these ladders, on accelerators those that pay. There a step's time is that of its
+bytes: all weights, and the positions of the program's slots. A smaller bucket than those that could serve its requests
+exists only where it reads a good part less. Sizes of prefill calls follow from the chip: so many tokens take as long as
+one, because their arithmetic takes as long as to read the weights.
+
+`SlotMemory` has the bytes of the slots on each device, from shapes.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from math import prod
 
 import jax
 import jax.numpy as jnp
 
-from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, KVCache
+from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, CacheShape, LayerSpec
 
 SMALLEST_LENGTH = 256
+SAVED = 0.15  # of a step's bytes, that a bucket must save on an accelerator
+STEPS = 4  # of the short calls beside a prefill: for each call, a bucket's positions are read and written once more
+# A TPU does the arithmetic of 240 (v5e) to 560 (v6e) tokens while it reads bfloat16 weights once.
+PIECES = (256, 512)
+
+# Numbers of slots, and of their first positions -> bytes of the cache.
+Filled = Callable[[int, int], int]
 
 
 def length_buckets(context: int) -> tuple[int, ...]:
@@ -52,97 +68,164 @@ def smallest_covering(buckets: tuple[int, ...], needed: int) -> int:
     return next(bucket for bucket in buckets if bucket >= needed)
 
 
-def take(cache: KVCache, length: int, slots: jax.Array) -> KVCache:
-    """Copy the first positions of some slots. The copy is complete for positions below `length`, provided that no
-    longer ring has wrapped.
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """The buckets of one number of slots and one context.
 
     Args:
-        cache: arrays [all slots, ...].
-        length: how many positions of each leaf that has positions; other leaves are copied whole.
-        slots: int32 [n], which slots.
-
-    Returns:
-        arrays [n, ...].
+        decode: pairs of a number of slots and a cache length, sorted; the last one is all slots and the context.
+        lengths: cache lengths of the programs for one slot, sorted; the last one is the context.
     """
 
-    def part(name: str, leaf: jax.Array, slot: jax.Array) -> jax.Array:
-        shape = list(leaf.shape[1:])
-        if name in WITH_POSITIONS:
-            shape[-2] = min(shape[-2], length)
-        return jax.lax.dynamic_slice(leaf, (slot, *[0] * len(shape)), (1, *shape))[0]
+    decode: tuple[tuple[int, int], ...]
+    lengths: tuple[int, ...]
 
-    def one(slot: jax.Array) -> KVCache:
-        return [{name: part(name, leaf, slot) for name, leaf in layer.items()} for layer in cache]
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Numbers of slots, sorted."""
+        return tuple(sorted({count for count, _ in self.decode}))
 
-    taken: KVCache
-    if slots.shape[0] == 1:
-        taken = jax.tree.map(lambda leaf: leaf[None], one(slots[0]))
-    else:
-        # A vmap is a gather: on CPU it takes half the time of a loop, while the TPU compiler emits longer code for it.
-        taken = jax.lax.platform_dependent(slots, cpu=jax.vmap(one), default=partial(jax.lax.map, one))
-    return taken
+    @property
+    def all_lengths(self) -> tuple[int, ...]:
+        """Cache lengths of any program, sorted."""
+        return tuple(sorted({*self.lengths, *(length for _, length in self.decode)}))
 
-
-class Written(NamedTuple):
-    """Which positions of a part have changed since it was taken: at most `max_count` of them, from `position` (int32
-    [n]) on, in slots that hold `context` tokens."""
-
-    position: jax.Array
-    max_count: int
-    context: int
+    @property
+    def copied(self) -> frozenset[tuple[int, int]]:
+        """Numbers of slots and lengths that programs copy: all but the whole cache, and one slot."""
+        whole = self.decode[-1]
+        return frozenset({*self.decode, *((1, length) for length in self.lengths)} - {whole})
 
 
-def put(cache: KVCache, part: KVCache, slots: jax.Array, written: Written | None = None) -> KVCache:
-    """Write `part` (arrays [n, ...], as `take` returns them) back into the cache, in place where the cache is donated.
+def every_bucket(slots: int, context: int, wanted: Sequence[int] | None = None) -> Buckets:
+    """The buckets of a CPU: each length with each number of slots; `wanted` is as for `slot_buckets`."""
+    lengths = length_buckets(context)
+    return Buckets(
+        decode=tuple((count, length) for count in slot_buckets(slots, wanted) for length in lengths), lengths=lengths
+    )
+
+
+def buckets_by_bytes(
+    slots: int, context: int, *, weights: int, filled: Filled, wanted: Sequence[int] | None = None
+) -> Buckets:
+    """The buckets of an accelerator: from the largest down, each that saves SAVED of the smallest one that covers it.
+
+    A bucket of both fewer slots and a shorter length serves fewer calls, and must save twice as much.
 
     Args:
-        cache, part, slots: as for `take`.
-        written: leaves whose index equals the position (cut leaves and leaves that do not wrap) are copied only there.
-            None: anything may have changed.
+        slots, context: of the whole cache.
+        weights: their bytes on a device.
+        filled: bytes of the cache on a device.
+        wanted: numbers of slots that have a bucket of the whole context in any case; None: as bytes tell.
+    """
+    whole = (slots, context)
+
+    def of_step(bucket: tuple[int, int]) -> float:
+        return weights + filled(*bucket) * (1.0 if bucket == whole else 1 + 2 / STEPS)
+
+    decode = {whole} if wanted is None else {(count, context) for count in slot_buckets(slots, wanted)}
+    ladder = [(count, length) for count in slot_buckets(slots, wanted) for length in length_buckets(context)]
+
+    def by_size(bucket: tuple[int, int]) -> tuple[bool, float]:
+        return is_small(bucket), -of_step(bucket)
+
+    def is_small(bucket: tuple[int, int]) -> bool:
+        return bucket[0] < slots and bucket[1] < context
+
+    for bucket in sorted(set(ladder) - decode, key=by_size):
+        covering = [other for other in decode if other[0] >= bucket[0] and other[1] >= bucket[1]]
+        saved = 2 * SAVED if is_small(bucket) else SAVED
+        if of_step(bucket) <= (1 - saved) * min(map(of_step, covering)):
+            decode.add(bucket)
+    lengths = [context]
+    for length in reversed(length_buckets(context)[:-1]):
+        if weights + filled(1, length) <= (1 - SAVED) * (weights + filled(1, lengths[-1])):
+            lengths.append(length)
+    return Buckets(decode=tuple(sorted(decode)), lengths=tuple(reversed(lengths)))
+
+
+def pieces(context: int) -> tuple[int, ...]:
+    """Prompt tokens of a prefill call on an accelerator, smallest first."""
+    return tuple(sorted({min(size, context) for size in PIECES}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotMemory:
+    """Bytes of the slots' cache on each device, for any number of slots and any context.
+
+    Args:
+        states: bytes of one slot that do not depend on the length.
+        positions: pairs: bytes of one position of one slot, and how many positions a ring has at most; None: as many as
+            the context.
+        weights: bytes of the weights on an accelerator, where buckets follow from bytes; None: on a CPU.
     """
 
-    def changed(name: str, leaf: jax.Array, new: jax.Array, index: int | jax.Array) -> jax.Array:
-        new = jax.lax.dynamic_slice_in_dim(new, index, 1)
-        first: int | jax.Array = 0
-        if written is not None and name in WITH_POSITIONS:
-            length = new.shape[-2]
-            if written.max_count < length and (length < leaf.shape[-2] or length == written.context):
-                first = jnp.clip(written.position[index], 0, length - written.max_count)
-                new = jax.lax.dynamic_slice_in_dim(new, first, written.max_count, axis=new.ndim - 2)
-        start: list[int | jax.Array] = [slots[index], *[0] * (leaf.ndim - 1)]
-        if name in WITH_POSITIONS:
-            start[-2] = first
-        return jax.lax.dynamic_update_slice(leaf, new, start)
+    states: int
+    positions: tuple[tuple[int, int | None], ...]
+    weights: int | None = None
 
-    def one(index: int | jax.Array, cache: KVCache) -> KVCache:
-        return [
-            {name: changed(name, leaf, new[name], index) for name, leaf in layer.items()}
-            for layer, new in zip(cache, part, strict=True)
-        ]
+    def cache(self, slots: int, context: int) -> int:
+        return self.filled(slots, context, context)
 
-    if slots.shape[0] == 1:
-        return one(0, cache)
-    updated: KVCache = jax.lax.fori_loop(0, slots.shape[0], one, cache)
-    return updated
+    def filled(self, slots: int, length: int, context: int) -> int:
+        """Bytes of the first `length` positions of so many slots."""
+        return slots * self._first(length, context)
+
+    def buckets(self, slots: int, context: int, wanted: Sequence[int] | None = None) -> Buckets:
+        """The buckets of so many slots and this context.
+
+        Args:
+            slots, context: of the whole cache.
+            wanted: numbers of slots that decode programs are compiled for, besides all; None: the default.
+        """
+        if self.weights is None:
+            return every_bucket(slots, context, wanted)
+        filled = partial(self.filled, context=context)
+        return buckets_by_bytes(slots, context, weights=self.weights, filled=filled, wanted=wanted)
+
+    def copied(self, slots: int, context: int, wanted: Sequence[int] | None = None) -> int:
+        """Bytes of the largest copy that a program makes of a part of the cache; arguments as for `buckets`."""
+        parts = self.buckets(slots, context, wanted).copied
+        return max((self.filled(count, length, context) for count, length in parts), default=0)
+
+    def held(self, slots: int, context: int) -> int:
+        """Bytes of the cache, and of the largest copy of a part of it."""
+        return self.cache(slots, context) + self.copied(slots, context)
+
+    def _first(self, length: int, context: int) -> int:
+        """Bytes of the first positions of one slot."""
+        return self.states + sum(size * min(length, context if most is None else most) for size, most in self.positions)
 
 
-def states_of(cache: KVCache, slot: jax.Array) -> KVCache:
-    """All slots' cache, with one slot's recurrent states in place of all slots'."""
-    return [
-        {
-            name: leaf if name in WITH_POSITIONS else jax.lax.dynamic_index_in_dim(leaf, slot, keepdims=False)
-            for name, leaf in layer.items()
-        }
-        for layer in cache
-    ]
+def slot_memory(
+    specs: Sequence[LayerSpec], cache: CacheShape, slots: int, chunk: int, weights: int | None = None
+) -> SlotMemory:
+    """The bytes of these layers.
+
+    Args:
+        specs: of the layers.
+        cache: the shapes of the cache of so many slots, with shardings.
+        slots: of the cache.
+        chunk: the largest number of tokens written at once.
+        weights: as in SlotMemory.
+    """
+    states, positions = 0, Counter[int | None]()
+    for spec, layer in zip(specs, cache, strict=True):
+        for name, leaf in layer.items():
+            size = held_bytes(leaf) // slots
+            if name in WITH_POSITIONS:
+                positions[None if spec.window is None else spec.window + chunk] += size // spec.positions
+            else:
+                states += size
+    found = tuple((size, most) for most, size in positions.items())
+    return SlotMemory(states=states, positions=found, weights=weights)
 
 
-def put_states(cache: KVCache, new: KVCache, slot: jax.Array) -> KVCache:
-    """The new cache, shaped as `states_of` returns it, with the other slots' states as they are in `cache`."""
-    return [
-        {
-            name: new[i][name] if name in WITH_POSITIONS else leaf.at[slot].set(new[i][name])
-            for name, leaf in layer.items()
-        }
-        for i, layer in enumerate(cache)
-    ]
+def held_numbers(array: jax.Array | jax.ShapeDtypeStruct) -> int:
+    """Numbers of an array on each device."""
+    return prod(array.shape if array.sharding is None else array.sharding.shard_shape(array.shape))
+
+
+def held_bytes(array: jax.Array | jax.ShapeDtypeStruct) -> int:
+    """Bytes of an array on each device."""
+    return held_numbers(array) * int(jnp.dtype(array.dtype).itemsize)

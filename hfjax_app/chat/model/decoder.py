@@ -1,28 +1,28 @@
 """A causal language model as a pure function over one slot of the static cache, and its cache layout.
 
-The model's own forward runs unmodified. Does not compile, batch or sample: model_runner.py does.
+The model's own forward runs unmodified.
 """
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import torch
 from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.masking_utils import create_causal_mask, sliding_window_overlay
 
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, KVCache, fresh_states, keep_states, layer_specs
 from hfjax_app.chat.model.rotary import choose_frequencies
-from hfjax_app.chat.model.slot_view import Place, slot_leaves, slot_view
-from hfjax_app.chat.model.symbolic_length import SymbolicLength
-from hfjax_app.chat.model.traced_facts import TracedFacts
-from hfjax_app.chat.vision import masks
+from hfjax_app.chat.model.slot_view import Place, SymbolicLength, slot_leaves, slot_view
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, dtype_policy, experts
+from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.head_packing import UNPACKED, HeadPacking
 from hfjax_app.runtime.model_transform import NONE, Group, Transforms
 from hfjax_app.runtime.module import Weights, pure_function
@@ -37,13 +37,49 @@ WRONG_ON_STATIC_CACHE = {
     "gpt_neo": "its local attention counts the window from the end of the cache, not from the last token",
     "moshi": "its mask does not know the window of its cache",
 }
+_FACTS = "decoder"  # the name of TracedFacts in a bundle
 
 
-def bare_model(model_class: type[PreTrainedModel], config: Any, dtype: torch.dtype) -> PreTrainedModel:
+class TracedFacts(NamedTuple):
+    """What a trace of one token's forward tells about an architecture, kept in the bundle of its programs so that later
+    starts need no trace.
+
+    Attributes:
+        needs_mask: whether it gets a mask that masks nothing, because without one it makes its own.
+        continues: whether it uses its previous states when it gets several tokens.
+    """
+
+    needs_mask: bool
+    continues: bool
+
+    @classmethod
+    def of(cls, bundle: Bundle | None) -> "TracedFacts | None":
+        """The facts in a bundle; None where there are none."""
+        found = None if bundle is None else bundle.facts.get(_FACTS)
+        if not isinstance(found, list) or [type(value) for value in found] != [bool] * len(cls._fields):
+            return None
+        return cls(*found)
+
+    def keep(self, bundle: Bundle | None) -> None:
+        """Keep the facts in a bundle, if there is one that doesn't have them."""
+        if bundle is not None and self.of(bundle) != self:
+            bundle.keep_facts(bundle.facts | {_FACTS: list(self)})
+
+
+class Architecture(NamedTuple):
+    """A model without its weights."""
+
+    model_class: type[PreTrainedModel]
+    config: Any
+    dtype: torch.dtype
+
+
+def bare_model(architecture: Architecture) -> PreTrainedModel:
     """The architecture without weights (on the meta device), with our attention where its code takes a registered one.
 
     Older architectures have their own attention code. They keep it, and get the additive masks that it expects.
     """
+    model_class, config, dtype = architecture
     order_sets(model_class)  # some sort their layers' types when they are made
     implementation = attention.register() if mentions(model_class, "ALL_ATTENTION_FUNCTIONS") else "eager"
     with torch.device("meta"):
@@ -57,12 +93,12 @@ class Decoder:
     """One architecture, traced: `forward`, and the cache layout `specs`.
 
     Args:
-        model_class, config, dtype: the architecture, built without weights.
+        architecture: built without weights.
         context: tokens a slot holds.
         chunk: the largest number of tokens written at once.
         transforms: changes to the model and its weights, see `runtime/transforms.py`.
         packing: how heads share rows of the cache, see `runtime/head_packing.py`.
-        sees_both_ways: whether a picture's tokens see each other both ways, see `chat/vision/masks.py`.
+        sees_both_ways: whether a picture's tokens see each other both ways, see `both_ways`.
         traced: of an earlier trace of this architecture, which is not repeated; None: there was none.
 
     Attributes:
@@ -76,9 +112,7 @@ class Decoder:
 
     def __init__(
         self,
-        model_class: type[PreTrainedModel],
-        config: Any,
-        dtype: torch.dtype,
+        architecture: Architecture,
         *,
         context: int,
         chunk: int,
@@ -88,12 +122,12 @@ class Decoder:
         traced: TracedFacts | None = None,
     ):
         self.context, self._sees_both_ways = context, sees_both_ways
-        self._architecture = (model_class, config, dtype)
+        self._architecture = architecture
         self._transforms, self._packing = transforms, packing
         try:
-            if config.model_type in WRONG_ON_STATIC_CACHE:
-                raise NotImplementedError(WRONG_ON_STATIC_CACHE[config.model_type])
-            self._model = bare_model(model_class, config, dtype)
+            if (known := WRONG_ON_STATIC_CACHE.get(architecture.config.model_type)) is not None:
+                raise NotImplementedError(known)
+            self._model = bare_model(architecture)
             self.frequencies = choose_frequencies(self._model, context)
             parameters = inspect.signature(self._model.forward).parameters
             self._cache_option = "past_key_values" if "past_key_values" in parameters else "cache_params"
@@ -108,8 +142,9 @@ class Decoder:
                 groups = self._lay_out(chunk, packing)
         except Exception as error:
             why = why_untraceable(error)
+            name = architecture.model_class.__name__
             raise ModelUnavailable(
-                f"{model_class.__name__} can't run on the static cache: {why}; docs/models.md lists what runs"
+                f"{name} can't run on the static cache: {why}; docs/models.md lists what runs"
             ) from error
         transforms.adapt(self._model, groups)
         if experts.experts_of(self._model):  # with the same shapes they may be computed otherwise from here on
@@ -200,7 +235,7 @@ class Decoder:
     def resized(self, *, context: int, chunk: int) -> "Decoder":
         """The same architecture with a cache of another size."""
         return Decoder(
-            *self._architecture,
+            self._architecture,
             context=context,
             chunk=chunk,
             transforms=self._transforms,
@@ -317,7 +352,7 @@ class Decoder:
         else:
             embeddings = tokens[None]
             if self._sees_both_ways:
-                options["attention_mask"] = masks.both_ways(model.config, embeddings, cache, positions[None])
+                options["attention_mask"] = both_ways(model.config, embeddings, cache, positions[None])
             logits = model(inputs_embeds=embeddings, **options).logits[0]
         if "logits_to_keep" not in self._accepts:
             logits = logits[keep]
@@ -335,3 +370,28 @@ def piece_sizes(count: int) -> tuple[int, ...]:
     while sizes[-1] > 1:
         sizes.append(max(sizes[-1] // 4, 1))
     return tuple(sizes)
+
+
+def both_ways(config: Any, embeddings: torch.Tensor, cache: Cache, positions: torch.Tensor) -> Mapping[str, Any]:
+    """Masks by type of layer for the tokens of one whole picture, which see each other both ways.
+
+    As transformers' `create_masks_for_vision_model` makes them, which needs lengths as Python ints: a layer's window
+    also ends what a picture's token sees of its picture. Where they see what is before them only, as text does, a model
+    makes its masks itself.
+
+    Args:
+        config: of the text model.
+        embeddings: [1, tokens, hidden].
+        cache: as the model's forward takes it.
+        positions: int32 [1, tokens], the last one that of the picture's last token.
+    """
+
+    def in_picture(batch: Any, head: Any, query: Any, key: torch.Tensor) -> torch.Tensor:
+        return key <= positions[0, -1]
+
+    mask = partial(create_causal_mask, config, embeddings, None, cache, positions, or_mask_function=in_picture)
+    masks = {"full_attention": mask()}
+    if True in cache.is_sliding:
+        window = sliding_window_overlay(config.sliding_window)
+        masks["sliding_attention"] = mask(and_mask_function=window, layer_idx=cache.is_sliding.index(True))
+    return masks

@@ -1,9 +1,13 @@
 """A causal language model as compiled programs over slots: prefill, decode and speculate, each in buckets.
 
-Handles token ids and device arrays only. Does not schedule (scheduler.py) and does not handle text (`chat/text/`).
+`ModelRunner` holds weights, cache and programs, and dispatches calls on token ids and device arrays, from the engine's
+thread. `ProgramSpecs` describes the programs, whose functions are in slot_functions.py, and takes each into use when it
+is compiled: the general ones before the first request, others while requests are served.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -13,17 +17,17 @@ import torch
 from jax.sharding import Mesh
 from transformers import PreTrainedModel
 
-from hfjax_app.chat.model.bucket_choice import pieces
-from hfjax_app.chat.model.buckets import prefill_buckets, smallest_covering
-from hfjax_app.chat.model.decode_state import DecodeOutput, DecodeState
-from hfjax_app.chat.model.decoder import Decoder
+from hfjax_app.chat.model.buckets import held_bytes, pieces, prefill_buckets, slot_memory, smallest_covering
+from hfjax_app.chat.model.decode_loops import DecodeOutput, DecodeState, Decoding
+from hfjax_app.chat.model.decoder import Architecture, Decoder, TracedFacts
 from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.model.rotary import positions_of
-from hfjax_app.chat.model.slot_functions import SlotFunctions
-from hfjax_app.chat.model.slot_memory import held_bytes, slot_memory
-from hfjax_app.chat.model.slot_programs import SlotPrograms, SlotProgramSpecs, greedy
-from hfjax_app.chat.model.traced_facts import TracedFacts
+from hfjax_app.chat.model.slot_functions import PromptChunk, SlotFunctions
+from hfjax_app.chat.options import EngineOptions
+from hfjax_app.chat.sampling.params import SamplingParams
+from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
+from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.vision.picture import Picture
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import RequestRejected
@@ -36,9 +40,57 @@ from hfjax_app.runtime.seams.torchax import array_of
 from hfjax_app.runtime.transforms import chat_transforms, head_packing, is_accelerated
 from hfjax_app.runtime.warm_up import ProgramSpec
 
-# Tokens that a speculative round drafts, see speculative_loop.py.
+# Tokens that a speculative round drafts, see decode_loops.py.
 DRAFT_TOKENS = 7
 PREFILL_CHUNK = 64  # prompt tokens of a call on a CPU
+
+
+@dataclass(kw_only=True)
+class SlotPrograms:
+    """The programs in use. Each method gives the one that does the least for a call that any of them could serve.
+
+    Attributes:
+        prefill: by prompt tokens of the call, and cache length.
+        decode: by number of slots, and cache length.
+        speculate, copy: by cache length.
+        clear: of one slot.
+        picture: that writes a picture; None for models that read text only.
+    """
+
+    prefill: dict[tuple[int, int], Program] = field(default_factory=dict)
+    decode: dict[tuple[int, int], Program] = field(default_factory=dict)
+    speculate: dict[int, Program] = field(default_factory=dict)
+    copy: dict[int, Program] = field(default_factory=dict)
+    clear: Program | None = None
+    picture: Program | None = None
+
+    def prefill_of(self, size: int, length: int) -> Program:
+        return _shortest({covered: program for (of, covered), program in self.prefill.items() if of == size}, length)
+
+    def decode_of(self, slots: int, length: int) -> tuple[Program, int]:
+        """The program, and its number of slots."""
+        covering = [(count, covered) for count, covered in self.decode if count >= slots and covered >= length]
+        bucket = min(covering, key=lambda bucket: (bucket[0] * bucket[1], bucket))
+        return self.decode[bucket], bucket[0]
+
+    def speculate_of(self, length: int) -> Program:
+        return _shortest(self.speculate, length)
+
+    def can_speculate(self, length: int) -> bool:
+        return any(covered >= length for covered in self.speculate)
+
+    def copy_of(self, length: int) -> Program:
+        return _shortest(self.copy, length)
+
+
+def _shortest(programs: Mapping[int, Program], length: int) -> Program:
+    """The program of the smallest cache length of at least `length`."""
+    return programs[min(covered for covered in programs if covered >= length)]
+
+
+def greedy() -> np.ndarray:
+    """The sampler's words, uint32 [words], of a slot that takes the likeliest token."""
+    return packed(sampler_state(SamplingParams(temperature=0.0), 0))
 
 
 class ModelRunner:
@@ -47,21 +99,9 @@ class ModelRunner:
     Args:
         model: any AutoModelForCausalLM; it is read, never changed. The runner holds its weights from the start; of a
             model on the meta device it holds their shapes, until `load`.
+        options: of the engine.
         mesh: the devices that share the weights; None: the default device.
-        quantize: one of QUANTIZATIONS in `runtime/transforms.py`, such as "int8", or "none".
-        keep_bf16: whether weights that are bfloat16 in the files may stay bfloat16 where a CPU computes in float32.
         saved_dtype: dtype of the weights in the files, for shapes; None: the model's.
-        slots: conversations that decode together.
-        context: tokens a slot holds, prompt and answer.
-        end_tokens: ids that end an answer.
-        prefill_chunk: prompt tokens a prefill call takes, or four times as many, see `prefill_buckets`; None: 64, and
-            the sizes of `bucket_choice.pieces` on accelerators.
-        decode_chunk: tokens a decode call makes for each slot, at most.
-        buckets: numbers of slots that a decode program is compiled for, besides all; None: 1, 2, 4, ..., and on
-            accelerators those that save time.
-        speculation: whether programs that draft may decode a request that is alone.
-        lanes: row width that narrow heads share, see `runtime/head_packing.py`; None: chosen by the devices.
-        accelerated: whether buckets are those of an accelerator, see `bucket_choice.py`; None: chosen by the devices.
         vision: what makes embeddings of pictures; None: the model reads text only.
         traced: as for Decoder.
 
@@ -73,50 +113,39 @@ class ModelRunner:
     def __init__(
         self,
         model: PreTrainedModel,
+        options: EngineOptions,
         *,
         mesh: Mesh | None = None,
-        quantize: str = "none",
-        keep_bf16: bool = False,
         saved_dtype: torch.dtype | None = None,
-        slots: int,
-        context: int,
-        end_tokens: tuple[int, ...],
-        prefill_chunk: int | None = None,
-        decode_chunk: int = 16,
-        buckets: Sequence[int] | None = None,
-        speculation: bool = True,
-        lanes: int | None = None,
-        accelerated: bool | None = None,
         vision: VisionTower | None = None,
         traced: TracedFacts | None = None,
     ):
+        slots, context = options.slots, options.context
         config = model.config.get_text_config(decoder=True)
         positions = positions_of(config)
         if positions is not None and positions < context:
             raise RequestRejected(f"context = {context}: this model has {positions} positions")
-        self.slots, self.context, self.vocabulary = slots, context, config.vocab_size
+        self.options, self.vision, self.slots, self.context = options, vision, slots, context
+        self.vocabulary = config.vocab_size
         self._dtype = model.dtype
-        self.accelerated = is_accelerated(mesh) if accelerated is None else accelerated
-        if prefill_chunk is None and self.accelerated:
+        self.accelerated = is_accelerated(mesh) if options.accelerated is None else options.accelerated
+        if options.prefill_chunk is None and self.accelerated:
             self.chunk_sizes = pieces(context)
         else:
-            self.chunk_sizes = prefill_buckets(min(prefill_chunk or PREFILL_CHUNK, context), context)
-        self.vision = vision
+            self.chunk_sizes = prefill_buckets(min(options.prefill_chunk or PREFILL_CHUNK, context), context)
         self.most_written = max(self.chunk_sizes[-1], 0 if vision is None else vision.tokens)  # tokens of a call
-        self.decode_chunk, self.wanted = decode_chunk, buckets
-        self.end_tokens = end_tokens
+        self.decode_chunk = options.decode_chunk
+        self.end_tokens = end_tokens(model) if options.end_tokens is None else options.end_tokens
         self.mesh = mesh
         self.replicated = None if mesh is None else replicated(mesh)
         self.placement = on_one_device if mesh is None else TensorParallel(mesh, model)
-        self.transforms = chat_transforms(model, mesh, quantize=quantize, keep_bf16=keep_bf16)
+        self.transforms = chat_transforms(model, mesh, quantize=options.quantize, keep_bf16=options.keep_bf16)
         self.decoder = Decoder(
-            type(model),
-            model.config,
-            model.dtype,
+            Architecture(type(model), model.config, model.dtype),
             context=context,
             chunk=self.most_written,
             transforms=self.transforms,
-            packing=head_packing(mesh, lanes),
+            packing=head_packing(mesh, options.lanes),
             sees_both_ways=vision is not None and vision.family.both_ways,
             traced=traced,
         )
@@ -126,25 +155,23 @@ class ModelRunner:
         else:
             self.load(held(model, self.transforms, placement=self.placement))
         read = sum(map(held_bytes, self.weights.values())) if self.accelerated else None
-        memory = slot_memory(self.decoder.specs, self.cache_shape, slots, self.most_written, read)
-        self.buckets = memory.buckets(slots, context, buckets)
+        self.memory = slot_memory(self.decoder.specs, self.cache_shape, slots, self.most_written, read)
+        self.buckets = self.memory.buckets(slots, context, options.buckets)
         self.programs = SlotPrograms()
         # Runs a function with the index of a free slot while no call is dispatched.
         self.between_calls: Callable[[Callable[[int], None]], None] = lambda run: run(0)
         # A ring can roll back fewer tokens than a prefill chunk has, a state none. Only one slot's program drafts.
-        possible = speculation and (1 in self.buckets.counts or buckets is None) and not self.decoder.is_recurrent
-        self.draft = min(DRAFT_TOKENS, self.chunk_sizes[0] - 1) if possible else 0  # tokens; 0: never drafts
-        self.functions = SlotFunctions(
-            decoder=self.decoder,
-            slots=slots,
-            context=context,
+        lone = 1 in self.buckets.counts or options.buckets is None
+        drafts = options.speculation != "never" and lone and not self.decoder.is_recurrent
+        self.draft = min(DRAFT_TOKENS, self.chunk_sizes[0] - 1) if drafts else 0  # tokens; 0: never drafts
+        decoding = Decoding(
             vocabulary=self.vocabulary,
-            end_tokens=end_tokens,
-            steps=decode_chunk,
+            end_tokens=self.end_tokens,
+            steps=self.decode_chunk,
             draft=self.draft,
             sees=vision is not None,
-            mesh=mesh,
         )
+        self.functions = SlotFunctions(decoder=self.decoder, decoding=decoding, slots=slots, context=context, mesh=mesh)
 
     def load(self, weights: Weights) -> None:
         """Hold these weights from now on; they must be read with this runner's `transforms` and `placement`."""
@@ -155,8 +182,8 @@ class ModelRunner:
         self.weights = weights | chosen
 
     def specs(self, *others: ProgramSpec) -> list[ProgramSpec]:
-        """The programs of every bucket, and others on these weights; see `SlotProgramSpecs.all`."""
-        return SlotProgramSpecs(self).all(*others)
+        """The programs of every bucket, and others on these weights; see `ProgramSpecs.all`."""
+        return ProgramSpecs(self).all(*others)
 
     @property
     def arithmetic(self) -> torch.dtype:
@@ -254,9 +281,9 @@ class ModelRunner:
             are not numbers, NOT_A_NUMBER.
         """
         program = self.programs.prefill_of(tokens.shape[0], position + valid)
-        scalars = (np.int32(position), np.int32(valid), np.int32(max_tokens))
+        chunk = PromptChunk.of(slot, tokens, position, valid, max_tokens, sampler)
         mask = self._no_masks[()] if allowed is None else TokenMasks(allowed, np.bool_(True))
-        return self.run(program, np.int32(slot), tokens, *scalars, sampler, mask)
+        return self.run(program, chunk, mask)
 
     def write_picture(self, slot: int, picture: Picture, position: int) -> DecodeOutput:
         """Write one whole picture of a prompt into a slot, at `position`; more of the prompt follows.
@@ -337,3 +364,176 @@ class ModelRunner:
     def width(self, slots: int) -> int:
         """The slot bucket of so many slots. Until its programs are in use, those of a wider one run."""
         return smallest_covering(self.buckets.counts, slots)
+
+
+class ProgramSpecs:
+    """Describes the programs of a runner by shapes alone, so that its devices need not be here.
+
+    Args:
+        runner: whose `reset` must be called before a program joins.
+    """
+
+    def __init__(self, runner: ModelRunner):
+        self._runner = runner
+        self._held = (runner.cache_shape, runner.free_slots())
+        # Results keep the shardings of their donated arguments.
+        self._kept = (jax.tree.map(lambda leaf: leaf.sharding, runner.cache_shape), runner.replicated)
+
+    def all(self, *others: ProgramSpec) -> list[ProgramSpec]:
+        """The programs of every bucket, those that are needed most first; the general ones serve every request.
+
+        Args:
+            others: more programs on the runner's weights, which go before drafts.
+        """
+        runner = self._runner
+        buckets, whole, sizes = runner.buckets, runner.context, runner.chunk_sizes
+        copied = buckets.lengths if runner.slots > 1 else ()
+        general = [self.prefill(sizes[0], whole), self.decode(runner.slots, whole), self.clear()]
+        general += [self.copy(length) for length in copied[-1:]]
+        if runner.vision is not None:
+            general += [runner.vision.spec(), self.picture(runner.vision)]
+        few = buckets.counts[0]  # of a lone visitor
+        later = [self.decode(*bucket) for bucket in buckets.decode if bucket[0] == few]
+        # The longest first: a size of prefill calls is used once its program covers the whole context.
+        later += [self.prefill(size, length) for size in sizes[::-1] for length in buckets.lengths[::-1]]
+        later += [self.decode(*bucket) for bucket in buckets.decode if bucket[0] != few]
+        later += [self.copy(length) for length in copied]
+        later += others
+        later += [self.speculate(length) for length in buckets.lengths if runner.draft]
+        known = {spec.name for spec in general}
+        return [replace(spec, general=True) for spec in general] + [spec for spec in later if spec.name not in known]
+
+    def prefill(self, size: int, length: int) -> ProgramSpec:
+        def arguments(slot: int, position: int) -> tuple[Any, ...]:
+            return PromptChunk.of(slot, np.zeros(size, np.int32), position, 1, 0, greedy()), self._no_masks()
+
+        return self._of_output(
+            f"chat_prefill_{size}x{length}",
+            partial(self._runner.functions.prefill_chunk, length),
+            arguments(0, 0),
+            run=lambda program, slot: self._runner.run(program, *arguments(slot, length - 1)),
+            use=partial(self._runner.programs.prefill.__setitem__, (size, length)),
+        )
+
+    def picture(self, vision: VisionTower) -> ProgramSpec:
+        length = self._runner.context  # the attention reads no further than a query sees
+        position = np.int32(0)
+
+        def run(program: Program, slot: int) -> DecodeOutput:
+            embeddings = jax.device_put(np.zeros(vision.shape.shape, vision.shape.dtype), self._runner.replicated)
+            return self._runner.run(program, np.int32(slot), embeddings, position)
+
+        def use(program: Program) -> None:
+            self._runner.programs.picture = program
+
+        return self._of_output(
+            "chat_picture",
+            partial(self._runner.functions.write_picture, length),
+            (np.int32(0), vision.shape, position),
+            run=run,
+            use=use,
+        )
+
+    def decode(self, count: int, length: int) -> ProgramSpec:
+        def run(program: Program, slot: int) -> DecodeOutput:
+            self._begin(slot)
+            which, active, _ = self._runner.columns([slot], count)
+            return self._runner.run(program, which, active, np.int32(1), self._no_masks(count))
+
+        return self._of_output(
+            f"chat_decode_{count}x{length}",
+            partial(self._runner.functions.decode_chunk, length),
+            (np.zeros(count, np.int32), np.zeros(count, bool), np.int32(0), self._no_masks(count)),
+            run=run,
+            use=partial(self._runner.programs.decode.__setitem__, (count, length)),
+        )
+
+    def speculate(self, length: int) -> ProgramSpec:
+        def run(program: Program, slot: int) -> DecodeOutput:
+            self._begin(slot)
+            return self._runner.run(program, np.int32(slot), np.int32(1), np.int32(1))
+
+        return self._of_output(
+            f"chat_speculate_{length}",
+            partial(self._runner.functions.speculate_chunk, length),
+            (np.int32(0),) * 3,
+            run=run,
+            use=partial(self._runner.programs.speculate.__setitem__, length),
+            static="" if self._runner.vision is None else "pictures",  # which its drafts leave out
+        )
+
+    def copy(self, length: int) -> ProgramSpec:
+        def once(program: Program, slot: int) -> None:
+            self._runner.run_copy(program, slot, slot, length, length)
+            self._runner.programs.copy[length] = program
+
+        return ProgramSpec(
+            name=f"chat_copy_{length}",
+            function=partial(self._runner.functions.copy_slot, length),
+            args=(*self._held, *(np.int32(0),) * 4),
+            donate=(0, 1),
+            shardings=self._kept,
+            join=partial(self._between_calls, once),
+        )
+
+    def clear(self) -> ProgramSpec:
+        def once(program: Program, slot: int) -> None:
+            self._runner.programs.clear = program
+            self._runner.clear(slot)
+
+        return ProgramSpec(
+            name="chat_clear",
+            function=self._runner.functions.clear_slot,
+            args=(self._held[0], np.int32(0)),
+            donate=(0,),
+            shardings=self._kept[0],
+            join=partial(self._between_calls, once),
+        )
+
+    def _no_masks(self, *slots: int) -> TokenMasks[np.ndarray]:
+        return no_masks(self._runner.vocabulary, *slots)
+
+    def _of_output(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        *,
+        run: Callable[[Program, int], DecodeOutput],
+        use: Callable[[Program], None],
+        static: str = "",
+    ) -> ProgramSpec:
+        """A program that takes weights, cache, state and `arguments`, and returns cache, state and output.
+
+        Args:
+            name, function: of the program.
+            arguments: examples.
+            run: calls the program once, with a free slot.
+            use: takes it into use.
+            static: as for `Programs.compile`.
+        """
+
+        def once(program: Program, slot: int) -> None:
+            np.asarray(run(program, slot).tokens)
+            use(program)
+
+        return ProgramSpec(
+            name=name,
+            function=function,
+            args=(self._runner.weights, *self._held, *arguments),
+            donate=(1, 2),
+            shardings=(*self._kept, self._runner.replicated),
+            static=static,
+            join=partial(self._between_calls, once),
+        )
+
+    def _begin(self, slot: int) -> None:
+        """Give a slot a prompt and one token that is left to make, so that a program has something to do."""
+        self._runner.prefill(slot, np.zeros(self._runner.chunk_sizes[0], np.int32), 0, 1, 2, greedy())
+
+    def _between_calls(self, once: Callable[[Program, int], None], program: Program) -> None:
+        def run(slot: int) -> None:
+            once(program, slot)
+            self._runner.wait()
+
+        self._runner.between_calls(run)

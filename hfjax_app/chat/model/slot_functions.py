@@ -1,34 +1,51 @@
-"""What the programs over slots compute, as pure functions: write a piece of a prompt, decode, speculate, copy, clear.
-
-Does not compile and holds no arrays: `model_runner.py` does.
-"""
+"""What the programs over slots compute, as pure functions: prefill, decode, speculate, copy, clear."""
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
-from hfjax_app.chat.model import decode_loop, speculative_loop
-from hfjax_app.chat.model.buckets import Written, put, put_states, states_of, take
-from hfjax_app.chat.model.decode_state import (
+from hfjax_app.chat.model.decode_loops import (
     NOT_A_NUMBER,
     NOTHING,
     DecodeOutput,
     DecodeState,
+    Decoding,
     advance,
-    empty_output,
+    decode,
     is_finite,
+    speculate,
 )
 from hfjax_app.chat.model.decoder import Decoder
-from hfjax_app.chat.model.kv_cache import KVCache, prefix_of
-from hfjax_app.chat.sampling.params import MAX_LOGPROBS
+from hfjax_app.chat.model.kv_cache import KVCache, Written, prefix_of, put, put_states, states_of, take
 from hfjax_app.chat.sampling.penalties import occurrences
 from hfjax_app.chat.sampling.sampler import unpacked
 from hfjax_app.chat.sampling.token_mask import TokenMasks
 from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Weights
+
+
+class PromptChunk(NamedTuple):
+    """A chunk of a prompt, and what its slot gets with the last one."""
+
+    slot: jax.Array  # int32 scalar, its index
+    tokens: jax.Array  # int32 [chunk]; after the first `valid` tokens, padding
+    position: jax.Array  # int32 scalar, of the first token in the conversation
+    valid: jax.Array  # int32 scalar, how many tokens are real, at least 1
+    max_tokens: jax.Array  # int32 scalar, tokens that the slot will make; 0: this is not the prompt's last chunk
+    sampler: jax.Array  # uint32 [words], the request's sampling parameters
+
+    @classmethod
+    def of(
+        cls, slot: int, tokens: np.ndarray, position: int, valid: int, max_tokens: int, sampler: np.ndarray
+    ) -> "PromptChunk":
+        """As numpy arrays, which programs accept as well."""
+        fields: list[Any] = [np.int32(slot), tokens, np.int32(position), np.int32(valid), np.int32(max_tokens), sampler]
+        return cls(*fields)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,30 +54,17 @@ class SlotFunctions:
 
     Args:
         decoder: the model.
+        decoding: how it makes tokens.
         slots: of the cache.
         context: tokens a slot holds.
-        vocabulary: how many token ids there are.
-        end_tokens: ids that end an answer.
-        steps: tokens a call makes for each slot, at most.
-        draft: tokens that a speculative round drafts.
-        sees: whether conversations may have pictures, whose tokens `history` has as `vocabulary`: no token's id.
         mesh: the devices that share the weights; None: the default device.
     """
 
     decoder: Decoder
+    decoding: Decoding
     slots: int
     context: int
-    vocabulary: int
-    end_tokens: tuple[int, ...]
-    steps: int
-    draft: int
-    sees: bool
     mesh: Mesh | None
-
-    def _is_end(self, token: jax.Array) -> jax.Array:
-        if not self.end_tokens:
-            return jnp.zeros_like(token, bool)
-        return jnp.any(token[..., None] == jnp.array(self.end_tokens, jnp.int32), axis=-1)
 
     def prefill_chunk(
         self,
@@ -68,12 +72,7 @@ class SlotFunctions:
         weights: Weights,
         cache: KVCache,
         state: DecodeState,
-        slot: jax.Array,
-        tokens: jax.Array,
-        position: jax.Array,
-        valid: jax.Array,
-        max_tokens: jax.Array,
-        sampler: jax.Array,
+        chunk: PromptChunk,
         mask: TokenMasks[jax.Array],
     ) -> tuple[KVCache, DecodeState, DecodeOutput]:
         """Write a chunk of a prompt into a slot; with the last chunk, make the answer's first token.
@@ -82,14 +81,13 @@ class SlotFunctions:
             length: of the cache that the chunk reads.
             weights: of the decoder.
             cache, state: of all slots.
-            slot, position, valid, max_tokens: int32 scalars, as `ModelRunner.prefill` takes them.
-            tokens: int32 [chunk].
-            sampler: uint32 [words].
+            chunk: of the prompt.
             mask: of the answer's first token, without leading axis.
 
         Returns:
             The cache, the states, and one step of one column.
         """
+        slot, tokens, position, valid, max_tokens, sampler = chunk
         logits, new = self.decoder.forward(
             weights, tokens, states_of(cache, slot), position, valid, place=(slot, length)
         )
@@ -107,10 +105,9 @@ class SlotFunctions:
             sampler=sampler[None],
         )
         asked = unpacked(slot_state.sampler).only(slot_state.left > 0)
-        seen = occurrences(asked.penalties.used[0], slot_state.history, end, end, self.vocabulary)
-        slot_state, _, output = advance(
-            slot_state, logits[None], asked, seen, self._is_end, jax.tree.map(lambda leaf: leaf[None], mask)
-        )
+        seen = occurrences(asked.penalties.used[0], slot_state.history, end, end, self.decoding.vocabulary)
+        masks = jax.tree.map(lambda leaf: leaf[None], mask)
+        slot_state, _, output = advance(slot_state, logits[None], asked, seen, self.decoding, masks)
         # Reported before the last chunk too: a request cancelled now must not leave NaN in the slot.
         output = output._replace(tokens=jnp.where(is_finite(logits[None]), output.tokens, NOT_A_NUMBER))
         state = state._replace(history=history)
@@ -143,8 +140,8 @@ class SlotFunctions:
         logits, new = self.decoder.forward(
             weights, embeddings, states_of(cache, slot), position, jnp.int32(count), place=(slot, length)
         )
-        history = state.history.at[slot, position + jnp.arange(count)].set(self.vocabulary, mode="drop")
-        output = empty_output(1, 1, min(MAX_LOGPROBS, self.vocabulary))
+        history = state.history.at[slot, position + jnp.arange(count)].set(self.decoding.vocabulary, mode="drop")
+        output = self.decoding.empty_output(1, 1)
         found = jnp.where(is_finite(self._gathered(logits)), NOTHING, NOT_A_NUMBER)
         output = output._replace(tokens=jnp.full((1, 1), found, jnp.int32))
         return put_states(cache, new, slot), state._replace(history=history), output
@@ -172,7 +169,7 @@ class SlotFunctions:
             masks: of these slots, in their order.
 
         Returns:
-            The cache, the states, and `self.steps` steps of n columns.
+            The cache, the states, and `decoding.steps` steps of n columns.
         """
         count = slots.shape[0]
         all_slots = count == self.slots  # then `slots` are all of them, in order
@@ -181,14 +178,13 @@ class SlotFunctions:
         slot_states = state if all_slots else jax.tree.map(lambda leaf: leaf[slots], state)
         left = slot_states.left
         slot_states = slot_states._replace(left=jnp.where(active, left, 0))
-        written = Written(slot_states.position, self.steps, self.context)
+        written = Written(slot_states.position, self.decoding.steps, self.context)
 
         def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
             logits, kv = jax.vmap(partial(self.decoder.forward, weights))(tokens, kv, position, valid)
             return self._gathered(logits), kv
 
-        sizes = {"most": self.steps, "vocabulary": self.vocabulary}
-        kv, slot_states, output = decode_loop.decode(forward, self._is_end, kv, slot_states, steps, masks, **sizes)
+        kv, slot_states, output = decode(self.decoding, forward, kv, slot_states, steps, masks)
         # An inactive slot may have tokens left to make, after a call that drafts.
         slot_states = slot_states._replace(left=jnp.where(active, slot_states.left, left))
         state = slot_states if all_slots else state.updated(slots, slot_states)
@@ -213,7 +209,7 @@ class SlotFunctions:
             slot, rounds, tokens: int32 scalars.
 
         Returns:
-            The cache, the states, and `self.steps` steps of one column.
+            The cache, the states, and `decoding.steps` steps of one column.
         """
         in_place = self.slots == 1 and length == self.context
         kv = jax.tree.map(lambda leaf: leaf[0], cache if in_place else take(cache, length, slot[None]))
@@ -224,11 +220,8 @@ class SlotFunctions:
             return self._gathered(logits), kv
 
         slot_state = state if self.slots == 1 else jax.tree.map(lambda leaf: leaf[slot[None]], state)
-        written = Written(slot_state.position, self.steps, self.context)
-        sizes = {"most": self.steps, "draft": self.draft, "vocabulary": self.vocabulary}
-        kv, slot_state, output = speculative_loop.decode(
-            forward, self._is_end, kv, slot_state, rounds, tokens, sees=self.sees, **sizes
-        )
+        written = Written(slot_state.position, self.decoding.steps, self.context)
+        kv, slot_state, output = speculate(self.decoding, forward, kv, slot_state, rounds, tokens)
         kv = jax.tree.map(lambda leaf: leaf[None], kv)
         state = slot_state if self.slots == 1 else state.updated(slot[None], slot_state)
         return kv if in_place else put(cache, kv, slot[None], written), state, output

@@ -14,8 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from hfjax_app.chat.text.messages import IF_TOO_LONG, Message, pictures_of
-from hfjax_app.chat.text.picture_markup import PictureMarkup
-from hfjax_app.chat.text.picture_parts import template_parts
+from hfjax_app.chat.text.pictures import PictureMarkup, template_parts
 from hfjax_app.chat.text.response import Answer, ResponseFormat
 from hfjax_app.chat.text.template import Template
 from hfjax_app.chat.text.tools import Tool

@@ -1,7 +1,7 @@
 """Constraints on answers, compiled from grammars by llguidance.
 
-Does not sample: the engine takes the masks, see `chat/engine/constraint.py`. Messages of llguidance are not
-logged, because they may quote the client's grammar.
+The engine samples by their masks, see `Constraint` in `chat/engine/request.py`. Messages of llguidance are not logged,
+because they may quote the client's grammar.
 """
 
 import json

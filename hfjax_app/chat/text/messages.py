@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from hfjax_app.chat.text.picture_parts import Shown, said_and_shown
+from hfjax_app.chat.text.pictures import Shown, said_and_shown
 from hfjax_app.chat.text.tools import checked_calls
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import (
@@ -19,7 +19,7 @@ from hfjax_app.limits import (
 )
 from hfjax_app.validation import checked_text
 
-# role and content; of the user maybe pictures as `picture_parts.Shown`, of an answer its reasoning and its tool_calls,
+# role and content; of the user maybe pictures as `pictures.Shown`, of an answer its reasoning and its tool_calls,
 # of a tool its name and tool_call_id
 Message = dict[str, Any]
 
@@ -39,7 +39,7 @@ def checked_messages(
         messages: what came from outside; anything at all.
         may_use_tools: whether answers may have "tool_calls", and messages of the role "tool" with a "tool_call_id"
             may follow them, also at the end.
-        may_show_pictures: whether the user's contents may be lists of parts, see `picture_parts.said_and_shown`.
+        may_show_pictures: whether the user's contents may be lists of parts, see `pictures.said_and_shown`.
 
     Raises:
         RequestRejected: not a list of {"role", "content"}, too many or too long, or the user has said nothing.

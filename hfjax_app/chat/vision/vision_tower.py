@@ -1,23 +1,24 @@
 """The vision tower of a chat model and its projector, as one compiled program of fixed sizes: `chat_vision`.
 
-Pictures are prepared by the checkpoint's own image processor: one view of the whole picture. Does not read files of
-pictures and does not write into a cache (`chat/model/`).
+Pictures are prepared by the checkpoint's own image processor: one view of the whole picture. Files of pictures
+are read by picture_reader.py, and embeddings are written into a slot by `chat/model/`.
 """
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import numpy as np
+import torch
 from jax.sharding import Mesh
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, PreTrainedModel
 
-from hfjax_app.chat.text.picture_markup import PictureMarkup
+from hfjax_app.chat.text.pictures import PictureMarkup
 from hfjax_app.chat.text.template import Template
-from hfjax_app.chat.vision.families import FAMILIES
 from hfjax_app.chat.vision.picture import Picture
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
@@ -36,11 +37,79 @@ from hfjax_app.runtime.warm_up import ProgramSpec
 ImageProcessor = Callable[[Image.Image], np.ndarray]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """How one family of models sees. The vision tower's own code runs unmodified.
+
+    Args:
+        embed: the whole model and pixels [1, 3, side, side] -> the picture's embeddings [tokens, hidden].
+        tokens: how many embeddings a picture has, by the model's configuration.
+        mark: what a chat template writes in the place of a picture.
+        written: what the family's processor writes there instead, with a single placeholder. Both take the
+            configuration and the text of a token by its id.
+        both_ways: whether each of a picture's tokens sees all of them, also those after it.
+        options: of the image processor: one view of a picture, whose size never changes.
+    """
+
+    embed: Callable[[PreTrainedModel, torch.Tensor], torch.Tensor]
+    tokens: Callable[[Any], int]
+    mark: Callable[[Any, Callable[[int], str]], str]
+    written: Callable[[Any, Callable[[int], str]], str]
+    both_ways: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _gemma3(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    embeddings: torch.Tensor = model.get_image_features(pixel_values=pixels.to(model.dtype)).pooler_output[0]
+    return embeddings
+
+
+def _idefics3(model: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Its `get_image_features` after it has left out the empty pictures of a batch, which can't be traced."""
+    side = pixels.shape[-1] // model.config.vision_config.patch_size
+    patches = torch.ones((1, side, side), dtype=torch.bool, device=pixels.device)
+    pixels = pixels.to(model.dtype)
+    seen = model.model.vision_model(pixel_values=pixels, patch_attention_mask=patches).last_hidden_state
+    embeddings: torch.Tensor = model.model.connector(seen)[0]
+    return embeddings
+
+
+def _idefics3_tokens(config: Any) -> int:
+    side: int = config.vision_config.image_size // config.vision_config.patch_size
+    return side**2 // int(config.scale_factor) ** 2
+
+
+def _around(config: Any, text_of: Callable[[int], str]) -> str:
+    return f"<fake_token_around_image><global-img>{text_of(config.image_token_id)}<fake_token_around_image>"
+
+
+GEMMA3 = Family(
+    embed=_gemma3,
+    tokens=lambda config: int(config.mm_tokens_per_image),
+    mark=lambda config, text_of: text_of(config.boi_token_id),
+    written=lambda config, text_of: "\n\n{}{}{}\n\n".format(
+        *map(text_of, (config.boi_token_id, config.image_token_id, config.eoi_token_id))
+    ),
+    both_ways=True,
+    options={"do_pan_and_scan": False},
+)
+IDEFICS3 = Family(
+    embed=_idefics3,
+    tokens=_idefics3_tokens,
+    mark=lambda config, text_of: text_of(config.image_token_id),
+    written=_around,
+    both_ways=False,
+    options={"do_image_splitting": False},
+)
+# By the type of their configuration; other models with eyes answer to text only.
+FAMILIES: Mapping[str, Family] = {"gemma3": GEMMA3, "idefics3": IDEFICS3, "smolvlm": IDEFICS3}
+
+
 class VisionTower:
     """Pixels of a picture -> its embeddings. `spec`'s program must have joined.
 
     Args:
-        model: of one of `families.FAMILIES`, on the meta device, without its text part.
+        model: of one of FAMILIES, on the meta device, without its text part.
         process: prepares a picture; the results always have the same shape.
         markup: of the model's prompts.
         mesh: the devices, each of which holds all of the tower; None: the default device.

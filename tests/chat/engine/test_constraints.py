@@ -10,7 +10,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.scheduler import Request, Scheduler
+from hfjax_app.chat.engine.request import Request
+from hfjax_app.chat.engine.scheduler import Scheduler
 from hfjax_app.chat.sampling.token_mask import mask_words
 from hfjax_app.chat.text.grammar import AnswerGrammar, Grammars
 from hfjax_app.errors import ConstraintFailed
@@ -124,7 +125,9 @@ def test_the_tokens_of_others_do_not_change(
 
 def scheduler_of(*constrained: bool) -> tuple[Scheduler, list[Request]]:
     scheduler = Scheduler(slots=3, decode_chunk=8, prefill_chunks=(4,), positions_before_wrap=1000, rollback=1000)
-    requests = [Request(prompt=(1, 2, 3), max_tokens=40, constrained=each) for each in constrained]
+    requests = [
+        Request(prompt=(1, 2, 3), max_tokens=40, constraint=Anything() if each else None) for each in constrained
+    ]
     for request in requests:
         scheduler.submit(request)
     scheduler.admit()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from transformers import PreTrainedModel
 
-from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.dispatched_call import DispatchedCall
-from hfjax_app.chat.engine.token_stream import Progress, TokenStream
-from hfjax_app.chat.model.decode_state import NOT_A_NUMBER, NOTHING
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
+from hfjax_app.chat.engine.engine_loop import DispatchedCall
+from hfjax_app.chat.engine.request import Progress, TokenStream
+from hfjax_app.chat.model.decode_loops import NOT_A_NUMBER, NOTHING
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.errors import EngineStopped
@@ -251,8 +251,8 @@ def test_an_engine_that_fails_three_times_in_a_row_stops_and_says_why(
     model_of: Callable[[str], PreTrainedModel],
 ) -> None:
     """It has no weights. All requests get the cause, including those submitted after it has stopped."""
-    options = {"slots": 4, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
-    engine = ChatEngine(model_of("llama"), **options).start()
+    options = EngineOptions(slots=4, context=256, prefill_chunk=16, buckets=[1], speculation="never")
+    engine = ChatEngine(model_of("llama"), options=options).start()
     engine.runner.weights = None
     messages = []
     prompts = [prompt_of(length) for length in range(3, 9)]

@@ -14,8 +14,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
+from hfjax_app.chat.engine.request import Progress
 from hfjax_app.errors import EngineStopped, Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_QUEUE
 from hfjax_app.runtime.module import weights_of
@@ -61,8 +61,8 @@ def test_heads_that_share_a_row_of_the_cache_change_no_token(
     Drafts are shorter than the chunk of 4: longer ones would overwrite the first token's window in a ring of 32 + 4
     positions."""
     prompts = [prompt_of(3), [*prompt_of(40), *prompt_of(40)], prompt_of(75)]
-    options = {"slots": 3, "context": 256, "prefill_chunk": 4, "buckets": [1], "speculation": "always", "lanes": 32}
-    engine = ChatEngine(model_of("gemma3"), **options).start()
+    options = EngineOptions(slots=3, context=256, prefill_chunk=4, buckets=[1], speculation="always", lanes=32)
+    engine = ChatEngine(model_of("gemma3"), options=options).start()
     assert {leaf.shape[1:] for layer in engine.runner.cache_shape for leaf in layer.values()} == {
         (1, 36, 32),
         (1, 256, 32),
@@ -87,13 +87,15 @@ def test_the_model_of_the_caller_is_not_changed(model_of: Callable[[str], PreTra
     model = model_of("gemma3")
     ids = torch.tensor([prompt_of(20)])
     before = model(ids).logits
-    ChatEngine(model, slots=1, context=64)
+    ChatEngine(model, options=EngineOptions(slots=1, context=64))
     assert torch.equal(model(ids).logits, before)
 
 
 def test_a_started_engine_has_nothing_left_to_compute(model_of: Callable[[str], PreTrainedModel]) -> None:
     """The calls of the warm-up were only dispatched: the first request to a 270M model waited five seconds for them."""
-    engine = ChatEngine(model_of("llama"), slots=2, context=512, buckets=(), speculation="never").start()
+    engine = ChatEngine(
+        model_of("llama"), options=EngineOptions(slots=2, context=512, buckets=(), speculation="never")
+    ).start()
     try:
         assert all(leaf.is_ready() for leaf in jax.tree.leaves((engine.runner._cache, engine.runner._state)))
     finally:
@@ -105,7 +107,7 @@ def test_the_weights_of_the_caller_are_not_changed(model_of: Callable[[str], Pre
     model = model_of("llama")
     before = {name: id(parameter) for name, parameter in model.named_parameters()}
     for _ in range(2):
-        engine = ChatEngine(model, slots=1, context=64)
+        engine = ChatEngine(model, options=EngineOptions(slots=1, context=64))
         assert len(engine.runner.weights) < len(weights_of(model))
         assert {name: id(parameter) for name, parameter in model.named_parameters()} == before
 
@@ -133,7 +135,8 @@ def test_end_token_stops_and_is_not_handed_out(
     never = [token for token in range(512) if token not in free]
     model.generation_config.eos_token_id = [never[0], end, never[1]]
     try:
-        engine = ChatEngine(model, slots=2, context=128, buckets=[], speculation="never").start()
+        options = EngineOptions(slots=2, context=128, buckets=[], speculation="never")
+        engine = ChatEngine(model, options=options).start()
     finally:
         model.generation_config.eos_token_id = None
     before_end = free[: free.index(end)]
@@ -265,13 +268,13 @@ def test_a_rejected_request_reaches_no_device(
 
 def test_more_context_than_the_model_has_positions_is_refused(model_of: Callable[[str], PreTrainedModel]) -> None:
     with pytest.raises(RequestRejected, match="context = 4096: this model has 2048 positions"):
-        ChatEngine(model_of("llama"), context=4096)
+        ChatEngine(model_of("llama"), options=EngineOptions(context=4096))
 
 
 def test_a_stopped_engine_fails_every_request(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Requests being served, queued ones, and later ones. The programs are those of `engine_of`."""
-    options = {"slots": 4, "context": 256, "prefill_chunk": 16, "buckets": [1], "speculation": "never"}
-    engine = ChatEngine(model_of("llama"), **options).start()
+    options = EngineOptions(slots=4, context=256, prefill_chunk=16, buckets=[1], speculation="never")
+    engine = ChatEngine(model_of("llama"), options=options).start()
     streams = [engine.stream(prompt_of(4), SamplingParams(max_tokens=250, temperature=0.0)) for _ in range(6)]
     next(streams[0])
     stopper = threading.Thread(target=engine.stop)

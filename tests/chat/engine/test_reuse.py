@@ -6,7 +6,7 @@ from queue import SimpleQueue
 from threading import Event
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.engine.request import Progress
 
 ANSWER = SamplingParams(max_tokens=6, temperature=0.0)
 

@@ -1,6 +1,7 @@
 """The scheduler alone: first come, first served, chunk by chunk."""
 
-from hfjax_app.chat.engine.scheduler import CONTENDED_CHUNK, Request, Scheduler
+from hfjax_app.chat.engine.request import Request
+from hfjax_app.chat.engine.scheduler import CONTENDED_CHUNK, Scheduler
 from hfjax_app.chat.engine.stats import SlotState
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.errors import ModelUnavailable
 
 SIZES = {"vocab_size": 128, "pad_token_id": 0, "eos_token_id": None, "bos_token_id": None}
@@ -263,7 +263,9 @@ def test_greedy_equals_generate(architecture: str) -> None:
         out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=10, do_sample=False)
         expected.append(out[0, len(prompt) :].tolist())
     assert len({token for tokens in expected for token in tokens}) >= 5
-    engine = ChatEngine(model, slots=3, context=128, prefill_chunk=32, decode_chunk=5, buckets=()).start()
+    engine = ChatEngine(
+        model, options=EngineOptions(slots=3, context=128, prefill_chunk=32, decode_chunk=5, buckets=())
+    ).start()
     got = engine.generate(prompts, SamplingParams(max_tokens=10, temperature=0.0))
     engine.stop()
     assert got == expected

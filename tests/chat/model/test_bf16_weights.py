@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
-from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.runtime.cpu.bf16_weights import may_stay_bfloat16
 from hfjax_app.runtime.held_weights import held
 from tests.chat.model.test_architectures import CONFIGS, make_model
@@ -40,7 +40,7 @@ def test_greedy_equals_generate(architecture: str) -> None:
             parameter.copy_(parameter.bfloat16())
     prompts = [np.random.default_rng(length).integers(3, 128, length).tolist() for length in LENGTHS]
     options = {"slots": 3, "context": 128, "prefill_chunk": 32, "decode_chunk": 5, "buckets": ()}
-    engine = ChatEngine(model, keep_bf16=True, **options)
+    engine = ChatEngine(model, options=EngineOptions(keep_bf16=True, **options))
     in_files = copy.deepcopy(model)
     for name in names:
         in_files.get_parameter(name).data = in_files.get_parameter(name).bfloat16()

@@ -13,10 +13,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.model.buckets import Written, length_buckets, put, slot_buckets, smallest_covering, take
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
+from hfjax_app.chat.model.buckets import SlotMemory, length_buckets, slot_buckets, smallest_covering
 from hfjax_app.chat.model.model_runner import ModelRunner
-from hfjax_app.chat.model.slot_memory import SlotMemory
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.sampling.token_mask import no_masks
 
@@ -27,8 +26,8 @@ def prompt_of(length: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def engine(model_of: Callable[[str], PreTrainedModel]) -> Iterator[ChatEngine]:
-    options = {"prefill_chunk": 32, "buckets": [1], "speculation": "never"}
-    engine = ChatEngine(model_of("gemma3"), slots=3, context=600, **options).start()
+    options = EngineOptions(slots=3, context=600, prefill_chunk=32, buckets=[1], speculation="never")
+    engine = ChatEngine(model_of("gemma3"), options=options).start()
     yield engine
     engine.stop()
 
@@ -65,34 +64,6 @@ def test_on_an_accelerator_a_bucket_saves_a_part_of_a_step(
     assert slot.copied(slots, context) == max(slot.filled(*bucket, context) for bucket in copied)
 
 
-def test_take_and_put_touch_only_their_slots_and_positions() -> None:
-    full, state = np.random.default_rng(0).normal(size=(4, 2, 10, 3)), np.arange(8.0).reshape(4, 2)
-    cache = [{"keys": full.astype(np.float32), "conv0": state.astype(np.float32)}]
-    slots = np.array([3, 1], np.int32)
-    part = jax.jit(take, static_argnums=1)(cache, 6, slots)
-    np.testing.assert_array_equal(part[0]["keys"], cache[0]["keys"][[3, 1], :, :6])
-    np.testing.assert_array_equal(part[0]["conv0"], cache[0]["conv0"][[3, 1]])
-    got = jax.jit(put)(cache, jax.tree.map(lambda leaf: leaf + 100, part), slots)
-    expected = cache[0]["keys"].copy()
-    expected[[3, 1], :, :6] += 100
-    np.testing.assert_array_equal(got[0]["keys"], expected)
-
-
-@pytest.mark.parametrize(("length", "context", "only"), [(6, 10, True), (10, 10, True), (10, 20, False)])
-def test_put_copies_only_written_positions_unless_a_ring_may_wrap(length: int, context: int, only: bool) -> None:
-    """Three positions from 1 on, and three from the last one on, moved back to fit the part. A ring is copied whole."""
-    cache = [{"keys": np.zeros((4, 2, 10, 3), np.float32)}]
-    slots, position = np.array([3, 1], np.int32), np.array([1, length - 1], np.int32)
-    part = [{"keys": np.ones((2, 2, length, 3), np.float32)}]
-    [got] = jax.jit(lambda *args: put(*args, Written(jax.numpy.asarray(position), 3, context)))(cache, part, slots)
-    expected = np.zeros((4, 2, 10, 3))
-    if only:
-        expected[3, :, 1:4] = expected[1, :, length - 3 : length] = 1
-    else:
-        expected[[3, 1], :, :length] = 1
-    np.testing.assert_array_equal(got["keys"], expected)
-
-
 def test_tokens_are_the_same_in_every_bucket(engine: ChatEngine, model_of: Callable[[str], PreTrainedModel]) -> None:
     """Alone and with others, from one length bucket into the next (prompt 240, 40 tokens), and far into the last."""
     params = SamplingParams(max_tokens=40, temperature=0.0)
@@ -115,7 +86,9 @@ def test_padding_hides_nothing_from_a_wide_window(model_of: Callable[[str], PreT
     expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=2, do_sample=False)[
         0, 98:
     ].tolist()
-    engine = ChatEngine(model, slots=1, context=100, prefill_chunk=32, speculation="never").start()
+    engine = ChatEngine(
+        model, options=EngineOptions(slots=1, context=100, prefill_chunk=32, speculation="never")
+    ).start()
     assert engine.generate([prompt_of(98)], SamplingParams(max_tokens=2, temperature=0.0)) == [expected]
     engine.stop()
 
@@ -180,7 +153,7 @@ def test_a_step_does_not_copy_the_cache(engine: ChatEngine) -> None:
 
 def test_a_bucket_allocates_only_its_own_part_of_the_cache(model_of: Callable[[str], PreTrainedModel]) -> None:
     """Two slots of 256 positions in a cache 128 times as large: the temporary memory is a small part of the cache."""
-    runner = ModelRunner(model_of("llama"), slots=32, context=2048, end_tokens=(), prefill_chunk=16)
+    runner = ModelRunner(model_of("llama"), EngineOptions(slots=32, context=2048, end_tokens=(), prefill_chunk=16))
     runner.reset()
     whole = sum(leaf.nbytes for leaf in jax.tree.leaves(runner._cache))
     which = (np.array([3, 7], np.int32), np.ones(2, bool), np.int32(4), no_masks(runner.vocabulary, 2))
@@ -193,7 +166,9 @@ def test_a_bucket_allocates_only_its_own_part_of_the_cache(model_of: Callable[[s
 def test_an_accelerators_programs_give_the_same_tokens(model_of: Callable[[str], PreTrainedModel]) -> None:
     """One decode program for both slots, long pieces of a prompt, drafts for a request that is alone."""
     model, params = model_of("gemma3"), SamplingParams(max_tokens=20, temperature=0.0)
-    engine = ChatEngine(model, slots=2, context=300, speculation="always", accelerated=True).start()
+    engine = ChatEngine(
+        model, options=EngineOptions(slots=2, context=300, speculation="always", accelerated=True)
+    ).start()
     programs = engine.runner.programs
     assert list(programs.decode) == [(2, 300)]
     assert sorted(programs.prefill) == [(256, 300), (300, 300)]

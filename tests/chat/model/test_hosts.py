@@ -22,6 +22,7 @@ jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv
 import numpy as np
 from transformers import AutoModelForCausalLM
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.runtime.mesh import serving_mesh, mesh_of
@@ -37,8 +38,8 @@ greedy = packed(sampler_state(SamplingParams(temperature=0.0), 0))
 
 def tokens(mesh):
     model = empty_model(AutoModelForCausalLM, sys.argv[1])
-    options = dict(slots=1, context=48, end_tokens=(), prefill_chunk=16, decode_chunk=16, buckets=())
-    runner = ModelRunner(model, mesh=mesh, **options)
+    options = EngineOptions(slots=1, context=48, end_tokens=(), prefill_chunk=16, decode_chunk=16, buckets=())
+    runner = ModelRunner(model, options, mesh=mesh)
     weights = read(model, sys.argv[1], transforms=runner.transforms, placement=runner.placement)
     runner.load(weights)
     runner.reset()

@@ -1,4 +1,4 @@
-"""The cache's layout, the positions that it holds, rollback, and lengths with bounds."""
+"""The cache's layout, the positions that it holds, copies of its parts, rollback, and lengths with bounds."""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,19 +9,22 @@ import pytest
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoModelForCausalLM
 
-from hfjax_app.chat.model.decoder import Decoder, piece_sizes
-from hfjax_app.chat.model.kv_cache import rollback
-from hfjax_app.chat.model.kv_cache_write import (
+from hfjax_app.chat.model.decoder import Architecture, Decoder, piece_sizes
+from hfjax_app.chat.model.kv_cache import (
     NEVER,
+    Written,
     _scatter,
     _scatter_two,
     _update_each,
     _update_rows,
     offsets,
     only_before,
+    put,
+    rollback,
+    take,
     write,
 )
-from hfjax_app.chat.model.symbolic_length import SymbolicLength
+from hfjax_app.chat.model.slot_view import SymbolicLength
 
 TINY = {
     "hidden_size": 32,
@@ -37,7 +40,7 @@ TINY = {
 def decoder_of(model_type: str, **options: object) -> Decoder:
     config = AutoConfig.for_model(model_type, **TINY, **options)
     model_class = type(AutoModelForCausalLM.from_config(config))
-    return Decoder(model_class, config, torch.float32, context=128, chunk=16)
+    return Decoder(Architecture(model_class, config, torch.float32), context=128, chunk=16)
 
 
 def test_the_offsets_of_a_ring_give_the_positions_it_holds() -> None:
@@ -91,6 +94,34 @@ def test_a_prefix_keeps_all_its_positions_that_are_left(length: int, end: int, w
     assert sorted(kept[kept != 0]) == [position + 1 for position in positions if position < end]
 
 
+def test_take_and_put_touch_only_their_slots_and_positions() -> None:
+    full, state = np.random.default_rng(0).normal(size=(4, 2, 10, 3)), np.arange(8.0).reshape(4, 2)
+    cache = [{"keys": full.astype(np.float32), "conv0": state.astype(np.float32)}]
+    slots = np.array([3, 1], np.int32)
+    part = jax.jit(take, static_argnums=1)(cache, 6, slots)
+    np.testing.assert_array_equal(part[0]["keys"], cache[0]["keys"][[3, 1], :, :6])
+    np.testing.assert_array_equal(part[0]["conv0"], cache[0]["conv0"][[3, 1]])
+    got = jax.jit(put)(cache, jax.tree.map(lambda leaf: leaf + 100, part), slots)
+    expected = cache[0]["keys"].copy()
+    expected[[3, 1], :, :6] += 100
+    np.testing.assert_array_equal(got[0]["keys"], expected)
+
+
+@pytest.mark.parametrize(("length", "context", "only"), [(6, 10, True), (10, 10, True), (10, 20, False)])
+def test_put_copies_only_written_positions_unless_a_ring_may_wrap(length: int, context: int, only: bool) -> None:
+    """Three positions from 1 on, and three from the last one on, moved back to fit the part. A ring is copied whole."""
+    cache = [{"keys": np.zeros((4, 2, 10, 3), np.float32)}]
+    slots, position = np.array([3, 1], np.int32), np.array([1, length - 1], np.int32)
+    part = [{"keys": np.ones((2, 2, length, 3), np.float32)}]
+    [got] = jax.jit(lambda *args: put(*args, Written(jax.numpy.asarray(position), 3, context)))(cache, part, slots)
+    expected = np.zeros((4, 2, 10, 3))
+    if only:
+        expected[3, :, 1:4] = expected[1, :, length - 3 : length] = 1
+    else:
+        expected[[3, 1], :, :length] = 1
+    np.testing.assert_array_equal(got["keys"], expected)
+
+
 def test_layout_and_rollback() -> None:
     """A full layer rolls back everything, a ring the positions beyond its window, a state nothing."""
     llama = decoder_of("llama").specs
@@ -131,5 +162,7 @@ def test_code_that_ignores_its_state_for_several_tokens_is_detected() -> None:
     continues = []
     for config in (AutoConfig.for_model("mamba", **sizes), AutoConfig.for_model("mamba2", **sizes, **two)):
         model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-        continues.append(Decoder(model_class, config, torch.float32, context=128, chunk=16).traced.continues)
+        continues.append(
+            Decoder(Architecture(model_class, config, torch.float32), context=128, chunk=16).traced.continues
+        )
     assert continues == [False, True]

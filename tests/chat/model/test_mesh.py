@@ -92,7 +92,7 @@ import jax
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
-from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
@@ -111,7 +111,7 @@ def by_torch(folder):
 
 def by_one_device(folder, quantize):
     model = empty_model(AutoModelForCausalLM, folder)
-    one = ChatEngine(model, quantize=quantize, **options)
+    one = ChatEngine(model, options=EngineOptions(quantize=quantize, **options))
     one.runner.load(read(model, folder, transforms=one.runner.transforms))
     try:
         return one.start().generate(prompts, params)

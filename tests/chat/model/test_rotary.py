@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from hfjax_app.chat import ChatEngine, SamplingParams
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.chat.model.rotary import positions_of
 from tests.chat.conftest import SMALL
 
@@ -52,7 +52,9 @@ def test_the_context_decides_once(name: str, context: int, length: int) -> None:
                 parameter.normal_(0, 0.15)
     prompt = torch.randint(1, 512, (1, length))
     expected = model.generate(prompt, do_sample=False, max_new_tokens=12, eos_token_id=None)[0, length:].tolist()
-    engine = ChatEngine(model, slots=1, context=context, prefill_chunk=16, buckets=[1], speculation="never").start()
+    engine = ChatEngine(
+        model, options=EngineOptions(slots=1, context=context, prefill_chunk=16, buckets=[1], speculation="never")
+    ).start()
     try:
         assert engine.generate([prompt[0].tolist()], SamplingParams(max_tokens=12, temperature=0.0)) == [expected]
     finally:

@@ -21,9 +21,17 @@ from transformers import (
 )
 
 from hfjax_app.chat import SamplingParams
-from hfjax_app.chat.sampling.gumbel import gumbel, threefry
 from hfjax_app.chat.sampling.penalties import Occurrences, occurrences, penalized
-from hfjax_app.chat.sampling.sampler import SamplerState, filtered_logits, packed, sample, sampler_state, unpacked
+from hfjax_app.chat.sampling.sampler import (
+    SamplerState,
+    filtered_logits,
+    gumbel,
+    packed,
+    sample,
+    sampler_state,
+    threefry,
+    unpacked,
+)
 from hfjax_app.errors import RequestRejected
 
 VOCABULARY = 300

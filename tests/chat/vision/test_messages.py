@@ -20,7 +20,7 @@ from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.messages import checked_messages
-from hfjax_app.chat.text.picture_markup import PictureMarkup
+from hfjax_app.chat.text.pictures import PictureMarkup
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.errors import Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES

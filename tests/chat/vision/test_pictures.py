@@ -15,7 +15,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.token_stream import Progress
+from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.chat.vision.picture import Picture

@@ -23,7 +23,7 @@ from transformers import (
     MixtralConfig,
 )
 
-from hfjax_app.chat.model.decoder import bare_model
+from hfjax_app.chat.model.decoder import Architecture, bare_model
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.int8 import Int8
@@ -122,7 +122,7 @@ def test_tensors_that_the_architecture_keeps_in_float32(architecture: str, dtype
     for name, value in expected.items():
         np.testing.assert_array_equal(weights[name], value, err_msg=name)
     model = empty_model(AutoModelForCausalLM, tmp_path, dtype)
-    bare = bare_model(type(model), model.config, dtype)
+    bare = bare_model(Architecture(type(model), model.config, dtype))
     for planned in (shapes(model, transforms_of(model)), shapes(bare, transforms_of(bare))):
         assert {name: value.dtype for name, value in planned.items()} == {n: v.dtype for n, v in expected.items()}
     for int8 in (shapes(model, transforms_of(model, "int8")), load(tmp_path, dtype, quantize="int8")):

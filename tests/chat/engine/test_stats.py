@@ -1,6 +1,6 @@
 """Tokens a second over the last minutes, from times that the test makes up."""
 
-from hfjax_app.chat.engine.throughput import PERIOD_S, PERIODS, Throughput
+from hfjax_app.chat.engine.stats import PERIOD_S, PERIODS, Throughput
 
 
 def test_rates_are_means_over_periods_that_end_now() -> None:

@@ -13,10 +13,10 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from hfjax_app.chat import ChatEngine, SamplingParams
-from hfjax_app.chat.engine.draft_policy import DraftTracker
-from hfjax_app.chat.engine.token_stream import Progress
-from hfjax_app.chat.model.speculative_loop import lookup
+from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
+from hfjax_app.chat.engine.decode_calls import DraftTracker
+from hfjax_app.chat.engine.request import Progress
+from hfjax_app.chat.model.decode_loops import lookup
 
 END = 9
 # Tokens that the bias allows, so that the text repeats itself and some drafts are accepted as a whole.
@@ -39,7 +39,7 @@ def drafting(model_of: Callable[[str], PreTrainedModel]) -> Iterator[EngineOf]:
             model = copy.deepcopy(model_of(architecture))
             model.generation_config.eos_token_id = [END]
             options = {"slots": SLOTS[architecture], "context": 256, "prefill_chunk": 16, "buckets": [1]}
-            started[key] = ChatEngine(model, speculation=speculation, **options).start()
+            started[key] = ChatEngine(model, options=EngineOptions(speculation=speculation, **options)).start()
         return started[key]
 
     yield get

@@ -1,9 +1,10 @@
-"""Messages with pictures: the parts that come from outside, and those that a chat template is given.
+"""Pictures in messages: the parts that come from outside, those that a chat template is given, and what it writes.
 
-Between the two a message is a text, with each picture at a place in it. Does not read files of pictures.
+Between outside and template a message is a text, with each picture at a place in it.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.validation import quoted
@@ -51,3 +52,20 @@ def template_parts(text: str, shown: Sequence[Shown], split: Callable[[str], str
         parts += [{"type": "text", "text": piece}] if piece else []
         parts += [{"type": "image"}] if at < len(shown) else []
     return parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureMarkup:
+    """What stands for a picture in a model's prompts: in the text of its chat template, and among the tokens.
+
+    Args:
+        mark: the text of a token that the chat template writes for each picture.
+        written: the text that takes its place, with one placeholder.
+        placeholder: the id of the token that stands for each of a picture's embeddings.
+        tokens: how many embeddings a picture has.
+    """
+
+    mark: str
+    written: str
+    placeholder: int
+    tokens: int
