@@ -46,11 +46,20 @@ help:
 run: $(if $(filter-out tpu cuda,$(ACCELERATOR)),no-accelerator) $(VENV)/.installed$(addprefix -,$(ACCELERATOR))
 	@trap : INT; $(PY) -m hfjax_app serve || test $$? -eq 130
 
-# What starts no server, opens no page and compiles next to nothing.
-QUICK := tests/chat/text tests/chat/sampling/test_params.py tests/chat/engine/test_scheduler.py tests/chat/engine/test_prefix_cache.py
+# A minute: what starts no server, opens no page and compiles next to nothing.
+QUICK := $(addprefix tests/,test_docs.py test_errors.py test_layers.py test_line.py test_settings.py test_ladder_result.py \
+  api/test_endpoints.py api/test_schemas.py service/test_images.py backends/test_backend.py backends/test_operator.py \
+  chat/text chat/engine/test_decode_calls.py chat/engine/test_prefix_cache.py chat/engine/test_scheduler.py \
+  chat/engine/test_stats.py chat/sampling/test_recommended.py images/test_foreign_parameters.py \
+  images/test_generation_parameters.py images/test_uploads.py sentiment/test_own_labels.py sentiment/test_table.py \
+  runtime/checkpoints/test_config.py runtime/checkpoints/test_quantized.py runtime/checkpoints/test_weight_files.py \
+  runtime/test_compiled_text.py runtime/test_mesh.py runtime/test_program.py runtime/tpu/test_hosts.py \
+  studio/test_engine_drawing.py studio/test_files.py studio/test_label_drawing.py studio/test_markdown.py \
+  studio/test_seed.py studio/test_status.py studio/test_transcript.py)
 test-quick: $(VENV)/.installed-dev
 	@$(RUFF) check
-	@$(PY) -m pytest -q -m "not slow and not tpu" -n 2 $(QUICK)
+	@$(PY) -m pytest -q -m "not slow and not tpu" -n 2 $(QUICK) \
+	  --deselect tests/test_layers.py::test_importing_every_module_starts_no_device_and_no_ray
 
 test: MARKED := not slow and not tpu
 test-all: MARKED := not tpu
