@@ -19,6 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from hfjax_app.__main__ import main
 from hfjax_app.chat import SamplingParams
@@ -419,16 +422,13 @@ def test_a_process_shows_the_answer_and_nothing_else(chat_folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """A command whose answer is longer than PIPE, so that it can't end before its reader has read on."""
+    """A command whose answer of long words is longer than PIPE, so that it can't end before its reader has read on."""
     folder = tmp_path_factory.mktemp("endless")
-    model, tokenizer = make_model("llama"), make_tokenizer()
-    model.config.max_position_embeddings = 8192
-    tokenizer.eos_token = None  # an end token of its own or of its template would end answers
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    options = ["--context", "8192", "--max-tokens", "8000", "--temperature", "1"]
-    return [*COMMAND, "chat", "Hello", "--model", str(folder), *options]
+    make_model("llama").save_pretrained(folder)
+    words = Tokenizer(WordLevel({f"{number:080}": number for number in range(512)}, unk_token=f"{1:080}"))
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"  # no token ends an answer
+    PreTrainedTokenizerFast(tokenizer_object=words, chat_template=template).save_pretrained(folder)
+    return [*COMMAND, "chat", "Hello", "--model", str(folder), "--context", "256", "--max-tokens", "200"]
 
 
 def test_ctrl_c_ends_quietly(endless: list[str]) -> None:

@@ -113,8 +113,8 @@ class Together:
                 advice = self._advice(plans)
         return replace(first, models=self._model_reports(plans), advice=advice)
 
-    def _report(self, **found: Any) -> Report:
-        return Report(topology=self._topology, models=self._model_reports({}), **found)
+    def _report(self, **figures: Any) -> Report:
+        return Report(topology=self._topology, models=self._model_reports({}), **figures)
 
     def _model_reports(self, plans: Mapping[str, ModelPlan]) -> tuple[ModelReport, ...]:
         planners = self._planners
