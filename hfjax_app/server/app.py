@@ -13,17 +13,16 @@ from hfjax_app.api.mcp import mcp_app
 from hfjax_app.api.v1.routes import add_docs, api_router
 from hfjax_app.backends import Backends
 from hfjax_app.client import client_of
-from hfjax_app.limits import HTTP_MAX_BODY, HTTP_MAX_UPLOAD
+from hfjax_app.limits import HTTP_MAX_UPLOAD
 from hfjax_app.runtime.seams.gradio import App, Event, add_space_login
-from hfjax_app.server.bodies import Bodies
 from hfjax_app.server.credentials import Credentials
 from hfjax_app.server.door import COOKIE, OAUTH_COOKIE, Door, Login, Sessions
 from hfjax_app.server.gradio_events import GradioEvents
 from hfjax_app.server.gradio_routes import GradioRoutes
 from hfjax_app.server.health import add_health
 from hfjax_app.server.metrics import LineMetrics, ModelMetrics, metrics_router
-from hfjax_app.server.middleware import Forwarded, OwnCookies, SecurityHeaders
-from hfjax_app.server.readiness import Live, Readiness
+from hfjax_app.server.middleware import Edge
+from hfjax_app.server.readiness import Readiness
 from hfjax_app.server.request_log import RequestLog, log_request
 from hfjax_app.server.space_login import user_of
 from hfjax_app.service.admission import Admission
@@ -73,7 +72,6 @@ def build_app(
     mcp = mcp_app(service)
     lifespan = None if mcp is None else mcp.router.lifespan_context
     app = FastAPI(title=f"{TITLE} API", description=_ABOUT_API, docs_url=None, redoc_url=None, lifespan=lifespan)
-    app.add_middleware(Bodies, limit=HTTP_MAX_BODY)
     app.add_middleware(
         Door, credentials=credentials, sessions=sessions, oauth_user=user_of if credentials.oauth else None
     )
@@ -86,11 +84,8 @@ def build_app(
         allow_headers=["Authorization", "Content-Type", "X-Api-Key"],
         expose_headers=["Retry-After"],
     )
-    app.add_middleware(SecurityHeaders)
     app.add_middleware(RequestLog, registry=usage.registry)
-    app.add_middleware(OwnCookies, names=(COOKIE, OAUTH_COOKIE))
-    app.add_middleware(Forwarded, trusted=settings.forwarded_allow_ips)
-    app.add_middleware(Live)
+    app.add_middleware(Edge, trusted=settings.forwarded_allow_ips, cookies=(COOKIE, OAUTH_COOKIE))
     blocks, queue = build_studio(service, _log_event)
     app.include_router(api_router(service))
     add_docs(app)

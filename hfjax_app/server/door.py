@@ -1,4 +1,4 @@
-"""The door: says who sends a request, and lets in who may. Login sessions are kept in memory."""
+"""The door: says who sends a request, and lets in who may, with a body that may be. Logins are kept in memory."""
 
 import ipaddress
 import os
@@ -17,7 +17,8 @@ from hfjax_app.api.http_errors import refusals_as_http
 from hfjax_app.api.v1.errors import envelope
 from hfjax_app.attempts import Attempts
 from hfjax_app.client import SCOPE_KEY, Client, sent_by
-from hfjax_app.limits import LOGIN_KEPT_S, LOGINS
+from hfjax_app.limits import HTTP_MAX_BODY, LOGIN_KEPT_S, LOGINS
+from hfjax_app.server.bodies import Bodies
 from hfjax_app.server.credentials import Credentials
 
 COOKIE = "hfjax-session"
@@ -71,7 +72,8 @@ class Door:
     """
 
     def __init__(self, app: ASGIApp, credentials: Credentials, sessions: Sessions, oauth_user: OAuthUser | None = None):
-        self._app, self._credentials, self._sessions, self._oauth_user = app, credentials, sessions, oauth_user
+        self._app, self._credentials = Bodies(app, limit=HTTP_MAX_BODY), credentials
+        self._sessions, self._oauth_user = sessions, oauth_user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -1,4 +1,4 @@
-"""/live and /ready: whether the process runs, and whether each model answers.
+"""/ready: whether each model answers. /live, whether the process runs, is in `middleware.py`.
 
 /health, which has the state in detail, is in `health.py`.
 """
@@ -9,7 +9,6 @@ from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.first_answer import FIRST_ANSWERS
@@ -19,19 +18,6 @@ from hfjax_app.service.admission import Admission
 from hfjax_app.studio.event_queue import FairQueue
 
 PROBE_S = 30.0  # that a request to /ready waits for the first answer of a model
-
-
-class Live:
-    """Outermost ASGI middleware: answers /live before anything else is done."""
-
-    def __init__(self, app: ASGIApp):
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == "/live" and scope["method"] in ("GET", "HEAD"):
-            await JSONResponse({"status": "live"})(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
 
 
 class Readiness:

@@ -78,7 +78,7 @@ def _serve(backends: Backends, credentials: Credentials, settings: Settings, lis
         http=protocol(),
         log_config=None,
         timeout_graceful_shutdown=SHUTDOWN_S,
-        proxy_headers=False,  # see middleware.Forwarded
+        proxy_headers=False,  # see middleware.Edge
     )
     server = _Server(config, backends, studio, settings.grace)
     given_up: list[str] = []

@@ -20,7 +20,7 @@ from hfjax_app.server import bodies
 from hfjax_app.server import server as web_server
 from hfjax_app.server.bodies import Bodies
 from hfjax_app.server.door import COOKIE, OAUTH_COOKIE
-from hfjax_app.server.middleware import OwnCookies
+from hfjax_app.server.middleware import Edge
 from hfjax_app.server.server import cut_stalled_readers
 
 from .conftest import LIMIT_S
@@ -190,8 +190,10 @@ def test_only_own_cookies_are_read() -> None:
         (b"hfjax-session=x;b=1", b"session=y;c", b"hfjax-session=x;session=y"),
         (b'hfjax-session="x"', None),
     ):
-        scope = {"type": "http", "headers": [(b"host", b"x"), *((b"cookie", each) for each in sent)]}
-        asyncio.run(OwnCookies(app, (COOKIE, OAUTH_COOKIE))(scope, None, None))  # type: ignore[arg-type]
+        headers = [(b"host", b"x"), *((b"cookie", each) for each in sent)]
+        scope = {"type": "http", "path": "/", "method": "GET", "headers": headers}
+        edge = Edge(app, trusted="", cookies=(COOKIE, OAUTH_COOKIE))
+        asyncio.run(edge(scope, None, None))  # type: ignore[arg-type]
         assert kept.pop() == ([] if own is None else [(b"cookie", own)])
 
 

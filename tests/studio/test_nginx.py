@@ -114,7 +114,7 @@ def test_a_forwarded_address_is_believed_only_from_a_proxy() -> None:
     """X-Forwarded-* was believed from everybody."""
     from starlette.testclient import TestClient
 
-    from hfjax_app.server.middleware import Forwarded
+    from hfjax_app.server.middleware import Edge
 
     async def app(scope, receive, send):  # type: ignore[no-untyped-def]
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
@@ -128,7 +128,7 @@ def test_a_forwarded_address_is_believed_only_from_a_proxy() -> None:
         ("10.0.0.0/8", ["9.1.2.3", "9.1.2.3", "http", None]),
         ("*", ["9.1.2.3", "1.2.3.4", "https", "evil.example"]),
     ):
-        client = TestClient(Forwarded(app, trusted), client=(seen[0], 5))
+        client = TestClient(Edge(app, trusted=trusted), client=(seen[0], 5))
         assert client.get("/", headers=sent).json() == seen[1:]
 
 
