@@ -1,6 +1,6 @@
 """What the studio and the API use of a chat model, whether it runs in this process or in another one.
 
-`assistant.py` is the model itself; `serving/remote_chat.py` asks one in another process.
+`assistant.py` is the model itself; `serving/remote_models.py` asks one in another process.
 """
 
 from collections.abc import AsyncGenerator, Callable, Sequence

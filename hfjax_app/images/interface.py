@@ -1,6 +1,6 @@
 """What the studio and the API use of an image model, whether it runs in this process or in another one.
 
-`generator.py` is the model itself; `serving/remote_images.py` asks one in another process.
+`generator.py` is the model itself; `serving/remote_models.py` asks one in another process.
 """
 
 import math

@@ -1,6 +1,6 @@
 """What the studio and the API use of a classifier, whether it runs in this process or in another one.
 
-`classifier.py` is the model itself; `serving/remote_sentiment.py` asks one in another process. Nothing here needs jax,
+`classifier.py` is the model itself; `serving/remote_models.py` asks one in another process. Nothing here needs jax,
 before which the page is served.
 """
 

@@ -19,10 +19,9 @@ from hfjax_app.server.credentials import Credentials
 from hfjax_app.server.door import COOKIE, OAUTH_COOKIE, Door, Login, Sessions
 from hfjax_app.server.gradio_events import GradioEvents
 from hfjax_app.server.gradio_routes import GradioRoutes
-from hfjax_app.server.health import add_health
+from hfjax_app.server.health import Readiness, add_health
 from hfjax_app.server.metrics import LineMetrics, ModelMetrics, metrics_router
 from hfjax_app.server.middleware import Edge
-from hfjax_app.server.readiness import Readiness
 from hfjax_app.server.request_log import RequestLog, log_request
 from hfjax_app.server.space_login import user_of
 from hfjax_app.service.admission import Admission

@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from hfjax_app.api.http_errors import refusals_as_http
 from hfjax_app.client import client_of, sent_by
-from hfjax_app.errors import NotFound, RequestRejected
+from hfjax_app.errors import NotFound, RequestRejected, WrongMediaType
 from hfjax_app.limits import EVENT_MAX_VALUES, HEARTBEAT_S, SESSION_CHARACTERS
 from hfjax_app.runtime.seams.gradio import (
     App,
@@ -35,7 +35,6 @@ from hfjax_app.runtime.seams.gradio import (
     compile_gr_request,
     id_of,
 )
-from hfjax_app.server.http_body import json_object
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page_states import PageStates
 from hfjax_app.studio.waiting_results import Inbox
@@ -319,3 +318,24 @@ def _checked(details: Any) -> Any:
     except (gr.Error, OSError, ValueError):  # the latter two: no file can have such a path
         raise RequestRejected("event_data: names a file that was not uploaded or made here") from None
     return details
+
+
+async def json_object(request: Request) -> dict[str, Any]:
+    """The body as an object. Numbers may be NaN and infinite: backends refuse them by name.
+
+    Raises:
+        WrongMediaType: the body is declared as something else than JSON.
+        RequestRejected: it is not JSON, or not an object.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise WrongMediaType("send JSON, with the header Content-Type: application/json")
+    try:
+        found = json.loads(await request.body())
+    except RecursionError:
+        raise RequestRejected("the body is nested too deeply") from None
+    except ValueError:  # also of bytes that are no text, and of numbers of thousands of digits
+        raise RequestRejected("the body is not JSON") from None
+    if not isinstance(found, dict):
+        raise RequestRejected(f"the body must be an object, not {type(found).__name__}")
+    return found

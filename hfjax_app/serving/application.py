@@ -23,10 +23,8 @@ from hfjax_app.limits import (
     SENTIMENT_QUEUE,
     SERVING_AT_ONCE,
 )
-from hfjax_app.serving.chat import ChatReplica
-from hfjax_app.serving.images import ImageReplica
 from hfjax_app.serving.ingress import Ingress
-from hfjax_app.serving.sentiment import SentimentReplica
+from hfjax_app.serving.replica import ChatReplica, ImageReplica, SentimentReplica
 from hfjax_app.settings import ServingSettings, Settings
 
 # Of several ingresses (docs/ray.md): Ray's own, because Ray's proxies use it, which may not have this app.

@@ -8,9 +8,7 @@ from typing import Any, Protocol
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.backend import Watcher
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.serving.remote_chat import RemoteChat
-from hfjax_app.serving.remote_images import RemoteImages
-from hfjax_app.serving.remote_sentiment import RemoteSentiment
+from hfjax_app.serving.remote_models import RemoteChat, RemoteImages, RemoteSentiment
 from hfjax_app.serving.replica import Description
 from hfjax_app.serving.replica_calls import ReplicaCalls
 from hfjax_app.settings import Settings

@@ -1,17 +1,37 @@
 """A replica: a process with one model. Ray counts it in when its programs are warm and it has given an answer."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+import asyncio
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, closing
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from PIL import Image
 
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.first_answer import FIRST_ANSWERS
 from hfjax_app.backends.watch import MOST_DEATHS
+from hfjax_app.chat.interface import ChatModel
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images.interface import ImageModel
+from hfjax_app.images.request import ImageRequest
+from hfjax_app.limits import EXPLAINED_AT_ONCE, IMAGES_AT_ONCE
 from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.server.metrics import ModelMetrics
 from hfjax_app.server.request_log import set_up_log
+from hfjax_app.service.images import iterate_in_thread
+from hfjax_app.serving.refusal import Refusal, in_thread
 from hfjax_app.settings import Settings
+
+if TYPE_CHECKING:
+    from hfjax_app.chat.reply import Reply
+    from hfjax_app.chat.request import ChatRequest
+    from hfjax_app.images.steps import ImageStep, Picture, Waiting
+    from hfjax_app.sentiment.interface import Explanation, Prediction
+
 
 T = TypeVar("T")
 
@@ -104,3 +124,177 @@ class Replica(Generic[T]):
     def __del__(self) -> None:
         if hasattr(self, "_backends"):
             self._backends.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A reply on its way to the ingress.
+
+    Attributes:
+        reply: as the model gave it.
+        texts: of the tokens in its log-probabilities, by id, which the ingress can't decode.
+    """
+
+    reply: "Reply"
+    texts: Mapping[int, str]
+
+
+class ChatReplica(Replica[ChatModel]):
+    """Answers with a chat model. `ChatModel` says what the methods take; what they raise is returned as a Refusal."""
+
+    kind = "chat"
+    described = ("recommended", "notices", "sees", "context")
+
+    async def reply(self, request: "ChatRequest") -> AsyncGenerator[Piece | Refusal, None]:
+        """Closed when the ingress cancels the call, which frees the slot."""
+        try:
+            async with aclosing(self.model.reply(request)) as replies:
+                async for reply in replies:
+                    yield Piece(reply=reply, texts=self._texts(reply))
+        except Exception as error:
+            yield Refusal.of(error)
+
+    def _texts(self, reply: "Reply") -> dict[int, str]:
+        if not reply.new_logprobs:
+            return {}
+        likeliest = (token for logprobs in reply.new_logprobs for token, _ in logprobs.top)
+        return {token: self.model.detokenize([token]) for token in {*reply.new_tokens, *likeliest}}
+
+    @in_thread
+    def answer_once(self) -> None:
+        self.model.answer_once()
+
+    @in_thread
+    def count(self, request: "ChatRequest") -> list[int]:
+        return self.model.count(request)
+
+    @in_thread
+    def tokenize(self, text: str) -> list[int]:
+        return self.model.tokenize(text)
+
+    @in_thread
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        return self.model.detokenize(tokens)
+
+    @in_thread
+    def label_scores(self, text: str, labels: list[str]) -> dict[str, float]:
+        if self.model.zero_shot is None:
+            raise ModelUnavailable("this chat model can't score labels")
+        return self.model.zero_shot.classify(text, labels)
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"scores_labels": self.model.zero_shot is not None}
+
+    def figures(self) -> dict[str, int]:
+        return asdict(self.model.stats())
+
+    def activity(self) -> dict[str, Any]:
+        return asdict(self.model.activity())
+
+
+@dataclass(frozen=True)
+class Previews:
+    """The previews of a step that has left its process."""
+
+    pictures: tuple[Image.Image, ...]
+
+    def __call__(self) -> Sequence[Image.Image]:
+        return self.pictures
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The previews of a last step: its pictures, which it has already."""
+
+    pictures: "tuple[Picture, ...]"
+
+    def __call__(self) -> Sequence[Image.Image]:
+        return [picture.image for picture in self.pictures if picture.image is not None]
+
+
+class ImageReplica(Replica[ImageModel]):
+    """Draws with an image model. `ImageModel` says what the methods take; what they raise is returned as a Refusal."""
+
+    kind = "images"
+    described = ("facts", "offered_sizes")
+
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        self._threads = ThreadPoolExecutor(IMAGES_AT_ONCE, "images")
+
+    async def generate(
+        self, request: ImageRequest, previews: bool, client: str
+    ) -> "AsyncGenerator[ImageStep | Waiting | Refusal, None]":
+        """Closed when the ingress cancels the call, which ends the work after the present step."""
+        try:
+            steps = self._portable(self.model.generate(request, previews=previews, client=client), previews)
+            async with aclosing(iterate_in_thread(steps, self._threads)) as running:
+                async for step in running:
+                    yield step
+        except Exception as error:
+            yield Refusal.of(error)
+
+    @staticmethod
+    def _portable(
+        steps: "Generator[ImageStep | Waiting, None, None]", previews: bool
+    ) -> "Generator[ImageStep | Waiting, None, None]":
+        """The steps without what can't leave this process: previews are made now, and latents stay here."""
+        from hfjax_app.images.steps import ImageStep
+
+        with closing(steps):
+            for step in steps:
+                if not isinstance(step, ImageStep):
+                    yield step
+                    continue
+                pictures = tuple(replace(picture, latents=None) for picture in step.pictures)
+                show = Finished(pictures) if step.is_last else Previews(tuple(step.previews) if previews else ())
+                yield replace(step, pictures=pictures, show=show)
+
+    def figures(self) -> dict[str, int]:
+        return {"steps": self.model.steps}
+
+
+class SentimentReplica(Replica[SentimentModel]):
+    """Classifies. `SentimentModel` says what the methods take; what they raise is returned as a Refusal."""
+
+    kind = "sentiment"
+    described = ("labels", "token_limit")
+
+    def __init__(self, settings: Settings):
+        super().__init__(settings)
+        self._explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
+
+    async def predict_one(self, text: str) -> "Prediction | Refusal":
+        """Texts that come within a few milliseconds share a device call."""
+        try:
+            return await asyncio.wrap_future(self.model.submit(text))
+        except Exception as error:
+            return Refusal.of(error)
+
+    @in_thread
+    def predict(self, texts: list[str], urgent: bool) -> "list[Prediction | Refusal]":
+        found = self.model.predict(texts, urgent=urgent)
+        return [Refusal.of(each) if isinstance(each, Exception) else each for each in found]
+
+    @in_thread
+    def classify(self, texts: list[str]) -> list[dict[str, float]]:
+        return self.model.classify(texts)
+
+    async def explain(self, text: str, label: str | None, urgent: bool) -> "Explanation | Refusal":
+        explain = partial(self.model.explain, text, label, urgent=urgent)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._explainers if urgent else None, explain)
+        except Exception as error:
+            return Refusal.of(error)
+
+    @in_thread
+    def label_scores(self, text: str, labels: list[str]) -> dict[str, float]:
+        if self.model.zero_shot is None:
+            raise ModelUnavailable("this sentiment model can't score labels")
+        return self.model.zero_shot.classify(text, labels)
+
+    def facts(self) -> dict[str, Any]:
+        return super().facts() | {"scores_labels": self.model.zero_shot is not None}
+
+    def figures(self) -> dict[str, int]:
+        return {"texts": self.model.texts}

@@ -1,18 +1,19 @@
 """The pictures of a visit: thumbnails that open in the large frame, and all of them as a zip file."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import gradio as gr
+from gradio.components import Component
 
 from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import GALLERY_PICTURES, IMAGES_AT_ONCE
 from hfjax_app.runtime.seams.gradio import details_of
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
+from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.images_screen import GALLERY_HEAD, note
 from hfjax_app.studio.picture_files import PictureFiles
-from hfjax_app.studio.session_storage import store
 
 SESSION_S = 4 * 3600
 
@@ -94,3 +95,27 @@ class ImageGallery:
     def _archived(self, made: Made) -> str:
         with errors_shown():
             return self._files.archive([file for file, _ in made])
+
+
+def store(
+    page: gr.Blocks,
+    component: gr.Gallery,
+    restore: Callable[[Any], Any],
+    outputs: Sequence[Component],
+    *,
+    stored_part: str = "value => value",
+) -> None:
+    """Store a component's value in the visitor's browser, and restore it when the page is loaded again.
+
+    Args:
+        page: the page with the component.
+        component: has an `elem_id`, which names its value in the storage.
+        restore: takes the stored value (None if there is none, and of any type, since the browser sends it) and returns
+            the values of `outputs`.
+        outputs: the components to restore.
+        stored_part: a JavaScript function that returns the part of the value to store.
+    """
+    name = json.dumps(component.elem_id)
+    component.change(None, component, js=f"value => {{ studio.store({name}, ({stored_part})(value)); }}", **UNQUEUED)
+    stored = gr.Textbox(visible=False)  # carries any JSON value; `restore` checks it
+    page.load(restore, stored, outputs, js=f"() => [studio.load({name})]", **UNQUEUED_UNPROCESSED)

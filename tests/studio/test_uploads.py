@@ -8,7 +8,7 @@ from starlette.types import Message, Receive
 
 from hfjax_app.errors import Overloaded
 from hfjax_app.limits import HTTP_MAX_BODY, UPLOAD_LEAST, UPLOADS_BYTES, UPLOADS_TOTAL_BYTES
-from hfjax_app.server.uploads import Uploads
+from hfjax_app.server.gradio_routes import Uploads
 
 DAY_S = 86_400
 FULL = UPLOADS_BYTES // HTTP_MAX_BODY  # uploads that fill a client's share

@@ -23,8 +23,7 @@ from hfjax_app.chat.memory import check_memory, estimate_memory
 from hfjax_app.chat.model.decoder import TracedFacts
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.options import EngineOptions
-from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.sampling.recommended import recommended
+from hfjax_app.chat.sampling.params import SamplingParams, recommended
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer

@@ -6,7 +6,7 @@ import pytest
 from transformers import GenerationConfig
 
 from hfjax_app.chat import SamplingParams
-from hfjax_app.chat.sampling.recommended import recommended
+from hfjax_app.chat.sampling.params import recommended
 
 OWN = {"temperature": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.05}
 

@@ -1,10 +1,11 @@
-"""A chat model whose replicas are other processes, as the studio and the API see it."""
+"""Models whose replicas are other processes, as the service sees them."""
 
 import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing, closing
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, cast
 
 from hfjax_app.chat.assistant import HEARTBEAT_S
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats, SlotState
@@ -12,8 +13,36 @@ from hfjax_app.chat.interface import Answers, LabelScorer
 from hfjax_app.chat.reply import Reply
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.serving.remote_labels import RemoteLabels
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images.interface import ImageFacts
+from hfjax_app.images.request import CompletedRequest, ImageRequest
+from hfjax_app.images.steps import ImageStep, Waiting
+from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_MAX_CHARACTERS
+from hfjax_app.sentiment.interface import Explanation, Prediction
+from hfjax_app.serving.refusal import Refusal
 from hfjax_app.serving.replica_calls import ReplicaCalls, with_heartbeats
+from hfjax_app.validation import checked_text, quoted
+
+
+class RemoteLabels:
+    """A `LabelScorer` that asks replicas.
+
+    Args:
+        calls: of the model that judges.
+    """
+
+    def __init__(self, calls: ReplicaCalls):
+        self._calls = calls
+
+    def check(self, text: object, labels: object) -> None:
+        """Raise RequestRejected for a text that no model takes; the replica checks the labels."""
+        checked_text(text, "text", ZERO_SHOT_MAX_CHARACTERS)
+
+    def classify(self, text: str, labels: list[str]) -> dict[str, float]:
+        self.check(text, labels)
+        scores: dict[str, float] = self._calls.ask_from_thread("label_scores", text, labels)
+        return scores
+
 
 Replies = AsyncGenerator[Reply, None]
 
@@ -119,3 +148,84 @@ def _key(request: ChatRequest) -> str:
     for part in parts:
         digest.update(f"{len(part)} {part}".encode(errors="surrogatepass"))
     return digest.hexdigest()
+
+
+_HEARTBEAT_S = 0.5
+
+
+class RemoteImages:
+    """An `ImageModel` that asks replicas.
+
+    Args:
+        calls: of its replicas.
+        facts: from one of them. A size that a replica compiles for a request is not offered: the others don't have it.
+    """
+
+    def __init__(self, calls: ReplicaCalls, facts: Mapping[str, Any]):
+        self.calls = calls
+        self.steps_per_s: float | None = None  # known to the replicas
+        self.facts: ImageFacts = facts["facts"]
+        self.offered_sizes: tuple[tuple[int, int], ...] = facts["offered_sizes"]
+
+    @property
+    def steps(self) -> int:
+        return self.calls.figure("steps")
+
+    def generate(
+        self, request: ImageRequest, *, previews: bool = True, client: str = ""
+    ) -> Generator[ImageStep | Waiting, None, None]:
+        """As `ImageGenerator.generate`. A scheduler or mask that the model refuses is refused at the first step."""
+        return self._steps(self.facts.completed(request), previews, client)
+
+    def _steps(
+        self, request: CompletedRequest, previews: bool, client: str
+    ) -> Generator[ImageStep | Waiting, None, None]:
+        is_taken = False
+        found = self.calls.stream_from_thread("generate", request, previews, client, every_s=_HEARTBEAT_S)
+        with closing(cast("Generator[Any, None, None]", found)) as steps:
+            for step in steps:
+                if step is not None:
+                    is_taken = True
+                    yield step
+                elif not is_taken:
+                    yield Waiting(reason="every replica is busy")
+
+
+class RemoteSentiment:
+    """A `SentimentModel` that asks replicas.
+
+    Args:
+        calls: of its replicas.
+        facts: from one of them.
+    """
+
+    def __init__(self, calls: ReplicaCalls, facts: Mapping[str, Any]):
+        self.calls = calls
+        self.labels: list[str] = facts["labels"]
+        self.token_limit: int = facts["token_limit"]
+        self.zero_shot: LabelScorer | None = RemoteLabels(calls) if facts["scores_labels"] else None
+
+    @property
+    def texts(self) -> int:
+        return self.calls.figure("texts")
+
+    def check(self, text: object, label: object = None) -> None:
+        checked_text(text, "text", SENTIMENT_MAX_CHARACTERS)
+        if label is not None and label not in self.labels:
+            raise RequestRejected(f"label {quoted(label)}: must be one of {', '.join(self.labels)}")
+
+    def submit(self, text: str) -> "Future[Prediction]":
+        return self.calls.begin("predict_one", checked_text(text, "text", SENTIMENT_MAX_CHARACTERS))
+
+    def classify(self, texts: list[str]) -> list[dict[str, float]]:
+        scores: list[dict[str, float]] = self.calls.ask_from_thread("classify", texts)
+        return scores
+
+    def predict(self, texts: list[str], *, urgent: bool = False) -> list[Prediction | Exception]:
+        found = self.calls.ask_from_thread("predict", texts, urgent)
+        return [each.error() if isinstance(each, Refusal) else each for each in found]
+
+    def explain(self, text: str, label: str | None = None, *, urgent: bool = True) -> Explanation:
+        self.check(text, label)
+        explanation: Explanation = self.calls.ask_from_thread("explain", text, label, urgent)
+        return explanation
