@@ -129,9 +129,12 @@ class PromptReader:
             ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.
         """
         with self._lock:
-            for encoder in self._encoders.values():
+            encoders = [*self._encoders.values()]
+            for encoder in encoders:
                 encoder.clip_skip = request.clip_skip
             prompts: dict[str, Any] = dict(self._prompt(request.prompt))
+            for encoder in encoders:  # only the prompt's, as in diffusers, which reads it before the negative one
+                encoder.clip_skip, encoder.next_skip = 0, request.clip_skip if "prompt" in prompts else None
             if request.negative_prompt.strip():
                 prompts |= {f"negative_{name}": value for name, value in self._prompt(request.negative_prompt).items()}
             with suppress(_Reached):
@@ -242,6 +245,7 @@ class CompiledForward:
     def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs, *, skips: bool = False):
         self._name, self._module, self.weights, self._programs = name, module, weights, programs
         self._skips, self.clip_skip = skips, 0
+        self.next_skip: int | None = None  # of the next call alone
         self._compiled: dict[Any, tuple[Program, Any, list[Any]]] = {}  # with the structure and shapes of results
         self.longest = 0  # tokens of the longest sequence so far
         self._first: tuple[Any, Any] = (), {}  # further arguments of the first call
@@ -251,7 +255,8 @@ class CompiledForward:
         if not self._compiled:
             self._first = args[1:], kwargs
         if self._skips:
-            kwargs = kwargs | {"clip_skip": torch.tensor(self.clip_skip)}
+            skip, self.next_skip = self.clip_skip if self.next_skip is None else self.next_skip, None
+            kwargs = kwargs | {"clip_skip": torch.tensor(skip)}
         leaves, structure = torch_pytree.tree_flatten((args, kwargs))
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]

@@ -6,6 +6,7 @@ match its checksum is removed before jax reads the folder. Does not limit the fo
 """
 
 import contextlib
+import fcntl
 import hashlib
 import os
 from pathlib import Path
@@ -13,10 +14,14 @@ from pathlib import Path
 from hfjax_app.runtime.seams.jax import CACHE_ENTRY
 
 _SEAL = ".sha256"
+_USERS = ".users"  # locked by every process that uses the folder, for as long as it lives
+_locks: dict[Path, int] = {}  # file descriptors, never closed
 
 
 def open_folder(folder: Path) -> bool:
     """Make the folder and remove entries that are damaged or were never sealed (a process ended while writing).
+
+    Where another process uses the folder, entries without a seal stay: it may be writing them.
 
     Returns:
         Whether entries can be written there.
@@ -25,11 +30,24 @@ def open_folder(folder: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
     if not os.access(folder, os.W_OK | os.X_OK):
         return False
+    is_alone = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
     for entry in folder.glob(CACHE_ENTRY):
         with contextlib.suppress(OSError):  # another process is removing it too, or it isn't ours to remove
-            if not _is_sealed(entry):
+            if (is_alone or _seal_of(entry).exists()) and not _is_sealed(entry):
                 _seal_of(entry).unlink(missing_ok=True)
                 entry.unlink()
+    _lock(folder, fcntl.LOCK_SH)
+    return True
+
+
+def _lock(folder: Path, how: int) -> bool:
+    """Lock the folder's file for as long as this process lives, or change its lock; False if another one has it."""
+    try:
+        if folder not in _locks:
+            _locks[folder] = os.open(folder / _USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        fcntl.flock(_locks[folder], how)
+    except OSError:
+        return False
     return True
 
 

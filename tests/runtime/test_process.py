@@ -1,5 +1,6 @@
 """Process-wide settings before jax starts, tested by their effects in new processes."""
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -262,3 +263,16 @@ def test_only_entries_are_removed_and_others_stay(tmp_path: Path) -> None:
     compile_cache.seal(tmp_path)
     assert compile_cache.open_folder(tmp_path)
     assert unsealed.exists()
+
+
+def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
+    """A second server on a machine removed what the first had compiled and not sealed yet."""
+    assert compile_cache.open_folder(tmp_path)
+    unsealed = tmp_path / f"jit_f-{'0' * 64}-cache"
+    unsealed.write_text("half of it")
+    with (tmp_path / ".users").open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert compile_cache.open_folder(tmp_path)
+        assert unsealed.exists()
+    assert compile_cache.open_folder(tmp_path)
+    assert not unsealed.exists(), "the other one has ended"

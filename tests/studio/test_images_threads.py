@@ -175,8 +175,9 @@ def test_what_has_no_picture_does_not_wait_for_those_that_are_read(generator: Ge
     """Another client's 24 files of 117 KB, of 40 million pixels each, held up a plain request for eight seconds."""
 
     async def use() -> list[Any]:
-        api, release = ImagesApi(ImagesService(models(generator))), threading.Event()
-        busy = asyncio.create_task(api.read(release.wait))
+        service, release = ImagesService(models(generator)), threading.Event()
+        api = ImagesApi(service)
+        busy = asyncio.create_task(service.read(release.wait))
         await asyncio.sleep(0)
         try:
             return await asyncio.wait_for(everything(api.generate("a")), 60)
