@@ -49,7 +49,7 @@ def _compilations() -> Iterator[list[str]]:
 
 # Two workers share the files. These take longest and come first, so that both workers end at about the same time.
 # backends/test_registry.py finds the programs of the studio's server in the cache.
-_LONGEST = ("studio/", "planning/test_plan.py", "backends/", "embedded/", "chat/", "test_commands.py", "images/")
+_LONGEST = ("studio/", "planning/test_together.py", "backends/", "chat/", "test_commands.py", "images/", "embedded/")
 _NICENESS = 10
 
 
@@ -84,7 +84,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @contextmanager
 def quickly_compiled() -> Iterator[None]:
-    """jax's own switch for tests: the compiler takes a quarter less time and its code is slower.
+    """jax's own switch for tests: the compiler takes half the time and its code is slower.
 
     For the many small models that make a few tokens or one picture each, here and in subprocesses.
     """
