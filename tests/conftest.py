@@ -51,6 +51,24 @@ def _compilations() -> Iterator[list[str]]:
 # backends/test_registry.py finds the programs of the studio's server in the cache.
 _LONGEST = ("studio/", "planning/test_together.py", "backends/", "chat/", "test_commands.py", "images/", "embedded/")
 _NICENESS = 10
+# Fixtures of studio/conftest.py that start a server, and the files that use them: test_NAME.py.
+_SHARED_SERVERS = {
+    "studio": {
+        *("accessibility", "api", "attacks", "chat_page", "chat_tab", "gradio_routes", "images_tab", "mcp", "models"),
+        *(
+            "page",
+            "request_hardening",
+            "request_log",
+            "sentiment_tab",
+            "server",
+            "shell",
+            "uploads",
+            "v1",
+            "v1_clients",
+        ),
+    },
+    "slow_studio": {"slots", "engine_tab"},
+}
 
 
 def _name(item: pytest.Item) -> str:
@@ -66,12 +84,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """One worker runs all tests of a file, and all files of studio/, which share their servers."""
+    """One worker runs all tests of a file, and all files of studio/ that share a server."""
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "studio" if nodeid.startswith("tests/studio/") else super()._split_scope(nodeid)
+            file = super()._split_scope(nodeid)
+            name = file.removeprefix("tests/studio/test_").removesuffix(".py")
+            return next((server for server, names in _SHARED_SERVERS.items() if name in names), file)
 
     return Scheduling(config, log)
 

@@ -72,11 +72,12 @@ print(backends.device())
 
 @pytest.fixture(scope="module")
 def backends() -> Iterator[Backends]:
-    jax.clear_caches()  # single operations of earlier tests, compiled in another way, would not reach the folder
-    warm = Backends(load_settings()).start()
-    assert warm.wait(timeout=300)
-    yield warm
-    warm.stop()
+    with quickly_compiled():  # as the server of studio/, whose programs are in the cache
+        jax.clear_caches()  # single operations of earlier tests, compiled in another way, would not reach the folder
+        warm = Backends(load_settings()).start()
+        assert warm.wait(timeout=1200)
+        yield warm
+        warm.stop()
 
 
 def test_a_snapshot_tells_what_the_models_hold_and_do(backends: Backends) -> None:
