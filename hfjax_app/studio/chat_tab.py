@@ -161,7 +161,8 @@ class ChatTab(Tab):
         stopped = "value => [studio.chat.ended(value, 'stopped'), studio.chat.idle]"
         cancel.then(None, chatbot, outputs, js=stopped, **UNQUEUED)
         # what the page's scripts put into the page: another conversation with its settings, another version
-        bridge.click(None, None, [*outputs, *settings], js="() => studio.chat.take()", cancels=asking, **UNQUEUED)
+        left = bridge.click(None, cancels=asking, queue=False, api_visibility="private")
+        left.then(None, None, [*outputs, *settings], js="() => studio.chat.take()", **UNQUEUED)
         chatbot.change(None, chatbot, js="value => { studio.chat.changed(value); }", **UNQUEUED)
         gr.on(
             [each.change for each in settings],
