@@ -114,8 +114,9 @@ def test_a_second_start_compiles_nothing(backends: Backends) -> None:
     start compiled them again.
     """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    again = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
+    for _ in range(2):  # this process, where other tests ran before, compiles some operations otherwise than a start
+        again = subprocess.run([sys.executable, "-c", START], env=environment, capture_output=True, text=True)
+        assert again.returncode == 0, again.stderr
     *_, traced, all_loaded, tokens, counts = again.stdout.splitlines()
     compilations, from_cache = map(int, counts.split())
     assert all_loaded == "True"
