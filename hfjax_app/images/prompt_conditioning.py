@@ -107,7 +107,8 @@ class PromptReader:
         self.takes_negative = "negative_prompt" in accepted
         self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders.values())
         self._takes_pooled = "pooled_prompt_embeds" in accepted
-        self._weighted: _WeightedPrompts | None = None  # made at the first prompt that has weights
+        # By clip skip, because compel keeps what an empty text becomes; made at the first prompt that has weights.
+        self._weighted: dict[int, _WeightedPrompts] = {}
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
         self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
         self._noted: dict[str, Any] = {}
@@ -163,10 +164,11 @@ class PromptReader:
         """The pipeline's arguments for a prompt: its text, or its embeddings if it has weights. Call with the lock."""
         if not (self.takes_weights and has_weights(prompt)):
             return {"prompt": prompt}
-        if self._weighted is None:
+        skip = next(iter(self._encoders.values())).clip_skip
+        if skip not in self._weighted:
             encoders = [(self._tokenizer(name), encoder.again) for name, encoder in self._encoders.items()]
-            self._weighted = _WeightedPrompts(encoders, pooled=self._takes_pooled)
-        return self._weighted.embeddings(prompt)
+            self._weighted[skip] = _WeightedPrompts(encoders, pooled=self._takes_pooled)
+        return self._weighted[skip].embeddings(prompt)
 
     def _tokenizer(self, encoder: str) -> Any:
         return getattr(self._pipeline, encoder.replace("text_encoder", "tokenizer"))
