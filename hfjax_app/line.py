@@ -9,9 +9,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from hfjax_app.errors import Overloaded
-from hfjax_app.limits import RETRY_AFTER_S
-
 T = TypeVar("T")
 
 
@@ -47,30 +44,38 @@ class Place:
     """A request in a `FairLine`, or served by it. `leave` must be called in every case; it may be called twice."""
 
     def __init__(self, line: "FairLine", client: object, *, urgent: bool):
-        self._line, self.client, self.urgent = line, client, urgent
+        self.client, self.urgent = client, urgent
+        self._line = line
 
     @property
     def number(self) -> int:
         """0: it is served; 1: it is the next one."""
-        return self._line._number(self)
+        with self._line.moved:
+            return self._line.number(self)
 
     def wait(self, seconds: float) -> Iterator[int]:
         """Wait to be served. Yields the number when it changes, and at least every `seconds`, so that the caller can
         notice a client that has gone."""
-        return self._line._wait(self, seconds)
+        line, number = self._line, self.number
+        while number:
+            yield number
+            with line.moved:
+                line.moved.wait_for(lambda seen=number: line.number(self) != seen, seconds)  # type: ignore[misc]
+                number = line.number(self)
 
     def until_served(self) -> None:
         """Wait to be served, however long; a thread that is interrupted has left."""
         try:
-            with self._line._moved:
-                self._line._moved.wait_for(lambda: self in self._line._served)
+            with self._line.moved:
+                self._line.moved.wait_for(lambda: not self._line.number(self))
         except BaseException:
             self.leave()
             raise
 
     def leave(self) -> None:
         """Give the place to those behind, whether it was served or not."""
-        self._line._leave(self)
+        with self._line.moved:
+            self._line.remove(self)
 
 
 class FairLine:
@@ -81,15 +86,17 @@ class FairLine:
 
     Args:
         capacity: how many are served at the same time.
-        most: that may wait; None: any number.
+
+    Attributes:
+        moved: guards the line; notified when someone has left. `number` and `remove` are called with it.
     """
 
-    def __init__(self, capacity: int = 1, most: int | None = None):
-        self._capacity, self._most = capacity, most
+    def __init__(self, capacity: int = 1):
+        self._capacity = capacity
         self._served: set[Place] = set()
         self._urgent: Turns[Place] = Turns(lambda place: place.client)
         self._others: Turns[Place] = Turns(lambda place: place.client)
-        self._moved = threading.Condition()
+        self.moved = threading.Condition()
 
     def join(self, client: object = None, *, urgent: bool = False) -> Place:
         """A place in the client's turn.
@@ -97,22 +104,16 @@ class FairLine:
         Args:
             client: None: a client of its own, so that those without a name are served in the order of arrival.
             urgent: whether it goes before all that are not.
-
-        Raises:
-            Overloaded: as many as may wait do so.
         """
         place = Place(self, object() if client is None else client, urgent=urgent)
-        with self._moved:
-            waiting = len(self._urgent) + len(self._others)
-            if self._most is not None and len(self._served) >= self._capacity and waiting >= self._most:
-                raise Overloaded(f"too many wait already: {waiting} in this line; try again later", RETRY_AFTER_S)
+        with self.moved:
             (self._urgent if urgent else self._others).append(place)
             self._serve()
         return place
 
     @contextmanager
     def hold(self, client: object = None, *, urgent: bool = False) -> Iterator[None]:
-        """Wait for a place, and hold it for the block. Arguments and errors: as `join`."""
+        """Wait for a place, and hold it for the block. Arguments: as `join`."""
         place = self.join(client, urgent=urgent)
         place.until_served()
         try:
@@ -120,33 +121,20 @@ class FairLine:
         finally:
             place.leave()
 
-    def _serve(self) -> None:
-        while len(self._served) < self._capacity and (line := self._urgent or self._others):
-            self._served.add(line.pop(0))
-
-    def _leave(self, place: Place) -> None:
-        with self._moved:
-            line = self._urgent if place.urgent else self._others
-            if place in self._served:
-                self._served.remove(place)
-            elif place in line:
-                line.remove(place)
-            self._serve()
-            self._moved.notify_all()
-
-    def _number(self, place: Place) -> int:
-        with self._moved:
-            return self._number_now(place)
-
-    def _number_now(self, place: Place) -> int:
+    def number(self, place: Place) -> int:
+        """See `Place.number`."""
         if place in self._served:
             return 0
         return 1 + (self._urgent.index(place) if place.urgent else len(self._urgent) + self._others.index(place))
 
-    def _wait(self, place: Place, seconds: float) -> Iterator[int]:
-        number = self._number(place)
-        while number:
-            yield number
-            with self._moved:
-                self._moved.wait_for(lambda seen=number: self._number_now(place) != seen, seconds)  # type: ignore[misc]
-                number = self._number_now(place)
+    def remove(self, place: Place) -> None:
+        """Take a place out of the line, if it is there, and serve those behind it."""
+        for places in (self._served, self._urgent, self._others):
+            if place in places:
+                places.remove(place)
+        self._serve()
+        self.moved.notify_all()
+
+    def _serve(self) -> None:
+        while len(self._served) < self._capacity and (line := self._urgent or self._others):
+            self._served.add(line.pop(0))

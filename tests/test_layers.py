@@ -26,7 +26,7 @@ LEAVES = {
     "validation": {"errors"},
     "settings": {"errors", "limits"},
     "client": set(),
-    "line": {"errors", "limits"},
+    "line": set(),
     "attempts": {"errors", "limits"},
     "pictures": {"errors", "limits", "validation"},
 }

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from hfjax_app.errors import Overloaded
 from hfjax_app.line import FairLine, Turns
 
 HANG_S = 60
@@ -61,17 +60,6 @@ def test_requests_move_up() -> None:
     first.leave()
     first.leave()  # twice is as once
     assert list(waiting) == []
-
-
-def test_a_full_line_refuses_and_says_when_to_try_again() -> None:
-    line = FairLine(1, most=1)
-    served, waiting = line.join("a"), line.join("a")
-    with pytest.raises(Overloaded, match="too many wait already: 1") as refused:
-        line.join("b")
-    assert refused.value.retry_after_s > 0
-    waiting.leave()
-    line.join("b")
-    assert served.number == 0
 
 
 def test_urgent_ones_go_first_and_keep_their_order() -> None:
