@@ -28,8 +28,8 @@ class Answers:
 
     Attributes:
         replies: of each answer, as it grows.
-        close: gives back the memory of the request's pictures. Whoever asked calls it in every case, when the last
-            answer has ended; called again it does nothing.
+        close: releases the memory of the request's pictures. The caller must call it after the last answer has ended,
+            also after an error; a second call does nothing.
     """
 
     replies: "list[AsyncGenerator[Reply, None]]"

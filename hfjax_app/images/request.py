@@ -109,8 +109,8 @@ class ImageRequest:
         background: with `image`: the colour of what is transparent in it, "#rrggbb"; the steps' `notice` says so.
         variation_of: a seed: each picture begins with noise between that of this seed and that of its own.
         variation: with `variation_of`: how far from that seed's noise, 0 (its picture) to 1 (the own seed's).
-        clip_skip: layers of the text encoder that are left out at its end, as in diffusers, of Stable Diffusion 1 and
-            2; web UIs count one more.
+        clip_skip: how many of the text encoder's last layers are left out for the prompt, of Stable Diffusion 1 and 2;
+            as in diffusers, the negative prompt is read by all of them. Web UIs count one more.
         images: how many pictures, 1 to MAX_IMAGES. Each equals the one that its seed gives alone.
         image: a picture to start from; it is scaled and cut to the size.
         mask: with `image`: white where to draw; the rest of the picture stays.

@@ -33,7 +33,7 @@ class MicroBatcher:
         self._thread.start()
 
     def submit(self, text: str) -> "Future[Prediction]":
-        """Put a checked text in the queue, which whoever admits requests bounds.
+        """Queue a checked text. Admission limits how many wait.
 
         Raises:
             EngineStopped: `stop` was called.

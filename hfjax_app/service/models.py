@@ -14,7 +14,7 @@ LOOK_S = 0.25
 
 
 class ModelsService:
-    """Loads and unloads models for whoever has the operator's key.
+    """Loads and unloads models for clients that send the operator's key.
 
     Args:
         backends: the models.

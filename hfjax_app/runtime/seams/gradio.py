@@ -140,7 +140,7 @@ SEAMS = (
     Seam(
         name="the login of a Space",
         what="oauth.attach_oauth, and how it makes the secret of its session cookie",
-        without="a Space with a login does not start, or knows nobody",
+        without="a Space with a login does not start, or does not recognise who is logged in",
     ),
     Seam(
         name="scripts first",

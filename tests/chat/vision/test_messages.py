@@ -291,7 +291,7 @@ def reader(made: tuple[ChatAssistant, PreTrainedModel]) -> Iterator[PictureReade
 
 
 def test_prepared_pictures_of_waiting_requests_have_a_bound(reader: PictureReader) -> None:
-    """Until they are released; a file that is no picture gives back what was kept for it, whoever keeps the error."""
+    """A request holds its share until it is released. One with a wrong file releases it at once."""
     two = [png(drawn(1)), png(drawn(2))]
     read = asyncio.run(reader.read(two))
     assert reader.held_bytes == sum(picture.pixels.nbytes for picture in read.pictures) > 0
