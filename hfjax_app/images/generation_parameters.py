@@ -277,10 +277,10 @@ def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationPar
     if values["negative_prompt"] and not facts.takes_negative_prompt:
         notes.append("negative prompt: this model takes none")
         values["negative_prompt"] = ""
-    asked = values["width"], values["height"]
-    size = facts.sizes.nearest(*asked)
-    if size != asked:
-        notes.append(f"size {asked[0]} x {asked[1]}: here {size[0]} x {size[1]}")
+    width, height = values["width"], values["height"]
+    size = facts.sizes.nearest(width, height)
+    if size != (width, height):
+        notes.append(f"size {width} x {height}: here {size[0]} x {size[1]}")
     values["width"], values["height"] = size
     if (scheduler := values.get("scheduler")) is not None:
         values["scheduler"] = nearest_scheduler(scheduler, facts.schedulers)

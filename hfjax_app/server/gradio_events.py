@@ -213,9 +213,11 @@ class GradioEvents:
             self._states.open(session, client)
             event = PredictBodyInternal(data=data, fn_index=id_of(fn), session_hash=session, request=request)
             with self._queue.admission.enter(client, "page"), sent_by(client):
-                asked = compile_gr_request(event, fn=fn, username=None, request=request)
+                event_request = compile_gr_request(event, fn=fn, username=None, request=request)
                 try:
-                    output = await call_process_api(self._page, event, asked, fn, root_path=self._page.root_path)
+                    output = await call_process_api(
+                        self._page, event, event_request, fn, root_path=self._page.root_path
+                    )
                 except gr.Error as error:
                     return JSONResponse({"error": error.message, "title": error.title}, status_code=400)
             return Response(orjson.dumps(output, default=str, option=orjson.OPT_SERIALIZE_NUMPY))

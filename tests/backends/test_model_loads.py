@@ -132,12 +132,11 @@ def test_a_load_is_cancelled_in_the_middle(backends: Backends, tmp_path: Path, m
     def held_up(backend: Backend, report: ProgramReport) -> None:
         record(backend, report)
         compiling.set()
-        assert go_on.wait(120)
+        assert go_on.wait(600)
 
     monkeypatch.setattr(Backend, "record", held_up)
-    monkeypatch.setattr(Load, "run", lambda load, arguments: None)  # nothing is wrong with it
     load = backends.loads.begin("chat", folder)
-    assert compiling.wait(120)
+    assert compiling.wait(600)
     assert load.state == "compiling"
     backends.loads.cancel()
     go_on.set()

@@ -342,6 +342,20 @@ def test_ctrl_c_keeps_what_is_known(
     assert text.endswith("interrupted: the other programs were not compiled\n")
 
 
+@pytest.mark.slow
+def test_ctrl_c_ends_a_process_that_plans() -> None:
+    command = [sys.executable, "-m", "hfjax_app", "plan", "--topology", "cpu:1", "--slots", "1", "--context", "64"]
+    with subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("1 of ")
+        process.send_signal(signal.SIGINT)  # its other programs take seconds
+        text, log = process.communicate(timeout=600)
+    assert process.returncode == 130, log
+    assert "\nchat_prefill_64x64 " in text
+    assert text.endswith("interrupted: the other programs were not compiled\n")
+
+
 def test_more_devices_than_heads_copy_the_cache(plan: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
     """Four key-value heads are split over four devices; each of eight would hold all."""
     sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1, "num_attention_heads": 8}

@@ -11,7 +11,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from hfjax_app.api.v1.choices import EventStream, Replies, answered, finish_reason
-from hfjax_app.api.v1.conversation import chat_request, text_request
+from hfjax_app.api.v1.conversation import request_of_chat, request_of_text
 from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, Sampling
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import client_of
@@ -149,27 +149,27 @@ class Completions:
     async def chat(self, body: ChatCompletionRequest, request: Request) -> Response:
         """Answer a conversation. `stream` true: as server-sent events."""
         client = client_of(request.scope)
-        return await self._answer(body, chat_request(body, client.id), request, ChatForm)
+        return await self._answer(body, request_of_chat(body, client.id), request, ChatForm)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Continue a text, without a chat template. `stream` true: as server-sent events."""
         client = client_of(request.scope)
-        return await self._answer(body, text_request(body, client.id), request, TextForm)
+        return await self._answer(body, request_of_text(body, client.id), request, TextForm)
 
     async def _answer(
-        self, body: Sampling, asked: ChatRequest, request: Request, form: type[ChatForm] | type[TextForm]
+        self, body: Sampling, chat_request: ChatRequest, request: Request, form: type[ChatForm] | type[TextForm]
     ) -> Response:
-        client, backend = client_of(request.scope), self._chat.find(asked)
+        client, backend = client_of(request.scope), self._chat.find(chat_request)
         held, choices = ExitStack(), list[Replies]()
         held.callback(self._admission.enter(client, "chat", backend).release)
         try:
-            answers = await self._chat.answers(asked, client)
+            answers = await self._chat.answers(chat_request, client)
             held.callback(answers.close)
             choices = answers.replies
             written = form(
                 model=backend.name,
                 text_of=backend.get().detokenize,
-                has_logprobs=asked.sampling.logprobs is not None,
+                has_logprobs=chat_request.sampling.logprobs is not None,
             )
             if not body.stream:
                 with held:

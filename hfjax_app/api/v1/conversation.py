@@ -57,7 +57,7 @@ def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
     return turns, "\n".join(_text(message) for message in messages[:first])
 
 
-def chat_request(body: ChatCompletionRequest, client: str) -> ChatRequest:
+def request_of_chat(body: ChatCompletionRequest, client: str) -> ChatRequest:
     """A chat completion. Raises: as `ChatRequest`, `form_of` and `_sampling`."""
     turns, system_prompt = turns_of(body.messages)
     return ChatRequest(
@@ -72,7 +72,7 @@ def chat_request(body: ChatCompletionRequest, client: str) -> ChatRequest:
     )
 
 
-def text_request(body: CompletionRequest, client: str) -> ChatRequest:
+def request_of_text(body: CompletionRequest, client: str) -> ChatRequest:
     """A completion. Raises: as `ChatRequest`, and for a list of several prompts."""
     prompt: Any = body.prompt
     if isinstance(prompt, list) and (len(prompt) != 1 if prompt and isinstance(prompt[0], str) else not prompt):
