@@ -92,8 +92,7 @@ def chat(arguments: argparse.Namespace) -> None:
         context=settings.context,
         dtype=settings.dtype,
         quantize=settings.quantize,
-        speculation=settings.speculation,
-        bundle=model_bundle("chat", model, settings.model_copy(update={"slots": 1, "pictures": "never"})),
+        bundle=model_bundle("chat", model, settings.model_copy(update={"slots": 1})),
     )
     assistant = ChatAssistant(engine)
     for notice in assistant.notices:
@@ -211,8 +210,6 @@ def plan(arguments: argparse.Namespace) -> None:
         "context": settings.context,
         "dtype": settings.dtype,
         "quantize": settings.quantize,
-        "speculation": settings.speculation,
-        "pictures": settings.pictures != "never",
     }
     if arguments.configs is not None:
         for line in survey(arguments.configs, **options):

@@ -11,13 +11,13 @@ from typing import NoReturn
 
 from hfjax_app.ladder_result import PARTS
 from hfjax_app.runtime.topology import NAMES
-from hfjax_app.settings import Settings, models_of
+from hfjax_app.settings import GONE, Settings, models_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 KINDS = ("chat", "image", "sentiment")
 LADDER_PARTS = tuple(part.id for part in PARTS)
-PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "pictures", "image_sizes")
-SERVED = ("slots", "context", "quantize", "dtype", "speculation", "pictures", "cache_dir")
+PLANNED = ("slots", "context", "quantize", "dtype", "image_sizes")
+SERVED = ("slots", "context", "quantize", "dtype", "cache_dir")
 Command = Callable[[argparse.Namespace], None]
 
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
@@ -29,7 +29,9 @@ class _Parser(argparse.ArgumentParser):
     """Prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+        flags = {f"--{name.replace('_', '-')}": advice for name, advice in GONE.items()}
+        advice = next((f": {advice}" for flag, advice in flags.items() if flag in message.split()), "")
+        self.exit(2, f"error: {message}{advice} (see {self.prog} --help)\n")
 
 
 def _program() -> str:

@@ -73,10 +73,26 @@ def test_a_wrong_value_is_named_with_its_limit(name: str, value: str, limit: str
 
 
 def test_a_wrong_variable_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HFJAX_SPECULATION", "sometimes")
+    monkeypatch.setenv("HFJAX_QUANTIZE", "sometimes")
     with pytest.raises(RequestRejected) as error:
         load_settings()
-    assert str(error.value) == "speculation = 'sometimes': Input should be 'auto', 'always' or 'never'"
+    assert str(error.value) == "quantize = 'sometimes': Input should be 'none' or 'int8'"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("speculation", "decides by what is faster"),
+        ("daily_tokens", "NAME:KEY:TOKENS_A_DAY"),
+        ("chat_replicas", "Serve's config file"),
+    ],
+)
+def test_a_setting_of_an_earlier_version_says_what_to_do(name: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestRejected, match=f"{name} is gone: .*{says}"):
+        load_settings(**{name: 2})
+    monkeypatch.setenv(f"HFJAX_{name.upper()}", "2")
+    with pytest.raises(RequestRejected, match=f"HFJAX_{name.upper()} is gone: .*{says}"):
+        load_settings()
 
 
 def test_a_misspelt_variable_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:

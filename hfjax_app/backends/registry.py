@@ -254,7 +254,7 @@ class Backends:
                 backend.refuse(reason)
                 return
             before = self.compiler.compilations
-            if is_staged(self.settings) and not self._has_programs(backend):
+            if is_staged() and not self._has_programs(backend):
                 self._later.compile_before(backend)
             backend.warm_up()
             keep_compiled()

@@ -1,6 +1,8 @@
 """A replica: a process with one model. Ray counts it in when its programs are warm and it has given an answer."""
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
@@ -8,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import jax
+import ray
 from PIL import Image
 
 from hfjax_app.backends import Backend, Backends
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,14 @@ class Description:
     facts: Mapping[str, Any]
 
 
+def leave_chips() -> None:
+    """Compute on the CPU where the cluster has TPU chips and Ray gave this process none: they are another replica's."""
+    if ray.cluster_resources().get("TPU") and not ray.get_runtime_context().get_assigned_resources().get("TPU"):
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        jax.config.update("jax_platforms", "cpu")
+        _log.info("Ray gave this process no TPU chips: it computes on the CPU (docs/ray.md)")
+
+
 class Replica(Generic[T]):
     """Loads and warms up a model; subclasses answer for it.
 
@@ -66,6 +79,7 @@ class Replica(Generic[T]):
 
     def __init__(self, settings: Settings):
         set_up_log(settings.log)
+        leave_chips()
         self._backends = Backends(settings, kinds=[self.kind]).start()
         self._backends.wait()
         self._backend: Backend[T] = self._backends.all[0]

@@ -27,7 +27,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     nothing = str(folder / "nothing")
     models = {"chat_model": str(folder / "seeing"), "sentiment_model": nothing, "image_model": nothing}
     with quickly_compiled():
-        backends = Backends(load_settings(**models, slots=1, context=128, speculation="never")).start()
+        backends = Backends(load_settings(**models, slots=1, context=128)).start()
         assert backends.wait_for_all_models(timeout=300)
         app = FastAPI()
         app.include_router(api_router(Service(backends)))

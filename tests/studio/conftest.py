@@ -230,7 +230,6 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
         HFJAX_IMAGE_MODEL=str(missing / "no-images"),
         HFJAX_SLOTS="2",
         HFJAX_CONTEXT="512",
-        HFJAX_SPECULATION="never",
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # slow programs, quick compilation
     )
     states = {"chat": "ready", "sentiment": "failed", "images": "failed"}

@@ -24,7 +24,6 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
         HFJAX_IMAGE_MODEL=str(folder / "none"),
         HFJAX_SLOTS="2",
         HFJAX_CONTEXT="512",
-        HFJAX_SPECULATION="never",
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",
     )
     studio.wait_until(lambda health: health["backends"]["chat"]["state"] == "ready", START_S, "ready")
