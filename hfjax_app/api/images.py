@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
 
-from hfjax_app.api.concurrency import Concurrency
-from hfjax_app.api.gradio_errors import streamed
+from hfjax_app.api.gradio_errors import Concurrency, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected

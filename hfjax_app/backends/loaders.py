@@ -8,7 +8,7 @@ from hfjax_app.backends.backend import Loader, Watcher
 from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.held_memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.settings import Settings
 

@@ -20,7 +20,7 @@ from hfjax_app.backends.child_process import command, environment
 from hfjax_app.backends.models import KINDS
 from hfjax_app.errors import ModelUnavailable, NotFound, RequestRejected, without_folders
 from hfjax_app.runtime.checkpoints.hub import cached_folder
-from hfjax_app.runtime.free_memory import free_memory
+from hfjax_app.runtime.memory import free_memory
 
 if TYPE_CHECKING:
     from hfjax_app.backends.registry import Backends

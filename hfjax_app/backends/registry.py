@@ -275,7 +275,7 @@ class Backends:
         import jax
 
         from hfjax_app.backends.budget import bytes_on_first, no_room, planner_for
-        from hfjax_app.runtime.free_memory import free_memory
+        from hfjax_app.runtime.memory import free_memory
 
         devices = jax.local_devices()
         try:

@@ -23,7 +23,7 @@ from hfjax_app.chat.text.detokenizer import Detokenizer
 from hfjax_app.chat.text.stop_strings import StopStrings
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime.held_memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory
 
 HEARTBEAT_S = 0.5
 

@@ -26,7 +26,7 @@ from hfjax_app.pictures import WHITE
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
-from hfjax_app.runtime.held_memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.mesh import PAIR, serving_mesh
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.program_report import ProgramReport

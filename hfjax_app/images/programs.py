@@ -34,7 +34,7 @@ from hfjax_app.images.steps import Waiting
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.held_memory import bytes_of
+from hfjax_app.runtime.memory import bytes_of
 from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.parallel_calls import Calls

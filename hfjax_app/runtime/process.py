@@ -5,6 +5,7 @@ Does not choose models. `JAX_PLATFORMS` remains jax's own setting; only a libtpu
 """
 
 import atexit
+import ctypes
 import functools
 import gc
 import hashlib
@@ -19,7 +20,6 @@ from pathlib import Path
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime import compile_cache
-from hfjax_app.runtime.cpu.allocator import keep_freed_memory
 from hfjax_app.runtime.tpu import hosts
 
 _log = logging.getLogger(__name__)
@@ -178,3 +178,27 @@ def _use_cache_folder(folder: Path) -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
         jax.config.update("jax_enable_compilation_cache", folder.is_dir())
         _log.warning("the folder of compiled programs can't be written, so new ones are not kept: %s", folder)
+
+
+# mallopt's parameter numbers, from glibc's <malloc.h>.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+# Few, because each arena keeps its freed blocks; but XLA's compiler allocates in many threads, and with one arena for
+# all of them it takes a third longer.
+_ARENAS_PER_CORE = 2
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep large freed blocks instead of returning them to the kernel.
+
+    XLA on a CPU allocates every temporary with malloc on every call. By default glibc maps and unmaps large blocks, and
+    the page faults cost more than the arithmetic. The settings affect later allocations only. Outside the main thread
+    blocks of 64 MiB and more, as for large pictures, are still mapped: an arena there holds no larger ones. With
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment such a fault maps 2 MiB, where Linux offers huge pages on
+    request; a running process can't set that. Does nothing where the C library has no mallopt (musl, macOS).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, _ARENAS_PER_CORE * (os.cpu_count() or 1))
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

@@ -27,7 +27,7 @@ from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
 from hfjax_app.runtime.checkpoints.tokenizer_files import load
-from hfjax_app.runtime.held_memory import HeldMemory, bytes_of
+from hfjax_app.runtime.memory import HeldMemory, bytes_of
 from hfjax_app.runtime.mesh import replicated, serving_mesh
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.parallel_calls import Calls

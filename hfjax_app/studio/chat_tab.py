@@ -24,14 +24,12 @@ from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
 from hfjax_app.runtime.seams.gradio import details_of
 from hfjax_app.studio.chat_screen import ATTACHED, BRIDGE_JS, HEAD, HEAD_START, HINT, LEFT, UNDER_BOX, hello
 from hfjax_app.studio.chat_settings import ChatSettings
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.markdown import LATEX_DELIMITERS, as_typed
 from hfjax_app.studio.model_loader import ModelLoader
 from hfjax_app.studio.model_picker import ModelPicker
-from hfjax_app.studio.tab import Shared, Tab
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED, Shared, Tab, update_after
 from hfjax_app.studio.transcript import Message, attached, note, position, read
-from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:
     from hfjax_app.backends import Backend

@@ -18,7 +18,6 @@ from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import IMAGES_AT_ONCE
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.image_gallery import ImageGallery
 from hfjax_app.studio.image_settings import ImageSettings, shapes, size_names
 from hfjax_app.studio.images_screen import FLIP, SETTINGS_TOP, hello, note, progress, result
@@ -28,8 +27,7 @@ from hfjax_app.studio.model_picker import ModelPicker
 from hfjax_app.studio.parameters_panel import ParametersPanel
 from hfjax_app.studio.picture_files import PictureFiles
 from hfjax_app.studio.picture_input import PictureInput
-from hfjax_app.studio.tab import Shared, Tab
-from hfjax_app.studio.updates import update_after
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, Shared, Tab, update_after
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
     from hfjax_app.images.generation_parameters import GenerationParameters

@@ -5,7 +5,7 @@ from html import escape
 
 from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNCLASSIFIED, Results, Row
 from hfjax_app.sentiment.own_labels import Confusion
-from hfjax_app.studio.label_colours import colours
+from hfjax_app.studio.label_drawing import colours
 
 SHOWN_CHARACTERS = 300
 MOST_LABEL_COLUMNS = 4  # of the table of rows: more would leave no space for the texts

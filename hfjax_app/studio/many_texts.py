@@ -12,20 +12,20 @@ import gradio as gr
 
 from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.backends import Backend
+from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_AT_ONCE, LISTS_WAITING
+from hfjax_app.line import FairLine
 from hfjax_app.sentiment.bulk import Results, classify_rows
 from hfjax_app.sentiment.own_labels import LabelNames, compare
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.bulk_job import ALL, DIFFER, BulkJob, stored
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.list_drawing import agreement, shares, table
 from hfjax_app.studio.list_words import ListWords
 from hfjax_app.studio.scripts import ASSETS
 from hfjax_app.studio.spoken import SAYS
-from hfjax_app.studio.updates import update_after, update_after_failure
-from hfjax_app.studio.waiting_line import WaitingLine
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED_UNPROCESSED, update_after, update_after_failure
 from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ManyTexts:
 
     def __init__(self, backend: "Backend[SentimentModel]", files: MadeFiles):
         self._backend, self._files = backend, files
-        self._line = WaitingLine(LISTS_AT_ONCE)
+        self._line = FairLine(LISTS_AT_ONCE)
         job = gr.State(None, time_to_live=SESSION_S)
         with gr.Row(equal_height=True, elem_classes="pair"):
             with gr.Column(scale=3, elem_classes="card"):
@@ -147,11 +147,11 @@ class ManyTexts:
         if before is not None:
             before.drop_words()
         same = self._same
-        with self._line.joined() as place:
+        with self._line.join(sender().id) as place:
             buttons = gr.Button(interactive=False), gr.Button(interactive=True)
             # Hidden by a class and not by `visible`, so that charts are not removed and added within a moment.
             yield [job, _note("Starting …"), gr.Column(elem_classes="outdated"), *same, *buttons]
-            while (waiting := place()) and not job.cancelled:
+            while (waiting := place.number) and not job.cancelled:
                 yield [gr.skip(), _note(f"Place {waiting} in line"), gr.skip(), *same, gr.skip(), gr.skip()]
                 await asyncio.sleep(HEARTBEAT_S)
             started = time.perf_counter()

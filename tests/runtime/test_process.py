@@ -31,7 +31,7 @@ print(json.dumps({"cached": [report.cached for report in programs.reports], "sum
 
 PAGE_FAULTS = """
 import resource, sys
-from hfjax_app.runtime.cpu.allocator import keep_freed_memory
+from hfjax_app.runtime.process import keep_freed_memory
 if sys.argv[1] == "tuned":
     keep_freed_memory()
 import jax, jax.numpy as jnp, numpy as np
