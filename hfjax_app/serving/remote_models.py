@@ -114,10 +114,10 @@ class RemoteChat:
 
     async def answers(self, request: ChatRequest) -> Answers:
         """As `ChatAssistant.answers`; each answer is asked of a replica, which refuses it at the first reply."""
-        return Answers(replies=[self.reply(each) for each in request.answers()])
+        return Answers(replies=[self._reply(each) for each in request.answers()])
 
-    async def reply(self, request: ChatRequest) -> Replies:
-        """As `ChatAssistant.reply`. A request that all replicas let wait is answered by Replies with a place."""
+    async def _reply(self, request: ChatRequest) -> Replies:
+        """One answer. A request that all replicas let wait is answered by Replies with a place."""
         last, waiting = _NO_REPLY, object()
         self._waiting.append(waiting)
         pieces = with_heartbeats(self.calls.stream("reply", request, session=_key(request)), HEARTBEAT_S)

@@ -162,9 +162,10 @@ class ChatReplica(Replica[ChatModel]):
     async def reply(self, request: "ChatRequest") -> AsyncGenerator[Piece | Refusal, None]:
         """Closed when the ingress cancels the call, which frees the slot."""
         try:
-            async with aclosing(self.model.reply(request)) as replies:
-                async for reply in replies:
-                    yield Piece(reply=reply, texts=self._texts(reply))
+            with closing(await self.model.answers(request)) as answers:
+                async with aclosing(answers.replies[0]) as replies:
+                    async for reply in replies:
+                        yield Piece(reply=reply, texts=self._texts(reply))
         except Exception as error:
             yield Refusal.of(error)
 
