@@ -104,8 +104,10 @@ WORDS_MAX_S = 20  # for these; a page then shows what is known
 # Images
 IMAGES_AT_ONCE = 32  # events: running requests and waiting ones
 IMAGES_SERVED_TOGETHER = 4  # requests that take turns on the device; more would only slow each of them down
-IMAGE_MAX_CHARACTERS = 1_000  # of a prompt: more than the 77 tokens that most text encoders read
+IMAGE_MAX_CHARACTERS = 10_000  # of a prompt: more than any text encoder reads; what is not read is told
 IMAGE_MAX_LOW_WEIGHTS = 16  # of words in a prompt, below 1
+IMAGE_MAX_BRACKETS = 300  # of a prompt
+IMAGE_MAX_PIECES = 8  # of a prompt that CLIP reads, each of 75 tokens
 IMAGE_MAX_SIDE = 2_048  # pixels; a model's own limit is lower, see `images/pipeline.py`
 IMAGE_WARM_SIZES = 8  # sizes from requests that stay compiled
 GALLERY_PICTURES = 24  # of a session that its page shows
@@ -118,7 +120,7 @@ PICTURE_MAX_SIDE = 65_535  # pixels, as in a JPEG file; to scale a line of milli
 PICTURES_SENT = 256  # pictures from pages' editors that are not used yet; each brush stroke sends another one
 PICTURES_SENT_BYTES = 256 << 20  # of these together
 PICTURE_ID_CHARACTERS = 40  # of the number that a page gives such a picture; the page's have about eleven
-GENERATION_PARAMETERS_MAX_CHARACTERS = 20_000  # besides the mask
+GENERATION_PARAMETERS_MAX_CHARACTERS = 150_000  # besides the mask; JSON may write six for a character of a prompt
 FOREIGN_PARAMETERS_MAX_CHARACTERS = 200_000  # of other programs' notes, such as ComfyUI's graphs
 GENERATION_PARAMETERS_MAX_NAME_CHARACTERS = 300  # of a model, a scheduler and the like
 

@@ -23,7 +23,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.images import foreign_parameters
 from hfjax_app.images.foreign_parameters import ForeignParameters, canonical_scheduler, nearest_scheduler, web_ui_text
 from hfjax_app.images.interface import ImageFacts
-from hfjax_app.images.prompt_weights import plain
+from hfjax_app.images.prompt_weights import check_weights, left_out
 from hfjax_app.images.request import MAX_SEED, OPTIONS, CompletedRequest, ImageRequest
 from hfjax_app.images.start_picture import MASK_CHARACTERS, digest, from_text, to_text
 from hfjax_app.limits import (
@@ -39,8 +39,6 @@ _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _WEB_UI = {"Euler ancestral": "Euler a"}  # the web UI's names of schedulers that have another name here
 _OTHERS = {"image": str, "mask": str, "model": str, "revision": str, "versions": dict}  # in the JSON besides options
-_WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # as web UIs write weights
-_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,11 +267,13 @@ def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationPar
     if values.get("background") is not None:
         values["background"] = checked_colour("background", values["background"])
     for name in ("prompt", "negative_prompt"):
-        values[name] = _text(name.replace("_", " "), values[name], notes)
-    texts = (values["prompt"], values["negative_prompt"])
-    weighted = _WEIGHTED.findall(" ".join(map(plain, texts) if facts.takes_weights else texts))
-    if weighted:
-        notes.append(f"weights of words, which are read as text: {', '.join(weighted[:_MOST_NAMED])}")
+        called = name.replace("_", " ")
+        values[name] = _text(called, values[name], notes)
+        try:
+            check_weights(values[name])
+            notes += [f"{called}: {line}" for line in left_out(values[name], takes_weights=facts.takes_weights)]
+        except RequestRejected as error:
+            notes.append(str(error))
     if values["negative_prompt"] and not facts.takes_negative_prompt:
         notes.append("negative prompt: this model takes none")
         values["negative_prompt"] = ""

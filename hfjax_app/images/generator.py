@@ -15,7 +15,7 @@ from hfjax_app.images.generation_parameters import GenerationParameters, current
 from hfjax_app.images.interface import ImageFacts, Recommended
 from hfjax_app.images.lora import Lora, merge, revision_with
 from hfjax_app.images.programs import DiffusionPrograms
-from hfjax_app.images.prompt_weights import has_weights
+from hfjax_app.images.prompt_weights import left_out
 from hfjax_app.images.request import MAX_STEPS, ImageRequest
 from hfjax_app.images.single_file import single_file
 from hfjax_app.images.start_picture import latent_mask, start_pixels
@@ -235,8 +235,8 @@ class ImageGenerator:
         texts = {"prompt": drawing.request.prompt, "negative prompt": drawing.request.negative_prompt}
         cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
         notes = [f"the end of the {name} was not read: {end!r}" for name, end in cut.items()]
-        if not self.facts.takes_weights and any(map(has_weights, texts.values())):
-            notes.append("this model reads weights such as (word:1.3) as text")
+        for name, text in texts.items():
+            notes += [f"{name}: {line}" for line in left_out(text, takes_weights=self.facts.takes_weights)]
         if (background := drawing.parameters.values["background"]) is not None:
             colour = "white" if background == WHITE else background
             notes.append(f"what is transparent in the picture to start from was {colour}")
