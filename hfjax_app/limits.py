@@ -109,6 +109,7 @@ IMAGE_MAX_LOW_WEIGHTS = 16  # of words in a prompt, below 1
 IMAGE_MAX_BRACKETS = 300  # of a prompt
 IMAGE_MAX_PIECES = 8  # of a prompt that CLIP reads, each of 75 tokens
 IMAGE_MAX_SIDE = 2_048  # pixels; a model's own limit is lower, see `images/pipeline.py`
+IMAGE_RESULT_PIXELS = 16_000_000  # of a picture that a part was drawn into; a larger one is shrunk to them
 IMAGE_WARM_SIZES = 8  # sizes from requests that stay compiled
 GALLERY_PICTURES = 24  # of a session that its page shows
 GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 pixels have about 40 MB
@@ -116,6 +117,7 @@ GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 
 # Pictures that are sent, and the settings inside them
 PICTURE_MAX_BYTES = 10 << 20
 PICTURE_MAX_PIXELS = 40_000_000  # a camera's picture; 160 MB when decoded
+PICTURE_MAX_SHRUNK_PIXELS = 210_000_000  # of a JPEG file that is shrunk while it is decoded; not of a progressive one
 PICTURE_MAX_SIDE = 65_535  # pixels, as in a JPEG file; to scale a line of millions of pixels takes a gigabyte
 PICTURES_SENT = 256  # pictures from pages' editors that are not used yet; each brush stroke sends another one
 PICTURES_SENT_BYTES = 256 << 20  # of these together
