@@ -104,9 +104,12 @@ WORDS_MAX_S = 20  # for these; a page then shows what is known
 # Images
 IMAGES_AT_ONCE = 32  # events: running requests and waiting ones
 IMAGES_SERVED_TOGETHER = 4  # requests that take turns on the device; more would only slow each of them down
-IMAGE_MAX_CHARACTERS = 1_000  # of a prompt: more than the 77 tokens that most text encoders read
+IMAGE_MAX_CHARACTERS = 10_000  # of a prompt: more than any text encoder reads; what is not read is told
 IMAGE_MAX_LOW_WEIGHTS = 16  # of words in a prompt, below 1
+IMAGE_MAX_BRACKETS = 300  # of a prompt
+IMAGE_MAX_PIECES = 8  # of a prompt that CLIP reads, each of 75 tokens
 IMAGE_MAX_SIDE = 2_048  # pixels; a model's own limit is lower, see `images/pipeline.py`
+IMAGE_RESULT_PIXELS = 16_000_000  # of a picture that a part was drawn into; a larger one is shrunk to them
 IMAGE_WARM_SIZES = 8  # sizes from requests that stay compiled
 GALLERY_PICTURES = 24  # of a session that its page shows
 GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 pixels have about 40 MB
@@ -114,11 +117,12 @@ GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 
 # Pictures that are sent, and the settings inside them
 PICTURE_MAX_BYTES = 10 << 20
 PICTURE_MAX_PIXELS = 40_000_000  # a camera's picture; 160 MB when decoded
+PICTURE_MAX_SHRUNK_PIXELS = 210_000_000  # of a JPEG file that is shrunk while it is decoded; not of a progressive one
 PICTURE_MAX_SIDE = 65_535  # pixels, as in a JPEG file; to scale a line of millions of pixels takes a gigabyte
 PICTURES_SENT = 256  # pictures from pages' editors that are not used yet; each brush stroke sends another one
 PICTURES_SENT_BYTES = 256 << 20  # of these together
 PICTURE_ID_CHARACTERS = 40  # of the number that a page gives such a picture; the page's have about eleven
-GENERATION_PARAMETERS_MAX_CHARACTERS = 20_000  # besides the mask
+GENERATION_PARAMETERS_MAX_CHARACTERS = 150_000  # besides the mask; JSON may write six for a character of a prompt
 FOREIGN_PARAMETERS_MAX_CHARACTERS = 200_000  # of other programs' notes, such as ComfyUI's graphs
 GENERATION_PARAMETERS_MAX_NAME_CHARACTERS = 300  # of a model, a scheduler and the like
 

@@ -51,7 +51,9 @@ class Network:
         self.weights = self._arguments.weights
         self._module, self._dtype, self._reader = module, dtype, reader
 
-    def predict(self, weights: Weights, latents: jax.Array, arrays: Any, numbers: Any, rows: int) -> jax.Array:
+    def predict(
+        self, weights: Weights, latents: jax.Array, arrays: Any, numbers: Any, form: tuple[int, bool]
+    ) -> jax.Array:
         """The network's output, float32, of the latents' shape [n, channels, height, width].
 
         Args:
@@ -59,11 +61,11 @@ class Network:
             latents: float32, one row or all.
             arrays: their conditioning, `Conditioning.arrays`.
             numbers: the step's timestep and input_scale.
-            rows: `Conditioning.rows`.
+            form: `Conditioning.form`.
         """
 
         def call(model: Any, latents: Any, timestep: Any, arrays: Any) -> Any:
-            return self._reader.call(model, rows, latents, timestep, arrays)
+            return self._reader.call(model, form, latents, timestep, arrays)
 
         conditioning = [self._prepared(array, len(latents)) for array in arrays]
         inputs = self._sharded((latents * numbers["input_scale"]).astype(self._dtype))
@@ -123,7 +125,7 @@ class Denoiser:
 
             def denoise(weights: Weights, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
                 latents = jnp.concatenate([state["latents"]] * conditioning.rows)
-                outputs = network.predict(weights, latents, arrays, numbers, conditioning.rows)
+                outputs = network.predict(weights, latents, arrays, numbers, conditioning.form)
                 return _guided_step(state, outputs, fixed, numbers)
 
             place = None if mesh is None else replicated(mesh)
@@ -134,7 +136,7 @@ class Denoiser:
             return
 
         def predict_row(weights: Weights, latents: jax.Array, arrays: Any, numbers: Any) -> jax.Array:
-            return network.predict(weights, latents, arrays, numbers, conditioning.rows)
+            return network.predict(weights, latents, arrays, numbers, conditioning.form)
 
         def follow(state: Any, outputs: list[jax.Array], fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
             return _guided_step(state, jnp.concatenate(outputs), fixed, numbers)

@@ -15,10 +15,10 @@ from hfjax_app.images.generation_parameters import GenerationParameters, current
 from hfjax_app.images.interface import ImageFacts, Recommended
 from hfjax_app.images.lora import Lora, merge, revision_with
 from hfjax_app.images.programs import DiffusionPrograms
-from hfjax_app.images.prompt_weights import has_weights
+from hfjax_app.images.prompt_weights import left_out
 from hfjax_app.images.request import MAX_STEPS, ImageRequest
 from hfjax_app.images.single_file import single_file
-from hfjax_app.images.start_picture import latent_mask, start_pixels
+from hfjax_app.images.start_picture import placement, start_pixels
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import IMAGES_SERVED_TOGETHER
 from hfjax_app.line import FairLine
@@ -207,15 +207,16 @@ class ImageGenerator:
             RequestRejected: the value and the limit; nothing was computed.
             ModelUnavailable: while drawing: latents or pixels are not finite.
         """
-        completed, image, mask = self.facts.completed(request), request.image, request.mask
+        completed, image = self.facts.completed(request), request.image
         schedule = self._programs.samplers.schedule(completed.scheduler, completed.steps, completed.start)
-        latents = None if mask is None else latent_mask(mask, completed.size, self.facts.scale)
+        place = placement(completed, self.facts.scale)
+        pixels = None if image is None else start_pixels(image, completed.size, request.background)
         drawing = Drawing(
             request=completed,
             schedule=schedule,
-            pixels=None if image is None else start_pixels(image, completed.size, request.background),
-            mask=latents,
-            parameters=GenerationParameters.of(completed, latents, self.facts),
+            pixels=pixels if place is None else place.pixels,
+            place=place,
+            parameters=GenerationParameters.of(completed, place, self.facts),
             previews=previews,
         )
         return self._served(drawing, client)
@@ -235,8 +236,8 @@ class ImageGenerator:
         texts = {"prompt": drawing.request.prompt, "negative prompt": drawing.request.negative_prompt}
         cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
         notes = [f"the end of the {name} was not read: {end!r}" for name, end in cut.items()]
-        if not self.facts.takes_weights and any(map(has_weights, texts.values())):
-            notes.append("this model reads weights such as (word:1.3) as text")
+        for name, text in texts.items():
+            notes += [f"{name}: {line}" for line in left_out(text, takes_weights=self.facts.takes_weights)]
         if (background := drawing.parameters.values["background"]) is not None:
             colour = "white" if background == WHITE else background
             notes.append(f"what is transparent in the picture to start from was {colour}")

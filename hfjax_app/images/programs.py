@@ -229,6 +229,10 @@ class DiffusionPrograms:
             yield Waiting(reason="the programs for {} x {} are being compiled".format(*request.size))
             time.sleep(_LOOK_UP_S)
         programs = yield from self._when_compiled(request.size)
+        while self.reader.is_long(request) and not programs.can_draw_long:
+            self._check_not_given_up()
+            yield Waiting(reason="the program for long prompts is being compiled")
+            time.sleep(_LOOK_UP_S)
         while request.image is not None and not programs.can_encode:
             self._check_not_given_up()
             yield Waiting(reason="the program that reads pictures is being compiled")
@@ -312,11 +316,13 @@ class SizedPrograms:
             "noising": jax.ShapeDtypeStruct((2,), jnp.float32),
             "step": jax.ShapeDtypeStruct((), jnp.int32),
         }
-        self._denoisers = {}
-        for guidance in (2.0, 1.0) if alone else (2.0,):
-            conditioning = parts.reader.read(_neutral(size, guidance))
-            self._denoisers[conditioning.rows] = Denoiser(
-                f"denoise{name}" if guidance > 1 else f"denoise_alone{name}",
+        self._denoisers: dict[tuple[int, bool], Denoiser] = {}  # by `Conditioning.form`
+        lengths = {"": "a", "_long": "a BREAK a"} if parts.reader.most_pieces > 1 else {"": "a"}
+        kinds = [(*length, guidance) for length in lengths.items() for guidance in ((2.0, 1.0) if alone else (2.0,))]
+        for long, prompt, guidance in kinds:
+            conditioning = parts.reader.read(_neutral(size, guidance, prompt))
+            self._denoisers[conditioning.form] = Denoiser(
+                f"denoise{long}{name}" if guidance > 1 else f"denoise_alone{long}{name}",
                 parts.mesh,
                 parts.network,
                 conditioning,
@@ -344,9 +350,12 @@ class SizedPrograms:
 
     def specs(self, *, general: bool = False) -> list[ProgramSpec]:
         """The programs: first those that draw from a prompt, which are general ones if `general`."""
-        denoising = [spec for denoiser in self._denoisers.values() for spec in denoiser.specs]
-        drawing = [replace(spec, general=general) for spec in (*denoising, self._decode_spec)]
-        return [*drawing, self._encode_spec]
+        short, long = (
+            [spec for form, denoiser in self._denoisers.items() if form[1] == is_long for spec in denoiser.specs]
+            for is_long in (False, True)
+        )
+        drawing = [replace(spec, general=general) for spec in (*short, self._decode_spec)]
+        return [*drawing, self._encode_spec, *long]
 
     def _join(self, attribute: str, arguments: tuple[Any, ...], program: Program) -> None:
         run_on_zeros(program, arguments)
@@ -355,7 +364,13 @@ class SizedPrograms:
     @property
     def can_draw(self) -> bool:
         """Whether the programs have joined that draw a picture from a prompt."""
-        return all(denoiser.is_ready for denoiser in self._denoisers.values()) and self._decode is not None
+        short = [denoiser.is_ready for (_, is_long), denoiser in self._denoisers.items() if not is_long]
+        return all(short) and self._decode is not None
+
+    @property
+    def can_draw_long(self) -> bool:
+        """Whether the programs have joined that draw from a prompt of several pieces."""
+        return all(denoiser.is_ready for denoiser in self._denoisers.values())
 
     @property
     def can_encode(self) -> bool:
@@ -371,10 +386,10 @@ class SizedPrograms:
 
     def read(self, request: CompletedRequest) -> Conditioning:
         """The conditioning for a request, on the device. A guidance scale of 1 or less means no guidance."""
-        if request.guidance_scale > 1 or 1 not in self._denoisers:  # the guided program draws it
+        if request.guidance_scale > 1 or (1, False) not in self._denoisers:  # the guided program draws it
             request = replace(request, guidance_scale=max(request.guidance_scale, 1.0 + 2**-10))
         conditioning = self._parts.reader.read(request)
-        denoiser = self._denoisers[conditioning.rows]
+        denoiser = self._denoisers[conditioning.form]
         return replace(conditioning, arrays=self.put(denoiser.arranged(conditioning.arrays)))
 
     def put(self, arrays: Any) -> Any:
@@ -414,7 +429,7 @@ class SizedPrograms:
             "noising": schedule.noising[step + 1],
             "step": np.int32(step),
         }
-        return self._denoisers[conditioning.rows](state, conditioning.arrays, fixed, numbers)
+        return self._denoisers[conditioning.form](state, conditioning.arrays, fixed, numbers)
 
     def decode(self, latents: jax.Array) -> np.ndarray:
         """Latents to pixels, float32 [height, width, 3], 0 to 1."""
@@ -468,6 +483,6 @@ def _normalisation(vae: AutoencoderKL) -> tuple[np.ndarray | float, np.ndarray |
     return config["scaling_factor"] / std, mean
 
 
-def _neutral(size: tuple[int, int], guidance_scale: float) -> ImageRequest:
+def _neutral(size: tuple[int, int], guidance_scale: float, prompt: str = "a") -> ImageRequest:
     """A request to compile with."""
-    return ImageRequest("a", width=size[0], height=size[1], guidance_scale=guidance_scale)
+    return ImageRequest(prompt, width=size[0], height=size[1], guidance_scale=guidance_scale)

@@ -2,12 +2,13 @@
 
 Each of diffusers' pipeline classes prepares its denoiser's arguments in its own way: one to three text encoders, pooled
 states, sizes, masks. So the class's own code runs here, unmodified: its text encoders' forwards are compiled programs,
-and its denoiser's forward records its arguments and ends the call. A prompt with weights of words reaches it as
-embeddings.
+and its denoiser's forward records its arguments and ends the call. A prompt with weights of words, or longer than a
+CLIP encoder reads, reaches it as embeddings.
 """
 
 import copy
 import inspect
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,8 +28,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
-from hfjax_app.images.prompt_weights import fragments, has_weights, plain
+from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
+from hfjax_app.limits import IMAGE_MAX_PIECES
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
@@ -39,7 +41,11 @@ _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
 # Options of some classes, whose defaults would change the size or the prompt.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False}
 
+# A denoiser's arguments for the text, by which longer ones than usual can be passed and masked.
+_STATES, _MASK = "encoder_hidden_states", "encoder_attention_mask"
+
 Forward = Callable[[torch.Tensor], Any]  # token ids [1, length] -> the text encoder's output
+Piece = list[tuple[list[int], float]]  # token ids and their weight, of the fragments of a prompt's piece
 
 
 class _Reached(Exception):
@@ -53,10 +59,17 @@ class Conditioning:
     Attributes:
         arrays: the tensors among them, in any pytree, as NumPy arrays (float32, int32 or bool).
         rows: rows of latents for one picture: 2 with guidance (without the prompt, with it), else 1.
+        is_long: whether the prompt has several pieces; the arrays then have room for IMAGE_MAX_PIECES, and a mask.
     """
 
     arrays: Any
     rows: int
+    is_long: bool = False
+
+    @property
+    def form(self) -> tuple[int, bool]:
+        """What the program for it is compiled for."""
+        return self.rows, self.is_long
 
 
 class PromptReader:
@@ -73,6 +86,7 @@ class PromptReader:
         max_clip_skip: the most layers of the text encoder that a request may leave out; 0 where the class has no such
             option, or, as Stable Diffusion XL, another one of this name.
         takes_weights: whether weights of words are read, see `prompt_weights.py`.
+        most_pieces: how many pieces of a prompt are read, each as long as the text encoder's sequence.
     """
 
     def __init__(
@@ -107,12 +121,15 @@ class PromptReader:
         self.takes_negative = "negative_prompt" in accepted
         self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders.values())
         self._takes_pooled = "pooled_prompt_embeds" in accepted
+        masks = self.takes_weights and {_STATES, _MASK} <= self._signature.parameters.keys()
+        self.most_pieces = IMAGE_MAX_PIECES if masks else 1
         # By clip skip, because compel keeps what an empty text becomes; made at the first prompt that has weights.
         self._weighted: dict[int, _WeightedPrompts] = {}
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
         self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
         self._noted: dict[str, Any] = {}
-        self._structures: dict[int, tuple[Any, list[Any]]] = {}  # by rows: of the arguments, and the other leaves
+        # By `Conditioning.form`: of the arguments, and the other leaves.
+        self._structures: dict[tuple[int, bool], tuple[Any, list[Any]]] = {}
 
     @property
     def weights(self) -> list[Any]:
@@ -133,11 +150,16 @@ class PromptReader:
             encoders = [*self._encoders.values()]
             for encoder in encoders:
                 encoder.clip_skip = request.clip_skip
-            prompts: dict[str, Any] = dict(self._prompt(request.prompt))
+            pieces = self._pieces(request)
+            prompts: dict[str, Any] = dict(self._prompt(request.prompt, pieces))
             for encoder in encoders:  # only the prompt's, as in diffusers, which reads it before the negative one
-                encoder.clip_skip, encoder.next_skip = 0, request.clip_skip if "prompt" in prompts else None
-            if request.negative_prompt.strip():
-                prompts |= {f"negative_{name}": value for name, value in self._prompt(request.negative_prompt).items()}
+                encoder.clip_skip = 0
+            # of a long prompt, no pipeline makes embeddings of an empty one that are as long
+            if (negative := request.negative_prompt.strip()) or (pieces > 1 and not self._zeros_for_empty):
+                negated = self._prompt(request.negative_prompt if negative else "", pieces)
+                prompts |= {f"negative_{name}": value for name, value in negated.items()}
+            for encoder in encoders:
+                encoder.next_skip = request.clip_skip if "prompt" in prompts else None
             with suppress(_Reached):
                 self._pipeline(
                     **prompts,
@@ -154,36 +176,66 @@ class PromptReader:
             self._check(len(latents), time)
         noted["timestep"] = time.ndim
         noted.pop("return_dict", None)
+        if pieces > 1:
+            noted |= _padded(noted[_STATES], self.most_pieces * noted[_STATES].shape[1] // pieces)
         leaves, structure = torch_pytree.tree_flatten(noted)
         arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self._structures.setdefault(len(latents), (structure, rest))
-        return Conditioning(arrays=arrays, rows=len(latents))
+        conditioning = Conditioning(arrays=arrays, rows=len(latents), is_long=pieces > 1)
+        self._structures.setdefault(conditioning.form, (structure, rest))
+        return conditioning
 
-    def _prompt(self, prompt: str) -> Mapping[str, Any]:
-        """The pipeline's arguments for a prompt: its text, or its embeddings if it has weights. Call with the lock."""
-        if not (self.takes_weights and has_weights(prompt)):
-            return {"prompt": prompt}
+    def is_long(self, request: ImageRequest) -> bool:
+        """Whether a prompt of the request has several pieces."""
+        with self._lock:
+            return self._pieces(request) > 1
+
+    def _pieces(self, request: ImageRequest) -> int:
+        """Of the longer one of its prompts. Call with the lock."""
+        if self.most_pieces == 1:
+            return 1
+        texts = [request.prompt, request.negative_prompt]
+        return max(len(self._split(name, text)) for name in self._encoders for text in texts)
+
+    def _split(self, encoder: str, prompt: str) -> list[Piece]:
+        return split(self._tokenizer(encoder), prompt, self.most_pieces)
+
+    @property
+    def _zeros_for_empty(self) -> bool:
+        """Whether the pipeline has zeros for an empty negative prompt, as Stable Diffusion XL."""
+        return bool(getattr(getattr(self._pipeline, "config", None), "force_zeros_for_empty_prompt", False))
+
+    def _prompt(self, prompt: str, pieces: int) -> Mapping[str, Any]:
+        """The pipeline's arguments for a prompt: its text, or its embeddings if it has weights or several pieces.
+
+        Call with the lock.
+        """
+        if not self.takes_weights:
+            return {"prompt": unweighted(prompt)}
+        if pieces == 1 and not has_weights(prompt):
+            return {"prompt": plain(prompt)}
         skip = next(iter(self._encoders.values())).clip_skip
         if skip not in self._weighted:
             encoders = [(self._tokenizer(name), encoder.again) for name, encoder in self._encoders.items()]
             self._weighted[skip] = _WeightedPrompts(encoders, pooled=self._takes_pooled)
-        return self._weighted[skip].embeddings(prompt)
+        return self._weighted[skip].embeddings([self._split(name, prompt) for name in self._encoders], pieces)
 
     def _tokenizer(self, encoder: str) -> Any:
         return getattr(self._pipeline, encoder.replace("text_encoder", "tokenizer"))
 
-    def call(self, network: torch.nn.Module, rows: int, latents: Any, timestep: Any, arrays: Any) -> torch.Tensor:
+    def call(
+        self, network: torch.nn.Module, form: tuple[int, bool], latents: Any, timestep: Any, arrays: Any
+    ) -> torch.Tensor:
         """Call the denoiser as the pipeline does. Is traced.
 
         Args:
             network: the denoiser.
-            rows: `Conditioning.rows`.
+            form: `Conditioning.form`.
             latents: of one row or all.
             timestep: of all rows.
             arrays: `Conditioning.arrays` of these rows, as torch tensors.
         """
-        structure, rest = self._structures[rows]
+        structure, rest = self._structures[form]
         leaves = [plain if tensor is None else tensor for tensor, plain in zip(arrays, rest, strict=True)]
         arguments = torch_pytree.tree_unflatten(leaves, structure)
         # some denoisers take one timestep, others one for each row
@@ -210,8 +262,13 @@ class PromptReader:
 
     def cut(self, prompt: str) -> str:
         """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""
-        prompt = plain(prompt) if self.takes_weights else prompt
-        return min((self._cut(name, encoder, prompt) for name, encoder in self._encoders.items()), key=len, default="")
+        if self.takes_weights:
+            with self._lock:
+                ends = [unread(self._tokenizer(name), prompt, self.most_pieces) for name in self._encoders]
+        else:
+            text = unweighted(prompt)
+            ends = [self._cut(name, encoder, text) for name, encoder in self._encoders.items()]
+        return min(ends, key=len, default="")
 
     def _cut(self, name: str, encoder: "CompiledForward", prompt: str) -> str:
         tokenizer = self._tokenizer(name)
@@ -306,8 +363,51 @@ class CompiledForward:
         return program, spec, made
 
 
+def split(tokenizer: Any, prompt: str, most: int) -> list[Piece]:
+    """A prompt's tokens in pieces that a CLIP encoder reads, as in web UIs.
+
+    Each is as long as it can be, without regard for words, and another one begins at each BREAK.
+
+    Args:
+        tokenizer: of the encoder.
+        prompt: in the grammar of `prompt_weights.py`.
+        most: of the pieces; the rest is left out. 1: BREAK is too.
+    """
+    return _split(tokenizer, prompt, most)[0]
+
+
+def unread(tokenizer: Any, prompt: str, most: int) -> str:
+    """The end of a prompt that `split` leaves out."""
+    return _split(tokenizer, prompt, most)[1]
+
+
+def _split(tokenizer: Any, prompt: str, most: int) -> tuple[list[Piece], str]:
+    room = tokenizer.model_max_length - 2  # for its begin and end
+    pieces: list[Piece] = [[]]
+    free = room
+    parts = fragments(prompt)
+    for number, part in enumerate(parts):
+        found = tokenizer(
+            part.text, add_special_tokens=False, truncation=False, verbose=False, return_offsets_mapping=True
+        )
+        ids, at = found.input_ids, 0
+        if part.breaks and most > 1 and free < room:
+            free = 0
+        while at < len(ids):
+            if not free:
+                if len(pieces) == most:
+                    rest = part.text[found.offset_mapping[at][0] :] + "".join(each.text for each in parts[number + 1 :])
+                    return pieces, rest.strip()
+                pieces.append([])
+                free = room
+            pieces[-1].append((ids[at : at + free], part.weight))
+            taken = len(pieces[-1][-1][0])
+            at, free = at + taken, free - taken
+    return pieces, ""
+
+
 class _WeightedPrompts:
-    """Embeddings of prompts with weights of words, by compel: a word's distance from an empty prompt is scaled.
+    """Embeddings of prompts by compel's formulas: a word's distance from an empty prompt is scaled by its weight.
 
     Args:
         encoders: the tokenizer and the forward of each text encoder, all of them CLIP's.
@@ -316,7 +416,7 @@ class _WeightedPrompts:
     """
 
     def __init__(self, encoders: Sequence[tuple[Any, Forward]], *, pooled: bool):
-        from compel.embeddings_provider import DownweightMode, EmbeddingsProvider, ReturnedEmbeddingsType
+        from compel.embeddings_provider import EmbeddingsProvider, ReturnedEmbeddingsType
 
         kinds = ReturnedEmbeddingsType
         self._pooled = pooled
@@ -325,8 +425,6 @@ class _WeightedPrompts:
             EmbeddingsProvider(
                 tokenizer,
                 _ForCompel(forward),
-                # By masks an encoder would need another program.
-                downweight_mode=DownweightMode.REMOVE,
                 returned_embeddings_type=(
                     kinds.PENULTIMATE_HIDDEN_STATES_NON_NORMALIZED if pooled else kinds.LAST_HIDDEN_STATES_NORMALIZED
                 ),
@@ -334,16 +432,60 @@ class _WeightedPrompts:
             for tokenizer, forward in encoders
         ]
 
-    def embeddings(self, prompt: str) -> Mapping[str, torch.Tensor]:
-        """The pipeline's arguments for a prompt: "prompt_embeds" [1, length, width], and "pooled_prompt_embeds"."""
-        parts = fragments(prompt)
-        texts, weights = [[each.text for each in parts]], [[each.weight for each in parts]]
-        made = [provider.get_embeddings_for_weighted_prompt_fragments(texts, weights) for provider in self._providers]
+    def embeddings(self, prompts: Sequence[Sequence[Piece]], count: int) -> Mapping[str, torch.Tensor]:
+        """The pipeline's arguments for a prompt: "prompt_embeds" [1, count * length, width], "pooled_prompt_embeds".
+
+        Args:
+            prompts: the prompt's pieces for each encoder.
+            count: of pieces; those that a prompt lacks are empty.
+        """
+        made = []
+        for provider, pieces in zip(self._providers, prompts, strict=True):
+            empty = [provider.empty_z] * (count - len(pieces))
+            made.append(torch.cat([*(_embedded(provider, piece) for piece in pieces), *empty], dim=1))
         found = {"prompt_embeds": torch.cat(made, dim=-1)}
-        if self._pooled:  # of the whole text: a pooled embedding has no words
-            [ids] = self._providers[-1].get_token_ids([plain(prompt)], padding="max_length", truncation_override=True)
+        if self._pooled:  # of the first piece, without weights: a pooled embedding has no words
+            ids, _ = _framed(self._providers[-1], prompts[-1][0])
             found["pooled_prompt_embeds"] = self._forwards[-1](torch.tensor([ids]))[0]
         return found
+
+
+def _embedded(provider: Any, piece: Piece) -> torch.Tensor:
+    """A piece's states [1, length, width].
+
+    Weights below 1 also mix in the states of the piece without these words, by compel's shares. (By its other way,
+    masks, an encoder would need another program. Its own loop can't follow a piece that others stand beside.)
+    """
+
+    def states(parts: Piece) -> torch.Tensor:
+        ids, weights = _framed(provider, parts)
+        made: torch.Tensor = provider.build_weighted_embedding_tensor(torch.tensor(ids), torch.tensor(weights))
+        return made
+
+    mixed, shares = [states(piece)], [1.0]
+    for at, (_, weight) in enumerate(piece):
+        if weight < 1:
+            mixed.append(states(piece[:at] + piece[at + 1 :]))
+            shares.append(math.tan((1 - max(weight, 1e-5)) * math.pi / 2))
+    whole: torch.Tensor = provider.apply_embedding_weights(torch.stack(mixed, dim=1), shares, normalize=True)
+    return whole
+
+
+def _framed(provider: Any, piece: Piece) -> tuple[list[int], list[float]]:
+    """Token ids and weights of a piece with its begin, its end and padding."""
+    ids = [token for part, _ in piece for token in part]
+    weights = [weight for part, weight in piece for _ in part]
+    padding = provider.max_token_count - len(ids) - 2
+    framed = [*provider.bos_sequence, *ids, *provider.eos_sequence, *[provider.tokenizer.pad_token_id] * padding]
+    return framed, [1.0, *weights, *[1.0] * (padding + 1)]
+
+
+def _padded(states: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
+    """Text states [rows, n, width] with room for `length`, and the mask of those that count."""
+    rows, count, width = states.shape
+    mask = torch.zeros(rows, length)
+    mask[:, :count] = 1
+    return {_STATES: torch.cat([states, states.new_zeros(rows, length - count, width)], dim=1), _MASK: mask}
 
 
 class _ForCompel:

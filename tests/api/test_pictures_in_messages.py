@@ -78,7 +78,10 @@ def test_their_tokens_are_counted(app: FastAPI) -> None:
         ({"image_url": {"url": "http://127.0.0.1/secret.png"}}, "none is fetched"),
         ({"image_url": {"url": "file:///etc/passwd"}}, "none is fetched"),
         ({"image_url": {"url": "data:image/png;base64,***"}}, "must be a data URL in base64"),
-        ({"image_url": {"url": url(b"GIF89a")}}, "picture can't be read as a PNG, JPEG or WebP picture: it is GIF"),
+        (
+            {"image_url": {"url": url(b"GIF89a")}},
+            "picture can't be read as a PNG, JPEG, WebP, GIF, TIFF, BMP or AVIF picture: it is",
+        ),
         ({"image_url": {"url": url(b"x" * 11_000_000)}}, "picture of 10.5 MB: at most 10 MB"),
         ({}, "image_url: must have the url"),
         ({"image_url": "data:image/png;base64,AA"}, "image_url"),

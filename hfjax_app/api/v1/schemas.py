@@ -219,6 +219,9 @@ class EditBody(DrawingOptions):
     response_format: Literal["b64_json"] = "b64_json"
     user: str | None = None
     strength: float = 0.8
+    softness: float = Field(default=1.0, description="width of the seam around what is drawn, 0 to 8 latents")
+    region: str = Field(default="whole", description="marked: only what the mask marks is drawn, and so larger")
+    expand: str = Field(default="", description='"left,right,up,down": pixels that are drawn around the picture')
 
 
 class ClassifyRequest(Body):
