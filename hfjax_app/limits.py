@@ -8,7 +8,7 @@ Does not cover the range of a single parameter (temperature, steps, seed), which
 HTTP_MAX_BODY = 16 << 20  # bytes of a request: a picture of the largest size as text, and a little more
 HTTP_MAX_UPLOAD = 10 << 20  # bytes of a file that a page uploads; limits below are stricter
 HTTP_MAX_JSON_PARTS = 500_000  # commas and brackets of a body, also in its texts: to read millions stops every stream
-HTTP_MAX_JSON_FIELDS = 64  # of one object that a route knows; a body with more unknown ones gets one error
+HTTP_MAX_JSON_FIELDS = 128  # of one object that a route knows; a body with more unknown ones gets one error
 HTTP_MAX_FORM_PARTS = 10_000  # lines of a form that begin as the border between its parts
 HTTP_MAX_LOGIN = 16 << 10  # bytes of a form in one line, as a login sends it
 HTTP_MAX_HEADERS = 32 << 10  # bytes of a request's headers
@@ -62,7 +62,13 @@ CHAT_PICTURES_AT_ONCE = 2  # decoded and prepared at a time, each with up to 400
 CHAT_PICTURES_BYTES = 1 << 30  # of a model's prepared pictures whose answers wait or are made: a hundred of Gemma 3's
 CHAT_MAX_NOTE_CHARACTERS = 1_000  # of the line under an answer, which a page sends back; notes of the app are shorter
 CHAT_MAX_STOPS = 8  # strings: each is searched for in every piece of an answer
+CHAT_MAX_STOP_TOKENS = 64
 CHAT_MAX_STOP_CHARACTERS = 100  # of one string: so many characters may be delayed while it could still match
+
+CHAT_MAX_PROMPTS = 32  # of one request for completions
+CHAT_MAX_SCORED_TOKENS = 16_384  # of a prompt whose tokens' log-probabilities are wanted: a kilobyte each
+TEMPLATE_MAX_VARIABLES = 32  # that a client gives to a chat template
+TEMPLATE_MAX_CHARACTERS = 20_000  # of these as JSON
 
 # Constrained answers: a client's schema or expression; llguidance's own limits are in `chat/text/grammar.py`
 GRAMMAR_MAX_CHARACTERS = 100_000  # of a schema as JSON

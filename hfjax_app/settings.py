@@ -34,6 +34,16 @@ def _default_host() -> str:
     return "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1"
 
 
+def _default_port() -> Any:
+    """The variable that Cloud Run and other hosts set, checked as the field's own value is."""
+    return os.environ.get("PORT") or 7860
+
+
+def _default_frames() -> str:
+    """Nobody else's pages; of a Space any page, as the hub lets its visitors embed it."""
+    return "*" if "SPACE_ID" in os.environ else ""
+
+
 def _default_proxies() -> str:
     """A proxy on this machine; in a Space, whose container only its proxy can reach, all."""
     return "*" if "SPACE_ID" in os.environ else "127.0.0.1,::1"
@@ -49,7 +59,13 @@ class Settings(BaseSettings):
         min_length=1,
         description="address to listen on; 0.0.0.0, the default in a Space, means all interfaces",
     )
-    port: int = Field(7860, ge=1, le=65535, description="port to listen on")
+    port: int = Field(
+        default_factory=_default_port,
+        ge=1,
+        le=65535,
+        validate_default=True,
+        description="port to listen on; default: the variable PORT, or 7860",
+    )
     chat_model: str = Field(
         "chat-gemma,chat-llama",
         min_length=1,
@@ -118,6 +134,12 @@ class Settings(BaseSettings):
         "",
         pattern=r"^(https?://[^/,\s]+(,https?://[^/,\s]+)*|\*)?$",
         description="origins whose pages may call the API, such as https://example.com, with commas; * for all",
+    )
+    frame_ancestors: str = Field(
+        default_factory=_default_frames,
+        pattern=r"^(https?://(\*\.)?[^/,\s;'\"*]+(,https?://(\*\.)?[^/,\s;'\"*]+)*|\*)?$",
+        description="origins whose pages may show the studio in a frame, such as https://example.com, with commas; * "
+        "for all, the default in a Space",
     )
     forwarded_allow_ips: str = Field(
         default_factory=_default_proxies,

@@ -91,9 +91,10 @@ def test_images_copy_what_exists_and_do_not_run_as_root(file: Path) -> None:
         assert instruction in text
 
 
+@pytest.mark.parametrize("variable", ["HFJAX_PORT", "PORT"])
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.name)
-def test_the_health_check_uses_the_port_that_is_served(file: Path) -> None:
-    """With another HFJAX_PORT it still used 7860, and the container never became healthy."""
+def test_the_health_check_uses_the_port_that_is_served(file: Path, variable: str) -> None:
+    """With another HFJAX_PORT it still used 7860, and the container never became healthy. Cloud Run sets PORT."""
     text = file.read_text().replace("\\\n", "")
     check = json.loads(re.search(r"^HEALTHCHECK .* CMD (.*)$", text, re.MULTILINE)[1])
     asked = []
@@ -105,7 +106,7 @@ def test_the_health_check_uses_the_port_that_is_served(file: Path) -> None:
             self.end_headers()
 
     with HTTPServer(("127.0.0.1", 0), Health) as server:
-        environment = os.environ | {"HFJAX_PORT": str(server.server_port)}
+        environment = os.environ | {variable: str(server.server_port)}
         with subprocess.Popen([sys.executable, *check[1:]], env=environment) as process:
             server.timeout = 120
             server.handle_request()

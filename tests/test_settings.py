@@ -55,6 +55,8 @@ def test_settings_are_frozen() -> None:
         ("chat_model", "chat-gemma,,chat-llama", "between two commas there is no model"),
         ("image_model", "images, images", "images is there twice"),
         ("cache_dir", "gs://bucket/programs", "a folder of this machine"),
+        ("frame_ancestors", "example.com", "match pattern"),
+        ("frame_ancestors", "https://a.example; script-src *", "match pattern"),
         ("image_sizes", "512", "match pattern"),
         ("image_lora", "style:much", "'much' behind the colon of 'style' is no weight, such as 0.8"),
         ("image_lora", "style:9", "'style:9': must be a LoRA and a weight from -4 to 4"),
@@ -113,6 +115,27 @@ def test_a_space_listens_to_the_outside(monkeypatch: pytest.MonkeyPatch) -> None
     assert load_settings().host == "0.0.0.0"
     monkeypatch.setenv("HFJAX_HOST", "127.0.0.1")
     assert load_settings().host == "127.0.0.1"
+
+
+def test_the_port_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cloud Run and others say in PORT where they look for the app."""
+    monkeypatch.setenv("PORT", "8080")
+    assert load_settings().port == 8080
+    monkeypatch.setenv("HFJAX_PORT", "8001")
+    assert load_settings().port == 8001
+    monkeypatch.delenv("HFJAX_PORT")
+    monkeypatch.setenv("PORT", "http")
+    with pytest.raises(RequestRejected, match="port = 'http'"):
+        load_settings()
+
+
+def test_who_may_show_the_page_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub lets everybody embed a public Space, and browsers refused the frame."""
+    assert load_settings().frame_ancestors == ""
+    monkeypatch.setenv("SPACE_ID", "someone/studio")
+    assert load_settings().frame_ancestors == "*"
+    monkeypatch.setenv("HFJAX_FRAME_ANCESTORS", "https://a.example,https://*.b.example:8443")
+    assert load_settings().frame_ancestors == "https://a.example,https://*.b.example:8443"
 
 
 def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,13 +46,14 @@ class ChatLoader:
         zero_shot: ZeroShot | None = None
         with suppress(ModelUnavailable):  # chat works without labels; a request for labels is refused
             zero_shot = ZeroShot(engine)
+        assistant = ChatAssistant(engine, zero_shot, system_prompt=self._settings.system_prompt)  # before it compiles
         engine.start(
             watcher.record,
             on_expected=watcher.expect,
             others=[zero_shot.spec()] if zero_shot is not None else [],
             staged=is_staged() and not self._whole,
         )
-        return ChatAssistant(engine, zero_shot, system_prompt=self._settings.system_prompt)
+        return assistant
 
     def warm_up(self, served: "ChatAssistant") -> WarmUp:
         return served.engine.warm_up

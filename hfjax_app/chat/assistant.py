@@ -20,7 +20,6 @@ from hfjax_app.chat.reply import Reply, ReplyBuilder
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.detokenizer import Detokenizer
-from hfjax_app.chat.text.stop_strings import StopStrings
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.runtime.memory import HeldMemory
@@ -67,6 +66,11 @@ class ChatAssistant:
     def sees(self) -> bool:
         """Whether messages may have pictures."""
         return self.engine.vision is not None
+
+    @property
+    def thinks(self) -> bool | None:
+        """Whether the model reasons before it answers by itself; None: its chat template has no switch for that."""
+        return self._prompts.thinks
 
     @property
     def context(self) -> int:
@@ -164,7 +168,6 @@ class ChatAssistant:
         self, prompt: Prompt, params: SamplingParams, request: ChatRequest
     ) -> AsyncGenerator[Reply, None]:
         """One answer to a prompt, see `reply`."""
-        stops = StopStrings(request.stop)
         constraint = None if prompt.new_constraint is None else prompt.new_constraint()
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
@@ -173,7 +176,7 @@ class ChatAssistant:
             with contextlib.suppress(RuntimeError):  # the event loop is closed: the client has left
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
-        builder = ReplyBuilder(prompt, stops, Detokenizer(self.engine.tokenizer))
+        builder = ReplyBuilder(prompt, request, Detokenizer(self.engine.tokenizer))
         ticket = self.engine.submit(
             prompt.tokens,
             params,

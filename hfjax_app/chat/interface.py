@@ -49,6 +49,9 @@ class ChatModel(Protocol):
     def sees(self) -> bool: ...
 
     @property
+    def thinks(self) -> bool | None: ...
+
+    @property
     def context(self) -> int: ...
 
     @property

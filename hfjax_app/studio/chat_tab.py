@@ -114,14 +114,14 @@ class ChatTab(Tab):
                 ModelLoader(self.picker, shared.service.models, "chat")
             self._bridge = gr.HTML("", html_template="", elem_id="chat-bridge", js_on_load=BRIDGE_JS)
         shown = [self._hello, self._notices, self._bridge]
-        self.picker.fill(self.loading, shown, self._settings.sampling, self._of_model)
+        self.picker.fill(self.loading, shown, self._settings.of_model, self._of_model)
         self._wire()
 
     def _of_model(self, backend: "Backend[ChatModel]") -> list[dict[str, Any]]:
         """What is to be known about the model, and the sampling parameters that it recommends."""
         assistant = backend.get()
         lines = "".join(f"<p>{html.escape(notice)}</p>" for notice in assistant.notices)
-        recommended = self._settings.recommended(assistant.recommended)
+        recommended = self._settings.recommended(assistant)
         facts = {
             "model": backend.name,
             "sees": assistant.sees,
@@ -133,7 +133,7 @@ class ChatTab(Tab):
             gr.update(value=hello(backend)),
             gr.update(value=lines, visible=bool(lines)),
             gr.update(value=json.dumps(facts)),
-            *self._settings.fitted(assistant.recommended),
+            *self._settings.fitted(assistant),
         ]
 
     def _wire(self) -> None:

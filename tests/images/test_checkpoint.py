@@ -31,6 +31,7 @@ from hfjax_app.images.checkpoint import (
 )
 from hfjax_app.images.interface import Recommended
 from hfjax_app.images.networks import adapted_weights
+from hfjax_app.images.single_file import CONFIGS
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
@@ -176,7 +177,7 @@ def single_file(
     pipeline: StableDiffusionPipeline, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """All weights of `pipeline` in one file; its configs are those of `folder`."""
-    monkeypatch.setattr("hfjax_app.images.single_file.configs_of_kind", {"v1": str(folder)}.__getitem__)
+    monkeypatch.setitem(CONFIGS, "v1", str(folder))
     file = tmp_path / "mix" / "someMix_v3.safetensors"
     file.parent.mkdir()
     save_file(original_layout.whole(pipeline), file)

@@ -189,7 +189,10 @@ def second_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_model("llama").save_pretrained(folder)
     tokenizer = make_tokenizer()
     tokenizer.eos_token = None  # random weights would end some answers before the first token
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    tokenizer.chat_template = (  # whose reasoning can be switched off
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if enable_thinking is defined and not enable_thinking %}at once: {% endif %}"
+    )
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi.responses import HTMLResponse, JSONResponse
 
 from hfjax_app.api.v1.completions import Completions
-from hfjax_app.api.v1.conversation import turns_of
+from hfjax_app.api.v1.conversation import conversation_of
 from hfjax_app.api.v1.docs_page import docs_page
 from hfjax_app.api.v1.errors import EnvelopeRoute
 from hfjax_app.api.v1.images import Images
@@ -20,6 +20,8 @@ from hfjax_app.api.v1.schemas import (
     ZeroShotRequest,
 )
 from hfjax_app.chat.request import ChatRequest
+from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.client import client_of
 from hfjax_app.errors import NotFound, RequestRejected
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, SENTIMENT_MAX_TEXTS
@@ -142,9 +144,9 @@ class Others:
             if messages is None:
                 tokens = await asyncio.to_thread(assistant.tokenize, prompt)
             else:
-                turns, system_prompt = turns_of(messages)
-                conversation = ChatRequest(messages=turns, system_prompt=system_prompt)
-                tokens = await asyncio.to_thread(assistant.count, conversation)
+                fields, begun = conversation_of(body, messages)
+                form = AnswerForm(tools=checked_tools(body.tools or []), begun=begun)
+                tokens = await asyncio.to_thread(assistant.count, ChatRequest(**fields, form=form))
         # a response, because FastAPI would look at each token
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": assistant.context})
 

@@ -29,7 +29,8 @@ from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.chat.vision.picture import Picture, placed
 from hfjax_app.chat.vision.vision_tower import VisionTower
-from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
+from hfjax_app.limits import CHAT_MAX_SCORED_TOKENS
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.lora import base_and_adapter
@@ -234,9 +235,12 @@ class ChatEngine:
         Raises:
             RequestRejected: the prompt or parameters are out of range; nothing was computed.
             Overloaded: the queue is full.
+            ModelUnavailable: log-probabilities of the prompt are wanted before their program has joined.
             EngineStopped: the engine is not running.
         """
         request = self._request(prompt, params, pictures)
+        if params.prompt_logprobs is not None and self.runner.programs.score is None:
+            raise ModelUnavailable("the program that scores prompts is still being compiled; try again in a moment")
         request.deliver, request.client, request.public, request.constraint = deliver, client, public, constraint
         loop = self._loop
         loop.submit(request)
@@ -293,6 +297,12 @@ class ChatEngine:
             raise RequestRejected(f"logit bias for token id {quoted(biased)}: this model's go from 0 to {most}")
         if pictures and self.vision is None:
             raise RequestRejected("pictures: this model answers to text only")
+        if params.prompt_logprobs is not None:
+            if len(ids) > CHAT_MAX_SCORED_TOKENS:
+                most = f"at most {CHAT_MAX_SCORED_TOKENS:,} with log-probabilities of its tokens"
+                raise RequestRejected(f"prompt of {len(ids):,} tokens: {most}")
+            if pictures:
+                raise RequestRejected("log-probabilities of a prompt with pictures: there are none of a picture")
         room = self.context - len(ids)
         seed = secrets.randbits(64) if params.seed is None else params.seed
         return Request(
@@ -301,5 +311,6 @@ class ChatEngine:
             pictures=placed(ids, pictures, self.vision.tokens) if pictures and self.vision is not None else (),
             sampler=packed(sampler_state(params, seed)),
             top_logprobs=params.logprobs,
+            prompt_logprobs=params.prompt_logprobs,
             length_reason="length" if params.max_tokens <= room else "context",
         )

@@ -46,6 +46,7 @@ class Progress:
     Args:
         tokens: the new tokens.
         logprobs: one entry per token if the request's params ask for them, else empty.
+        prompt_logprobs: of the prompt's tokens but the first one, with the first tokens; None: not asked for, or told.
         reused_tokens: prompt tokens that needed no prefill; known with the first tokens.
         drafted_tokens: tokens that were drafted from the conversation to make these.
         accepted_tokens: drafted tokens that were accepted.
@@ -56,6 +57,7 @@ class Progress:
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     reused_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
@@ -84,6 +86,7 @@ class Request:
         deliver: called with each Progress.
         sampler: uint32 [words], `sampler.packed`.
         top_logprobs: how many likely tokens the log-probabilities name; None: none are wanted.
+        prompt_logprobs: the same of the prompt's tokens; then nothing that is in the cache is reused.
         length_reason: the finish reason when `max_tokens` are made.
         constraint: of the answer. What its next token may be depends on all that were read, so it gets one a call.
 
@@ -98,6 +101,7 @@ class Request:
 
     Attributes, which the engine loop keeps:
         answer: tokens that were read.
+        scores: of the prompt's tokens but the first one, as far as they were read.
         cancelled: the client has left.
         arrived_at: seconds, by time.perf_counter.
         draft_tracker: made when the request is first alone.
@@ -111,6 +115,7 @@ class Request:
     deliver: Callable[[Progress], None] = _unheard
     sampler: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))
     top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
     length_reason: str = "length"
     constraint: Constraint | None = None
 
@@ -123,6 +128,7 @@ class Request:
     released: bool = False
 
     answer: list[int] = field(default_factory=list)
+    scores: list[TokenLogprobs] = field(default_factory=list)
     cancelled: bool = False
     arrived_at: float = 0.0
     draft_tracker: DraftTracker | None = None

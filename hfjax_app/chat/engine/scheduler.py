@@ -85,6 +85,7 @@ class Scheduler:
             answer is running, because a running answer would pause for so long.
         decode_chunk: the most tokens that a decode step makes for each request.
         positions_before_wrap, rollback: how much of a slot can be rolled back, as in PrefixCache.
+        scored_chunk: the size of a prefill step with log-probabilities of the prompt.
     """
 
     def __init__(
@@ -95,8 +96,9 @@ class Scheduler:
         decode_chunk: int,
         positions_before_wrap: int,
         rollback: int,
+        scored_chunk: int = 1,
     ):
-        self.prefill_chunks, self.decode_chunk = prefill_chunks, decode_chunk
+        self.prefill_chunks, self.decode_chunk, self.scored_chunk = prefill_chunks, decode_chunk, scored_chunk
         self.slots = PrefixCache(
             count=slots, positions_before_wrap=positions_before_wrap, rollback=rollback, chunk=prefill_chunks[0]
         )
@@ -169,7 +171,13 @@ class Scheduler:
         request, source, written = self._prefilling[0], None, 0
         if not request.begun:
             assert request.slot is not None
-            match = self.slots.begin(request.slot, request.prompt, client=request.client, public=request.public)
+            match = self.slots.begin(
+                request.slot,
+                request.prompt,
+                client=request.client,
+                public=request.public,
+                reuses=request.prompt_logprobs is None,
+            )
             request.reused = request.prefilled = match.start
             request.begun, source, written = True, match.source, match.written
         start, size, picture = request.prefilled, self.prefill_chunks[0], None
@@ -178,7 +186,9 @@ class Scheduler:
             stop, size, picture = ahead.stop, ahead.stop - start, ahead.picture
         else:
             left = (len(request.prompt) if ahead is None else ahead.start) - start
-            if not any(r is not None and r.scheduled for r in self.running):
+            if request.prompt_logprobs is not None:
+                size = self.scored_chunk
+            elif not any(r is not None and r.scheduled for r in self.running):
                 size = max(filter(lambda wide: wide <= 2 * left, self.prefill_chunks), default=size)
             stop = start + min(size, left)
         return PrefillStep(

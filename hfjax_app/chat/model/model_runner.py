@@ -54,6 +54,7 @@ class SlotPrograms:
         decode: by number of slots, and cache length.
         speculate, copy: by cache length.
         clear: of one slot.
+        score: that reads a chunk of a prompt whose tokens' log-probabilities are wanted.
         picture: that writes a picture; None for models that read text only.
     """
 
@@ -62,6 +63,7 @@ class SlotPrograms:
     speculate: dict[int, Program] = field(default_factory=dict)
     copy: dict[int, Program] = field(default_factory=dict)
     clear: Program | None = None
+    score: Program | None = None
     picture: Program | None = None
 
     def prefill_of(self, size: int, length: int) -> Program:
@@ -285,6 +287,23 @@ class ModelRunner:
         mask = self._no_masks[()] if allowed is None else TokenMasks(allowed, np.bool_(True))
         return self.run(program, chunk, mask)
 
+    @property
+    def scored_chunk(self) -> int:
+        """Prompt tokens of a call that scores: it has logits of them all at once."""
+        return min(self.chunk_sizes[0], PREFILL_CHUNK)
+
+    def score(self, chunk: PromptChunk, targets: np.ndarray, allowed: np.ndarray | None = None) -> DecodeOutput:
+        """As `prefill`, with log-probabilities of the prompt.
+
+        Args:
+            chunk: of `scored_chunk` tokens.
+            targets: int32 [chunk], the token after each of them.
+            allowed: as for `prefill`.
+        """
+        assert self.programs.score is not None, "requests are refused until it has joined"
+        mask = self._no_masks[()] if allowed is None else TokenMasks(allowed, np.bool_(True))
+        return self.run(self.programs.score, chunk, mask, targets)
+
     def write_picture(self, slot: int, picture: Picture, position: int) -> DecodeOutput:
         """Write one whole picture of a prompt into a slot, at `position`; more of the prompt follows.
 
@@ -398,7 +417,7 @@ class ProgramSpecs:
         later += [self.prefill(size, length) for size in sizes[::-1] for length in buckets.lengths[::-1]]
         later += [self.decode(*bucket) for bucket in buckets.decode if bucket[0] != few]
         later += [self.copy(length) for length in copied]
-        later += others
+        later += [self.score(), *others]
         later += [self.speculate(length) for length in buckets.lengths if runner.draft]
         known = {spec.name for spec in general}
         return [replace(spec, general=True) for spec in general] + [spec for spec in later if spec.name not in known]
@@ -413,6 +432,23 @@ class ProgramSpecs:
             arguments(0, 0),
             run=lambda program, slot: self._runner.run(program, *arguments(slot, length - 1)),
             use=partial(self._runner.programs.prefill.__setitem__, (size, length)),
+        )
+
+    def score(self) -> ProgramSpec:
+        tokens = np.zeros(self._runner.scored_chunk, np.int32)
+
+        def arguments(slot: int) -> tuple[Any, ...]:
+            return PromptChunk.of(slot, tokens, 0, 1, 0, greedy()), self._no_masks(), tokens
+
+        def use(program: Program) -> None:
+            self._runner.programs.score = program
+
+        return self._of_output(
+            "chat_score_prompt",
+            self._runner.functions.score_chunk,
+            arguments(0),
+            run=lambda program, slot: self._runner.run(program, *arguments(slot)),
+            use=use,
         )
 
     def picture(self, vision: VisionTower) -> ProgramSpec:

@@ -22,6 +22,8 @@ from hfjax_app.chat.model.decode_loops import (
 )
 from hfjax_app.chat.model.decoder import Decoder
 from hfjax_app.chat.model.kv_cache import KVCache, Written, prefix_of, put, put_states, states_of, take
+from hfjax_app.chat.sampling.logprobs import logprobs_of
+from hfjax_app.chat.sampling.params import MAX_LOGPROBS
 from hfjax_app.chat.sampling.penalties import occurrences
 from hfjax_app.chat.sampling.sampler import unpacked
 from hfjax_app.chat.sampling.token_mask import TokenMasks
@@ -87,11 +89,43 @@ class SlotFunctions:
         Returns:
             The cache, the states, and one step of one column.
         """
+        states, place = states_of(cache, chunk.slot), (chunk.slot, length)
+        logits, new = self.decoder.forward(weights, chunk.tokens, states, chunk.position, chunk.valid, place=place)
+        return self._began(put_states(cache, new, chunk.slot), state, chunk, self._gathered(logits), mask)
+
+    def score_chunk(
+        self,
+        weights: Weights,
+        cache: KVCache,
+        state: DecodeState,
+        chunk: PromptChunk,
+        mask: TokenMasks[jax.Array],
+        targets: jax.Array,
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
+        """As `prefill_chunk` of the whole context, with log-probabilities of the prompt.
+
+        Args:
+            weights, cache, state, chunk, mask: as there.
+            targets: int32 [chunk], the token after each of the chunk's tokens.
+        """
+        states, place = states_of(cache, chunk.slot), (chunk.slot, self.context)
+        every = jnp.arange(chunk.tokens.shape[0])
+        logits, new = self.decoder.forward(weights, chunk.tokens, states, chunk.position, chunk.valid, every, place)
+        logits, cache = self._gathered(logits), put_states(cache, new, chunk.slot)
+        scores = logprobs_of(jnp.ones(1, bool), logits, targets, MAX_LOGPROBS)
+        cache, state, output = self._began(cache, state, chunk, logits[chunk.valid - 1], mask)
+        return cache, state, output._replace(prompt=scores)
+
+    def _began(
+        self,
+        cache: KVCache,
+        state: DecodeState,
+        chunk: PromptChunk,
+        logits: jax.Array,
+        mask: TokenMasks[jax.Array],
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
+        """The slot after a chunk, whose cache is written; logits [vocabulary] are those after it."""
         slot, tokens, position, valid, max_tokens, sampler = chunk
-        logits, new = self.decoder.forward(
-            weights, tokens, states_of(cache, slot), position, valid, place=(slot, length)
-        )
-        logits, cache = self._gathered(logits), put_states(cache, new, slot)
         index = jnp.arange(tokens.shape[0])
         at = jnp.where(index < valid, position + index, self.context)
         history = state.history.at[slot, at].set(tokens, mode="drop")
