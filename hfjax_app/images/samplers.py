@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from diffusers import (
     EulerDiscreteScheduler,
     HeunDiscreteScheduler,
     LCMScheduler,
+    TCDScheduler,
     UniPCMultistepScheduler,
 )
 
@@ -21,9 +23,10 @@ from hfjax_app.images.schedule import Schedule, noise_levels, probe
 from hfjax_app.runtime.seams.diffusers import schedulers_of_stable_diffusion
 from hfjax_app.validation import quoted
 
+_log = logging.getLogger(__name__)
 _USUAL_STEPS = 20
 _FEW_STEPS = 8  # enough for a multistep scheduler to reach its full order
-_MANY_STEPS, _MANY_STEPS_OF_LCM = 250, 50  # its most
+_MANY_STEPS = 250
 # How the model was trained. Classes have other defaults for these.
 _TRAINED = (
     *("beta_start", "beta_end", "beta_schedule", "trained_betas", "rescale_betas_zero_snr"),
@@ -51,6 +54,9 @@ _CHOICES: dict[str, tuple[Any, dict[str, Any]]] = {
     "UniPC": (UniPCMultistepScheduler, _PLAIN),
     "LCM": (LCMScheduler, {}),
 }
+# What a scheduler that can't run has in its place: itself without what is not linear, then others for the same model.
+_LINEAR = {"clip_sample": False, "thresholding": False, "skip_prk_steps": True}
+_IN_PLACE = ("DPM++ 2M", "Euler", "DDIM")
 _LOG_NOISE_APART = 0.3  # of two schedulers for the same model, at the same time: more than interpolation makes
 
 
@@ -58,10 +64,11 @@ class Samplers:
     """The schedulers for one checkpoint, and their schedules.
 
     Args:
-        scheduler: the checkpoint's own. It is the default, and is not changed.
+        scheduler: the checkpoint's own. It is the default, and is not changed. Where it can't run, the one that is most
+            like it takes its place, and the log says so.
 
     Raises:
-        ModelUnavailable: this scheduler can't run in a compiled program; says why.
+        ModelUnavailable: this scheduler can't run in a compiled program, and none can in its place; says why.
 
     Attributes:
         default: the name of the checkpoint's own scheduler, or its class's name where it is not a known one.
@@ -72,22 +79,13 @@ class Samplers:
     """
 
     def __init__(self, scheduler: Any):
-        kind = type(scheduler)
+        scheduler, self.depth, own = _that_runs(scheduler)
         self.default = _name_of(scheduler)
         self.max_steps: int = scheduler.config.num_train_timesteps
         self._schedulers = {self.default: scheduler}
         usual = min(_USUAL_STEPS, self.max_steps)
-        try:
-            self.depth = probe(scheduler, usual).depth
-            many = _MANY_STEPS_OF_LCM if isinstance(scheduler, LCMScheduler) else _MANY_STEPS
-            own = noise_levels(scheduler, min(many, self.max_steps))
-        except Exception as error:  # NotLinear, or any error of a class for another kind of pipeline
-            raise ModelUnavailable(
-                f"{kind.__name__} can't run in a compiled program: {error}; save the pipeline with DDIMScheduler "
-                "(clip_sample false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
-            ) from error
-        family = schedulers_of_stable_diffusion() | {LCMScheduler.__name__}
-        for name, (choice, options) in _CHOICES.items() if kind.__name__ in family else ():
+        family = schedulers_of_stable_diffusion() | {LCMScheduler.__name__, TCDScheduler.__name__}
+        for name, (choice, options) in _CHOICES.items() if type(scheduler).__name__ in family else ():
             if name == self.default:
                 continue
             try:
@@ -121,6 +119,42 @@ class Samplers:
 
     def _probed(self, name: str, steps: int, start: int) -> Schedule:
         return probe(self._schedulers[name], steps, start).padded(self.depth)
+
+
+def _that_runs(scheduler: Any) -> tuple[Any, int, tuple[np.ndarray, np.ndarray]]:
+    """A checkpoint's scheduler, or the one in its place; its depth, and its `noise_levels` of many steps."""
+    config, kind = scheduler.config, type(scheduler)
+    try:
+        return scheduler, *_probed_levels(scheduler)
+    except Exception as error:  # NotLinear, or any error of a class for another kind of pipeline
+        reason = error
+    changes = {name: value for name, value in _LINEAR.items() if config.get(name, value) != value}
+    candidates = [(f"{kind.__name__} with {_listed(changes)}", kind, changes)] if changes else []
+    if "beta_schedule" in config:  # it says how the model was trained
+        candidates += [(name, *_CHOICES[name]) for name in _IN_PLACE]
+    for name, choice, options in candidates:
+        try:
+            other = choice.from_config(_config_for(choice, scheduler) | options)
+            found = _probed_levels(other)
+        except Exception:  # it can't follow this configuration either
+            continue
+        _log.warning("%s can't run in a compiled program (%s): %s takes its place", kind.__name__, reason, name)
+        return other, *found
+    raise ModelUnavailable(
+        f"{kind.__name__} can't run in a compiled program: {reason}; save the pipeline with DDIMScheduler (clip_sample "
+        "false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
+    ) from reason
+
+
+def _probed_levels(scheduler: Any) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+    most: int = scheduler.config.num_train_timesteps
+    # LCM and TCD can't make more steps than their teacher
+    many = min(_MANY_STEPS, most, scheduler.config.get("original_inference_steps") or most)
+    return probe(scheduler, min(_USUAL_STEPS, most)).depth, noise_levels(scheduler, many)
+
+
+def _listed(options: dict[str, Any]) -> str:
+    return " and ".join(f"{name} {str(value).lower()}" for name, value in options.items())
 
 
 def _config_for(choice: Any, scheduler: Any) -> dict[str, Any]:
