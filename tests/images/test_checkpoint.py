@@ -38,8 +38,8 @@ from hfjax_app.images.checkpoint import (
 )
 from hfjax_app.images.interface import Recommended
 from hfjax_app.images.networks import adapted_weights
-from hfjax_app.images.single_file import CONFIGS
 from hfjax_app.images.samplers import Samplers
+from hfjax_app.images.single_file import CONFIGS
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
