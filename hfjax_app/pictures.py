@@ -4,11 +4,13 @@ colours as they are seen, in sRGB with what is transparent on a background."""
 import base64
 import io
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
-from PIL import Image, ImageCms, ImageOps
+from PIL import ExifTags, Image, ImageCms, ImageOps
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import PICTURE_MAX_BYTES, PICTURE_MAX_PIXELS, PICTURE_MAX_SIDE
@@ -29,8 +31,11 @@ _OTHER_FORMATS = {
     b"\0\0\0\x0cJXL ": "JPEG XL",
 }
 _HEIF = {b"avif": "AVIF", b"avis": "AVIF"}  # by the brand behind `ftyp`; the others are HEIC
+_LYING = (5, 6, 7, 8)  # orientations whose width is the height of what is seen
 WHITE = "#ffffff"  # the background that web pages and web UIs have
 _MOST_PROFILE_BYTES = 4 << 20  # profiles of printers have a megabyte or two
+
+T = TypeVar("T")
 
 
 def read_file(path: Path, what: str) -> bytes:
@@ -76,6 +81,34 @@ def read_picture(data: object, what: str) -> Image.Image:
     Raises:
         RequestRejected: not a PNG, JPEG or WebP file, damaged, or too large.
     """
+
+    def decoded(picture: Image.Image) -> Image.Image:
+        picture.load()
+        turned = _turned(picture)
+        turned.info = picture.info | {"frames": getattr(picture, "n_frames", 1)}
+        return _in_8_bits(turned)
+
+    return _opened(data, what, decoded)
+
+
+def size_of(data: object, what: str) -> tuple[int, int]:
+    """Width and height of a picture as it is seen, read from the file's header: nothing is decoded.
+
+    Raises:
+        RequestRejected: as `read_picture`, where the header tells it.
+    """
+
+    def turned(picture: Image.Image) -> tuple[int, int]:
+        with suppress(Exception):  # as in `_turned`
+            if picture.getexif().get(ExifTags.Base.Orientation) in _LYING:
+                return picture.height, picture.width
+        return picture.size
+
+    return _opened(data, what, turned)
+
+
+def _opened(data: object, what: str, result: Callable[[Image.Image], T]) -> T:
+    """The result of an opened picture, whose size was checked before anything is decoded."""
     if not isinstance(data, bytes):
         raise RequestRejected(f"{what}: must be a picture file, not {type(data).__name__}")
     if len(data) > PICTURE_MAX_BYTES:
@@ -87,10 +120,7 @@ def read_picture(data: object, what: str) -> Image.Image:
                 f"{what} of {picture.width} x {picture.height} pixels: at most {PICTURE_MAX_SIDE} a side"
             )
         if picture.width * picture.height <= PICTURE_MAX_PIXELS:
-            picture.load()
-            turned = _turned(picture)
-            turned.info = picture.info | {"frames": getattr(picture, "n_frames", 1)}
-            return _in_8_bits(turned)
+            return result(picture)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         pass
     except RequestRejected:

@@ -1,7 +1,6 @@
 """What the programs over slots compute, as pure functions: prefill, decode, speculate, copy, clear."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from hfjax_app.chat.model.decode_loops import (
     is_finite,
     speculate,
 )
-from hfjax_app.chat.model.decoder import Decoder
+from hfjax_app.chat.model.decoder import Decoder, ShownPicture
 from hfjax_app.chat.model.kv_cache import KVCache, Written, prefix_of, put, put_states, states_of, take
 from hfjax_app.chat.sampling.penalties import occurrences
 from hfjax_app.chat.sampling.sampler import unpacked
@@ -38,13 +37,22 @@ class PromptChunk(NamedTuple):
     valid: jax.Array  # int32 scalar, how many tokens are real, at least 1
     max_tokens: jax.Array  # int32 scalar, tokens that the slot will make; 0: this is not the prompt's last chunk
     sampler: jax.Array  # uint32 [words], the request's sampling parameters
+    shift: jax.Array | None  # int32 scalar, as in `Decoder.forward`
 
     @classmethod
     def of(
-        cls, slot: int, tokens: np.ndarray, position: int, valid: int, max_tokens: int, sampler: np.ndarray
+        cls,
+        slot: int,
+        tokens: np.ndarray,
+        position: int,
+        valid: int,
+        max_tokens: int,
+        sampler: np.ndarray,
+        shift: int | None = None,
     ) -> "PromptChunk":
         """As numpy arrays, which programs accept as well."""
         fields: list[Any] = [np.int32(slot), tokens, np.int32(position), np.int32(valid), np.int32(max_tokens), sampler]
+        fields += [None if shift is None else np.int32(shift)]
         return cls(*fields)
 
 
@@ -87,9 +95,9 @@ class SlotFunctions:
         Returns:
             The cache, the states, and one step of one column.
         """
-        slot, tokens, position, valid, max_tokens, sampler = chunk
+        slot, tokens, position, valid, max_tokens, sampler, shift = chunk
         logits, new = self.decoder.forward(
-            weights, tokens, states_of(cache, slot), position, valid, place=(slot, length)
+            weights, tokens, states_of(cache, slot), position, valid, place=(slot, length), shift=shift
         )
         logits, cache = self._gathered(logits), put_states(cache, new, slot)
         index = jnp.arange(tokens.shape[0])
@@ -103,6 +111,7 @@ class SlotFunctions:
             history=history[slot][None],
             answer_from=end,
             sampler=sampler[None],
+            shift=None if shift is None else shift[None],
         )
         asked = unpacked(slot_state.sampler).only(slot_state.left > 0)
         seen = occurrences(asked.penalties.used[0], slot_state.history, end, end, self.decoding.vocabulary)
@@ -121,7 +130,7 @@ class SlotFunctions:
         cache: KVCache,
         state: DecodeState,
         slot: jax.Array,
-        embeddings: jax.Array,
+        picture: ShownPicture,
         position: jax.Array,
     ) -> tuple[KVCache, DecodeState, DecodeOutput]:
         """Write one whole picture into a slot; more of the prompt follows it.
@@ -131,14 +140,14 @@ class SlotFunctions:
             weights: of the decoder.
             cache, state: of all slots.
             slot, position: int32 scalars, as `ModelRunner.write_picture` takes them.
-            embeddings: [tokens, hidden].
+            picture: with its embeddings.
 
         Returns:
             The cache, the states, and one step of one column, which has no token.
         """
-        count = embeddings.shape[0]
+        count = picture.tokens.shape[0]
         logits, new = self.decoder.forward(
-            weights, embeddings, states_of(cache, slot), position, jnp.int32(count), place=(slot, length)
+            weights, picture, states_of(cache, slot), position, jnp.int32(count), place=(slot, length)
         )
         history = state.history.at[slot, position + jnp.arange(count)].set(self.decoding.vocabulary, mode="drop")
         output = self.decoding.empty_output(1, 1)
@@ -179,9 +188,13 @@ class SlotFunctions:
         left = slot_states.left
         slot_states = slot_states._replace(left=jnp.where(active, left, 0))
         written = Written(slot_states.position, self.decoding.steps, self.context)
+        shift = slot_states.shift
 
         def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
-            logits, kv = jax.vmap(partial(self.decoder.forward, weights))(tokens, kv, position, valid)
+            def one(tokens: Any, kv: Any, position: Any, valid: Any, shift: Any) -> Any:
+                return self.decoder.forward(weights, tokens, kv, position, valid, shift=shift)
+
+            logits, kv = jax.vmap(one)(tokens, kv, position, valid, shift)
             return self._gathered(logits), kv
 
         kv, slot_states, output = decode(self.decoding, forward, kv, slot_states, steps, masks)
@@ -216,10 +229,11 @@ class SlotFunctions:
 
         def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
             keep = jnp.arange(tokens.shape[0])
-            logits, kv = self.decoder.forward(weights, tokens, kv, position, valid, keep)
+            logits, kv = self.decoder.forward(weights, tokens, kv, position, valid, keep, shift=shift)
             return self._gathered(logits), kv
 
         slot_state = state if self.slots == 1 else jax.tree.map(lambda leaf: leaf[slot[None]], state)
+        shift = None if slot_state.shift is None else slot_state.shift[0]
         written = Written(slot_state.position, self.decoding.steps, self.context)
         kv, slot_state, output = speculate(self.decoding, forward, kv, slot_state, rounds, tokens)
         kv = jax.tree.map(lambda leaf: leaf[None], kv)
