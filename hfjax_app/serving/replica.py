@@ -143,7 +143,7 @@ class ChatReplica(Replica[ChatModel]):
     """Answers with a chat model. `ChatModel` says what the methods take; what they raise is returned as a Refusal."""
 
     kind = "chat"
-    described = ("recommended", "notices", "sees", "context")
+    described = ("recommended", "notices", "picture_sizes", "context")
 
     async def reply(self, request: "ChatRequest") -> AsyncGenerator[Piece | Refusal, None]:
         """Closed when the ingress cancels the call, which frees the slot."""
