@@ -5,8 +5,10 @@ import base64
 import io
 import re
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from PIL import Image, ImageCms
@@ -41,9 +43,12 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_LYING = (5, 6, 7, 8)  # orientations whose width is the height of what is seen
 WHITE = "#ffffff"  # the background that web pages and web UIs have
 _MODES = ("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK")
 _MOST_PROFILE_BYTES = 4 << 20  # profiles of printers have a megabyte or two
+
+T = TypeVar("T")
 
 
 def read_file(path: Path, what: str) -> bytes:
@@ -90,6 +95,32 @@ def read_picture(data: object, what: str) -> Image.Image:
     Raises:
         RequestRejected: not a file of FORMATS, damaged, or too large.
     """
+
+    def decoded(picture: Image.Image) -> Image.Image:
+        picture.load()
+        turned = _turned(picture)
+        frames = getattr(picture, "n_frames", 1) if picture.format in _COUNTED else 1
+        turned.info = picture.info | {"frames": frames}
+        return _in_known_mode(turned)
+
+    return _read(data, what, decoded)
+
+
+def size_of(data: object, what: str) -> tuple[int, int]:
+    """Width and height of a picture as it is seen, read from the file's header: nothing is decoded.
+
+    Raises:
+        RequestRejected: as `read_picture`, where the header tells it.
+    """
+
+    def turned(picture: Image.Image) -> tuple[int, int]:
+        return (picture.height, picture.width) if _orientation(picture) in _LYING else picture.size
+
+    return _read(data, what, turned)
+
+
+def _read(data: object, what: str, result: Callable[[Image.Image], T]) -> T:
+    """The result of an opened picture, whose size was checked before anything is decoded."""
     if not isinstance(data, bytes):
         raise RequestRejected(f"{what}: must be a picture file, not {type(data).__name__}")
     if len(data) > PICTURE_MAX_BYTES:
@@ -101,11 +132,7 @@ def read_picture(data: object, what: str) -> Image.Image:
                 f"{what} of {picture.width} x {picture.height} pixels: at most {PICTURE_MAX_SIDE} a side"
             )
         if _shrunk(picture):
-            picture.load()
-            turned = _turned(picture)
-            frames = getattr(picture, "n_frames", 1) if picture.format in _COUNTED else 1
-            turned.info = picture.info | {"frames": frames}
-            return _in_known_mode(turned)
+            return result(picture)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):  # Pillow's own limit is higher
         pass
     except RequestRejected:
@@ -136,12 +163,16 @@ def _shrunk(picture: Image.Image) -> bool:
 
 
 def _turned(picture: Image.Image) -> Image.Image:
-    """The picture as it was held, whatever else its EXIF data says: cameras write what Pillow can't read."""
+    turn = _TURNS.get(_orientation(picture))
+    return picture.copy() if turn is None else picture.transpose(turn)
+
+
+def _orientation(picture: Image.Image) -> int:
+    """How the camera was held, whatever else the EXIF data says: cameras write what Pillow can't read."""
     orientation: object = None
     with suppress(Exception):  # Pillow's reader of EXIF raises many kinds of errors
         orientation = picture.getexif().get(_ORIENTATION)
-    turn = _TURNS.get(orientation if isinstance(orientation, int) else _orientation_in(picture.info.get("exif")))
-    return picture.copy() if turn is None else picture.transpose(turn)
+    return orientation if isinstance(orientation, int) else _orientation_in(picture.info.get("exif"))
 
 
 def _orientation_in(exif: object) -> int:

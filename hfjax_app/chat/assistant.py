@@ -63,9 +63,10 @@ class ChatAssistant:
         return self.engine.recommended
 
     @property
-    def sees(self) -> bool:
-        """Whether messages may have pictures."""
-        return self.engine.vision is not None
+    def picture_sizes(self) -> list[list[tuple[int, int, int]]]:
+        """Width, height and tokens of the sizes in which the model sees pictures, by budget; empty: it sees none."""
+        grids = [] if self.engine.vision is None else self.engine.vision.grids
+        return [[(grid.width, grid.height, grid.count) for grid in of_budget] for of_budget in grids]
 
     @property
     def thinks(self) -> bool | None:
@@ -95,8 +96,10 @@ class ChatAssistant:
         facts = []
         if not self._prompts.has_template:
             facts.append("This is a base model without a chat template: it continues your text.")
-        if self.sees:
-            facts.append("It sees pictures: add them to your messages.")
+        if (vision := self.engine.vision) is not None:
+            ready = all(map(self.engine.runner.can_see, vision.all_grids))
+            when = "" if ready else ", in a few minutes, when their programs are compiled"
+            facts.append(f"It sees pictures: add them to your messages{when}.")
         if self.engine.reads_text_only:
             facts.append("It reads text only: the part of this model for pictures or sound is not loaded.")
         if self.recommended.temperature == 0:

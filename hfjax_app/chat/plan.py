@@ -86,7 +86,7 @@ class ChatPlanner:
         template = None if tokenizer is None else tokenizer.chat_template is not None
         ends = end_tokens(self.model, tokenizer)
         self.options = replace(chosen, end_tokens=ends, keep_bf16=on_one_cpu and chosen.keep_bf16)
-        self._vision = VisionTower.of(base, self.model, tokenizer, chosen.context, None)
+        self._vision = VisionTower.of(base, self.model, tokenizer, chosen, None)
         # Raises for what can't run, before anything is compiled; its decoder is that of any number of devices.
         self._whole = self._runner(self._mesh(1))
         stays = self.options.keep_bf16 and dtype == "float32" and self._saved == torch.bfloat16

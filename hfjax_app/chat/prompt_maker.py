@@ -107,6 +107,7 @@ class PromptMaker:
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
         prompt = await self._constrained(prompt, grammar)
         if reader is not None:
+            self._engine.check_ready(map(reader.grid_of, pictures_of(request.messages)))
             read = await reader.read(pictures_of(request.messages[prompt.dropped_messages :]))
             prompt = prompt.showing(read.pictures, read.release)
         return prompt

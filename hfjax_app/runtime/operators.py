@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from torchax import interop
 from torchax.tensor import Environment
@@ -60,6 +61,39 @@ def _nearest(new: int, old: int, factor: float | None) -> jax.Array:
     if factor is None:
         return jnp.arange(new, dtype=jnp.int32) * old // new
     return jnp.minimum(jnp.floor(jnp.arange(new) * jnp.float32(1 / factor)).astype(jnp.int32), old - 1)
+
+
+def upsample_bilinear2d_aa(
+    image: jax.Array,
+    output_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> jax.Array:
+    """Bilinear scaling with antialiasing, as two products with torch's own weights; upstream's lowering fails.
+
+    Args:
+        image: [batch, channels, height, width].
+        output_size: the new height and width.
+        align_corners: as in torch.
+        scales_h, scales_w: factors, which torch's sizes agree with.
+    """
+    rows, columns = (
+        _bilinear(int(new), old, align_corners) for new, old in zip(output_size, image.shape[2:], strict=True)
+    )
+    return jnp.einsum("nh,bchw,mw->bcnm", rows, image, columns, precision="highest").astype(image.dtype)
+
+
+def _bilinear(new: int, old: int, align_corners: bool) -> np.ndarray:
+    """float32 [new, old]: the weights of the old numbers in each new one, along an axis."""
+
+    def weights() -> torch.Tensor:
+        numbers = torch.eye(old)[None, None]
+        options: dict[str, Any] = {"mode": "bilinear", "align_corners": align_corners, "antialias": True}
+        return torch.nn.functional.interpolate(numbers, size=(new, old), **options)[0, 0]
+
+    found: np.ndarray = seam.on_host(lambda: weights().numpy())
+    return found
 
 
 def _upstream(*arguments: Any) -> jax.Array:
@@ -296,6 +330,8 @@ def install(environment: Environment) -> None:
     lowering = interop.torch_view(upsample_nearest2d)
     for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):
         environment.override_op_definition(overload, lowering)
+    scaling = interop.torch_view(upsample_bilinear2d_aa)
+    environment.override_op_definition(torch.ops.aten._upsample_bilinear2d_aa.default, scaling)
     environment.override_op_definition(torch.ops.aten.convolution.default, interop.torch_view(convolution))
     environment.override_op_definition(torch.ops.aten.gelu.default, interop.torch_view(gelu))
     environment.override_op_definition(torch.ops.aten.native_group_norm.default, interop.torch_view(group_norm))

@@ -74,8 +74,8 @@ class RemoteChat:
         self.calls = calls
         self.recommended: SamplingParams = facts["recommended"]
         self.notices: list[str] = facts["notices"]
-        self.sees: bool = facts["sees"]
         self.thinks: bool | None = facts["thinks"]
+        self.picture_sizes: list[list[tuple[int, int, int]]] = facts["picture_sizes"]
         self.context: int = facts["context"]
         self.zero_shot: LabelScorer | None = RemoteLabels(calls) if facts["scores_labels"] else None
         self._texts: dict[int, str] = {}  # of tokens in log-probabilities

@@ -157,7 +157,7 @@ class ChatReplica(Replica[ChatModel]):
     """Answers with a chat model. `ChatModel` says what the methods take; what they raise is returned as a Refusal."""
 
     kind = "chat"
-    described = ("recommended", "notices", "sees", "thinks", "context")
+    described = ("recommended", "notices", "picture_sizes", "thinks", "context")
 
     async def reply(self, request: "ChatRequest") -> AsyncGenerator[Piece | Refusal, None]:
         """Closed when the ingress cancels the call, which frees the slot."""

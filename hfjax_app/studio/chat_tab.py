@@ -124,7 +124,8 @@ class ChatTab(Tab):
         recommended = self._settings.recommended(assistant)
         facts = {
             "model": backend.name,
-            "sees": assistant.sees,
+            "sees": bool(assistant.picture_sizes),
+            "pictures": assistant.picture_sizes,
             "context": self._context,
             "max_tokens": self._service.max_tokens,
             "recommended": recommended,

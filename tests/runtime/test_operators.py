@@ -21,6 +21,19 @@ def test_upsample_nearest_equals_torch(size: tuple[int, int]) -> None:
     np.testing.assert_array_equal(np.asarray(got), upsample(torch.from_numpy(image)).numpy())
 
 
+@pytest.mark.parametrize("size", [(8, 6), (3, 2), (4, 5)])
+def test_bilinear_scaling_with_antialiasing_equals_torch(size: tuple[int, int]) -> None:
+    """Up, down, and on one axis."""
+    image = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+
+    def scaled(_: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(image, size=size, mode="bilinear", antialias=True)
+
+    got = jax.jit(pure_function(torch.nn.Identity(), scaled))({}, image)
+    right = scaled(torch.nn.Identity(), torch.from_numpy(image)).numpy()
+    np.testing.assert_allclose(np.asarray(got), right, atol=1e-6)
+
+
 def test_upsample_nearest_by_a_factor_equals_torch() -> None:
     """The overload without a size."""
     image = np.random.default_rng(0).standard_normal((1, 2, 3, 3)).astype(np.float32)

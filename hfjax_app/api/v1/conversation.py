@@ -262,7 +262,7 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
     if message.role != "user" or not any(part.type == "image_url" for part in _parts(message)):
         return _text(message)
     return [
-        {"type": "image", "image": _picture(part)}
+        {"type": "image", "image": _picture(part), "detail": (part.image_url and part.image_url.detail) or "auto"}
         if part.type == "image_url"
         else {"type": "text", "text": _text_of(part)}
         for part in _parts(message)

@@ -186,7 +186,7 @@ class Sampling(AsksForNothing):
 
 
 class ImageUrl(Fields):
-    """A picture in a data URL. `detail` makes no difference: a picture is seen as a whole."""
+    """A picture in a data URL. `detail` chooses its size, and so its tokens, for models that leave a choice."""
 
     url: StrictStr = Field(description="data:image/...;base64,...; no address is fetched")
     detail: Literal["auto", "low", "high"] | None = None

@@ -291,6 +291,9 @@ class EngineLoop:
 
     def _run(self, step: PrefillStep | DecodeStep) -> None:
         """Dispatch a call."""
+        if isinstance(step, PrefillStep) and step.sees:
+            self._see(step)
+            return
         output, columns = self._prefill(step) if isinstance(step, PrefillStep) else self._decode(step)
         output.tokens.copy_to_host_async()  # starts as soon as they are made
         now = time.perf_counter()
@@ -306,26 +309,41 @@ class EngineLoop:
                 self._counters.decode_calls += 1
                 self.scheduler.decoded(step)
 
-    def _prefill(self, step: PrefillStep) -> tuple[DecodeOutput, Sequence[int]]:
-        request, count = step.request, step.stop - step.start
+    def _see(self, step: PrefillStep) -> None:
+        """Dispatch the vision tower on a picture. Nothing is read back: the call that writes it follows."""
+        assert self.runner.vision is not None, "requests with pictures are refused without it"
+        assert step.picture is not None
+        self._copy_prefix(step)
+        step.request.embeddings = self.runner.vision(step.picture)
+        with self._changed:
+            self.scheduler.prefilled(step)
+
+    def _copy_prefix(self, step: PrefillStep) -> None:
         if step.source is not None:
             self.runner.copy(step.source, step.slot, step.start, step.written)
+
+    def _prefill(self, step: PrefillStep) -> tuple[DecodeOutput, Sequence[int]]:
+        request, count = step.request, step.stop - step.start
+        self._copy_prefix(step)
         if step.start == request.reused:
             self._counters.reused_tokens += request.reused
         if step.picture is not None:
-            output = self.runner.write_picture(step.slot, step.picture, step.start)
+            own = None if request.positions is None else request.positions[:, step.start : step.stop]
+            seen, request.embeddings = request.embeddings, None
+            output = self.runner.write_picture(step.slot, step.picture, seen, step.start, own)
         else:
             tokens = np.zeros(step.size, np.int32)
             tokens[:count] = request.prompt[step.start : step.stop]
             max_tokens, constraint = (request.max_tokens, request.constraint) if step.is_last else (0, None)
             allowed = None if constraint is None else constraint.allowed
+            place = (step.slot, tokens, step.start, count, max_tokens)
             if request.prompt_logprobs is None:
-                output = self.runner.prefill(step.slot, tokens, step.start, count, max_tokens, request.sampler, allowed)
+                output = self.runner.prefill(*place, request.sampler, allowed, shift=request.shift(step.start))
             else:
-                chunk = PromptChunk.of(step.slot, tokens, step.start, count, max_tokens, request.sampler)
                 targets = np.zeros(step.size, np.int32)
                 after = request.prompt[step.start + 1 : step.stop + 1]
                 targets[: len(after)] = after
+                chunk = PromptChunk.of(*place, request.sampler, self.runner.shift)
                 output = self.runner.score(chunk, targets, allowed)
         return output, (0,)
 

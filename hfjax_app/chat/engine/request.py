@@ -4,7 +4,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -81,6 +81,7 @@ class Request:
         prompt: token ids, at least one; those of pictures are negative.
         max_tokens: tokens to make, at least one; prompt and answer fit the context.
         pictures: in the prompt, in order.
+        positions: the model's own of the prompt's tokens, int32 [axes, tokens]; None: as they are counted.
         client: who sent it: requests of several clients are served round robin, and share no prefixes beyond `public`.
         public: how many of the first tokens are the operator's own, which all clients share.
         deliver: called with each Progress.
@@ -94,6 +95,7 @@ class Request:
         slot: its index; None while waiting.
         reused: prompt tokens that were in the cache before.
         prefilled: prompt tokens that are in the cache or were dispatched.
+        seen: where the picture begins that the vision tower was last called for; -1: none.
         scheduled: tokens that the device was asked to make. It makes at most max_tokens, and fewer after an end token.
         drafted: tokens that the device may have drafted after the newest one.
         begun: whether its first prefill step was scheduled.
@@ -105,11 +107,13 @@ class Request:
         cancelled: the client has left.
         arrived_at: seconds, by time.perf_counter.
         draft_tracker: made when the request is first alone.
+        embeddings: of the picture that was seen and is to be written, on the devices.
     """
 
     prompt: tuple[int, ...]
     max_tokens: int
     pictures: tuple[PlacedPicture, ...] = ()
+    positions: np.ndarray | None = None
     client: str = ""
     public: int = 0
     deliver: Callable[[Progress], None] = _unheard
@@ -122,6 +126,7 @@ class Request:
     slot: int | None = None
     reused: int = 0
     prefilled: int = 0
+    seen: int = -1
     scheduled: int = 0
     drafted: int = 0
     begun: bool = False
@@ -132,6 +137,11 @@ class Request:
     cancelled: bool = False
     arrived_at: float = 0.0
     draft_tracker: DraftTracker | None = None
+    embeddings: Any = None
+
+    def shift(self, at: int) -> int:
+        """What the model's own position of the prompt's token `at` is beyond it."""
+        return 0 if self.positions is None else int(self.positions[0, at]) - at
 
 
 class Ticket:

@@ -75,6 +75,7 @@ class DecodeState(NamedTuple):
     history: jax.Array  # int32 [slots, context], the token at each position up to `position`, as in the cache
     answer_from: jax.Array  # int32 [slots], the position of the answer's first token
     sampler: jax.Array  # uint32 [slots, words], sampler.packed
+    shift: jax.Array | None = None  # int32 [slots], as in `Decoder.forward`; None: no conversation has one
 
     def updated(self, slots: jax.Array, new: "DecodeState") -> "DecodeState":
         """Replace these slots' entries (int32 [n], all different) in the fields that tokens change."""

@@ -9,7 +9,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -90,9 +90,10 @@ class ChatFormat:
         ids = self._wrapped([*self._ids(text, mark, most), *self._begun(begun, mark)])
         if len(ids) > most:
             raise RequestRejected(f"conversation of more than {most:,} tokens: {IF_TOO_LONG}")
-        return (
-            ids if self._pictures is None or not shown else self._shown(ids, [self._pictures.placeholder] * len(shown))
-        )
+        if self._pictures is None or not shown:
+            return ids
+        placeholder, tokens = self._pictures.placeholder, map(self._pictures.tokens, shown)
+        return self._shown(ids, [[placeholder if token < 0 else token for token in of_one] for of_one in tokens])
 
     def answers(
         self,
@@ -168,8 +169,14 @@ class ChatFormat:
             if self._pictures is not None and shown:
                 text = text.replace(self._pictures.mark, self._pictures.written)
             ids = self._wrapped([*self._ids(text, mark, limit), *said])
-            if shown and len(ids) <= limit:
-                ids = self._shown(ids, range(-1, -1 - len(shown), -1))
+            if self._pictures is not None and shown and len(ids) <= limit:
+                counts, room = [len(self._pictures.tokens(picture)) for picture in shown], limit - len(ids) + len(shown)
+                if dropped == choices[-1] and sum(counts) > room:
+                    raise RequestRejected(
+                        f"pictures: {len(counts)} of {sum(counts):,} tokens in one message, and {room:,} fit beside "
+                        f"its text: send {_fitting(counts, room)}"
+                    )
+                ids = self._shown(ids, [[-at] * count for at, count in enumerate(counts, 1)])
             if len(ids) <= limit:
                 fitting[dropped] = ids
             return dropped in fitting
@@ -203,22 +210,18 @@ class ChatFormat:
             for turn in turns
         ]
 
-    def _shown(self, ids: Sequence[int], shown: Sequence[int]) -> list[int]:
+    def _shown(self, ids: Sequence[int], shown: Sequence[Sequence[int]]) -> list[int]:
         """The ids with each placeholder as all tokens of its picture.
 
         Args:
             ids: with one placeholder for each picture.
-            shown: the ids of the pictures' tokens, in order.
+            shown: the tokens of each picture, in order.
         """
         assert self._pictures is not None, "pictures are refused without it"
         placeholder, each = self._pictures.placeholder, iter(shown)
         if list(ids).count(placeholder) != len(shown):
             raise RequestRejected("pictures: this model's chat template has no place for each of them")
-        return [
-            repeated
-            for token in ids
-            for repeated in ([next(each)] * self._pictures.tokens if token == placeholder else [token])
-        ]
+        return [repeated for token in ids for repeated in (next(each) if token == placeholder else [token])]
 
     def _split_all(self, value: Any, mark: str) -> Any:
         """JSON data with the special tokens in its texts split."""
@@ -275,6 +278,12 @@ class ChatFormat:
     def _wrapped(self, ids: list[int]) -> list[int]:
         before, after = self._around
         return [*before, *ids, *after]
+
+
+def _fitting(counts: Sequence[int], room: int) -> str:
+    """How many pictures of so many tokens are in the room."""
+    fitting = sum(total <= room for total in accumulate(counts))
+    return f"at most {fitting}, or smaller ones (detail: low)" if fitting else "smaller ones (detail: low)"
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]]:
