@@ -187,7 +187,7 @@ def hostile() -> dict[str, tuple[bytes, str]]:
         "random": (random.Random(1).randbytes(500), "can't be read"),
         "huge": (png(Image.new("L", (8000, 6000))), "too many pixels"),
         "line": (png(Image.new("L", (70_000, 1))), "at most 65535 a side"),
-        "gif": (png(drawn(1), "GIF"), "GIF"),
+        "heic": (b"\0\0\0\x18ftypheic" + bytes(500), "HEIC"),
     }
 
 
