@@ -12,15 +12,15 @@ import jax
 from hfjax_app.images.checkpoint import Pipeline, fetch_weights, read_empty, read_whole, recommended, revision_of
 from hfjax_app.images.denoising_loop import DenoisingLoop, Drawing
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions
-from hfjax_app.images.interface import ImageFacts, Recommended
+from hfjax_app.images.interface import ImageFacts, PromptLength, Recommended
 from hfjax_app.images.lora import Lora, merge, revision_with
 from hfjax_app.images.programs import DiffusionPrograms
-from hfjax_app.images.prompt_weights import left_out
+from hfjax_app.images.prompt_weights import check_weights, left_out
 from hfjax_app.images.request import MAX_STEPS, ImageRequest
 from hfjax_app.images.single_file import single_file
 from hfjax_app.images.start_picture import placement, start_pixels
 from hfjax_app.images.steps import ImageStep, Waiting
-from hfjax_app.limits import IMAGES_SERVED_TOGETHER
+from hfjax_app.limits import IMAGE_MAX_CHARACTERS, IMAGES_SERVED_TOGETHER
 from hfjax_app.line import FairLine
 from hfjax_app.pictures import WHITE
 from hfjax_app.runtime.bundle import Bundle
@@ -33,6 +33,7 @@ from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.warm_up import OnExpected, ignore
+from hfjax_app.validation import checked_text
 
 _LOOK_UP_S = 0.5
 
@@ -187,6 +188,16 @@ class ImageGenerator:
     def offered_sizes(self) -> tuple[tuple[int, int], ...]:
         """The warm sizes and those that will be: of the settings."""
         return self._programs.offered_sizes
+
+    def length(self, prompt: str) -> PromptLength:
+        """How long a prompt is for the text encoder.
+
+        Raises:
+            RequestRejected: it is no prompt that a request may have.
+        """
+        checked_text(prompt, "prompt", IMAGE_MAX_CHARACTERS, may_be_blank=True)
+        check_weights(prompt)
+        return self._programs.reader.length(prompt)
 
     def generate(
         self, request: ImageRequest, *, previews: bool = True, client: str = ""

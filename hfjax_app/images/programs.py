@@ -229,7 +229,7 @@ class DiffusionPrograms:
             yield Waiting(reason="the programs for {} x {} are being compiled".format(*request.size))
             time.sleep(_LOOK_UP_S)
         programs = yield from self._when_compiled(request.size)
-        while self.reader.is_long(request) and not programs.can_draw_long:
+        while not programs.can_draw_long and self.reader.is_long(request):
             self._check_not_given_up()
             yield Waiting(reason="the program for long prompts is being compiled")
             time.sleep(_LOOK_UP_S)

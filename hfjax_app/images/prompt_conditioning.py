@@ -27,6 +27,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
+from hfjax_app.images.interface import PromptLength
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
 from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
@@ -126,6 +127,7 @@ class PromptReader:
         # By clip skip, because compel keeps what an empty text becomes; made at the first prompt that has weights.
         self._weighted: dict[int, _WeightedPrompts] = {}
         self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
+        self._counting, self._counters = threading.Lock(), dict[str, Any]()
         self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
         self._noted: dict[str, Any] = {}
         # By `Conditioning.form`: of the arguments, and the other leaves.
@@ -259,6 +261,25 @@ class PromptReader:
             raise ModelUnavailable(
                 f"{name} can't run in compiled programs: it calls its denoiser once with the prompt and once without it"
             )
+
+    def length(self, prompt: str) -> PromptLength:
+        """How long a prompt is. Waits for no other prompt that is read: it has tokenizers of its own."""
+        with self._counting:
+            if not self._counters:
+                self._counters = {name: copy.deepcopy(self._tokenizer(name)) for name in self._encoders}
+            found = [self._length(self._counters[name], each.longest, prompt) for name, each in self._encoders.items()]
+        return max(found, key=lambda each: (each.room, each.tokens))
+
+    def _length(self, tokenizer: Any, longest: int, prompt: str) -> PromptLength:
+        if not self.takes_weights:
+            tokens, special = (len(tokenizer(text, verbose=False).input_ids) for text in (unweighted(prompt), ""))
+            room = longest - special
+            return PromptLength(tokens=tokens - special, room=room, pieces=1, is_cut=tokens > longest)
+        pieces, rest = _split(tokenizer, prompt, self.most_pieces)
+        read = sum(len(ids) for piece in pieces for ids, _ in piece)
+        more = len(tokenizer(rest, add_special_tokens=False, verbose=False).input_ids)
+        room = tokenizer.model_max_length - 2
+        return PromptLength(tokens=read + more, room=room, pieces=len(pieces), is_cut=bool(rest))
 
     def cut(self, prompt: str) -> str:
         """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""

@@ -28,7 +28,10 @@ _MARK = re.compile(
 )
 _BREAK = re.compile(r"\bBREAK\b")
 # What other programs read and this one can't, besides _NO_TEXT and _SCHEDULED.
-_UNKNOWN = re.compile(r"__[\w/*-]{1,80}__|\{[^{}]{0,300}\|[^{}]{0,300}\}|\bembedding:[\w.-]{1,80}|\bAND\b")
+_UNKNOWN = re.compile(
+    r"__[\w/*-]{1,80}__|\{[^{}]{1,300}\}|\bembedding:[\w.-]{1,80}|\bAND\b"
+    r"|\([^()]{1,60}\)(?:[+-]{1,4}(?=[\s,.]|$)|\d?\.\d{1,4})"  # InvokeAI's (word)++ and (word)1.3
+)
 _NUMBERED = re.compile(r"[(\[][^()\[\]:]{1,60}:\s{0,9}[+-]?\d{1,2}(?:\.\d{1,4})?[)\]]")
 
 

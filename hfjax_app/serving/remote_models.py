@@ -14,7 +14,7 @@ from hfjax_app.chat.reply import Reply
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.interface import ImageFacts
+from hfjax_app.images.interface import ImageFacts, PromptLength
 from hfjax_app.images.request import CompletedRequest, ImageRequest
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_MAX_CHARACTERS
@@ -171,6 +171,10 @@ class RemoteImages:
     @property
     def steps(self) -> int:
         return self.calls.figure("steps")
+
+    def length(self, prompt: str) -> PromptLength:
+        found: PromptLength = self.calls.ask_from_thread("length", prompt)
+        return found
 
     def generate(
         self, request: ImageRequest, *, previews: bool = True, client: str = ""

@@ -33,6 +33,7 @@ from hfjax_app.settings import Settings
 if TYPE_CHECKING:
     from hfjax_app.chat.reply import Reply
     from hfjax_app.chat.request import ChatRequest
+    from hfjax_app.images.interface import PromptLength
     from hfjax_app.images.steps import ImageStep, Picture, Waiting
     from hfjax_app.sentiment.interface import Explanation, Prediction
 
@@ -249,6 +250,10 @@ class ImageReplica(Replica[ImageModel]):
                     yield step
         except Exception as error:
             yield Refusal.of(error)
+
+    @in_thread
+    def length(self, prompt: str) -> "PromptLength":
+        return self.model.length(prompt)
 
     @staticmethod
     def _portable(

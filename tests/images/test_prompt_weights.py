@@ -62,6 +62,9 @@ def test_what_is_not_taken_is_told() -> None:
         "no text: <lora:some:0.8>",
         "read as text: [red:blue:0.5], [a|b], __colour__, {dot|ball}, AND, embedding:bad, (sky:3)",
     ]
+    assert left_out("(red)1.3 {{sky}} (dot)++ C++", takes_weights=True) == [
+        "read as text: (red)1.3, {sky}, (dot)++",
+    ]
     assert left_out("a ((red)) [dot] (sky:1.2) (16) BREAK b", takes_weights=False) == [
         "read as text: (sky:1.2), ((red)), [dot], BREAK"
     ]
@@ -178,3 +181,26 @@ def test_other_text_encoders_read_weights_as_text() -> None:
         mine is not None and mine.shape == other.shape and not np.array_equal(mine, other)
         for mine, other in zip(weighted.arrays, text.arrays, strict=True)
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "prompt", "found"),
+    [
+        ("SD 2", "a red dot", (7, 14, 1, False)),
+        ("SD 2", "a (red:1.3) dot BREAK a blue lake", (16, 14, 2, False)),
+        ("SD 2", "abcdefghijklmn" * 8 + "op", (114, 14, 8, True)),
+        ("SDXL", "abcdefghijklmno", (15, 14, 2, False)),
+        ("PixArt", "a red dot", None),
+    ],
+)
+def test_the_length_of_a_prompt(name: str, prompt: str, found: tuple[int, int, int, bool] | None) -> None:
+    pipeline = CLASSES[name]()
+    reader = PromptReader(pipeline, Programs())
+    reader.read(ImageRequest("a", **OPTIONS))
+    length = reader.length(prompt)
+    if found is None:  # T5 has a token of its own for each space, and one at the end
+        tokens = len(pipeline.tokenizer(prompt).input_ids) - 1
+        found = (tokens, reader.length("").room, 1, False)
+        assert reader.length("a" * 300).is_cut
+        assert reader.length("").tokens == 0
+    assert (length.tokens, length.room, length.pieces, length.is_cut) == found

@@ -288,6 +288,35 @@ def test_pictures(client: OpenAI) -> None:
         client.images.generate(**options, size="1024x1024")
 
 
+def test_an_edit_keeps_what_the_mask_does_not_mark(client: OpenAI) -> None:
+    """At the picture's own resolution; a larger canvas too."""
+
+    def png(picture: Image.Image) -> bytes:
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        return file.getvalue()
+
+    picture = Image.new("RGB", (192, 96), (10, 200, 30))
+    mask = Image.new("RGBA", (192, 96), "black")
+    mask.paste((0, 0, 0, 0), (0, 0, 60, 60))
+    for region, expand, size in (("whole", "", (192, 96)), ("marked", "0,0,0,32", (192, 128))):
+        edited = client.images.edit(
+            model="images",
+            image=("a.png", png(picture), "image/png"),
+            mask=("mask.png", png(mask), "image/png"),
+            prompt="a red circle",
+            extra_body={"region": region, "expand": expand, "seed": "1", "steps": "3"},
+        )
+        made = Image.open(io.BytesIO(base64.b64decode(edited.data[0].b64_json))).convert("RGB")
+        assert made.size == size
+        assert made.crop((120, 0, 192, 60)).getcolors() == [(72 * 60, (10, 200, 30))]
+        assert len(made.crop((0, 0, 60, 60)).getcolors(maxcolors=1 << 20)) > 10
+    with pytest.raises(APIStatusError, match="region = 'half': must be whole or marked"):
+        client.images.edit(
+            model="images", image=("a.png", png(picture), "image/png"), prompt="a", extra_body={"region": "half"}
+        )
+
+
 def test_sentiment(studio: Studio) -> None:
     made = post(studio, "/v1/classify", {"input": ["I loved it.", "It was awful."]}).json()
     assert [found["label"] for found in made["data"]] == ["positive", "negative"]
