@@ -92,7 +92,7 @@ ZERO_SHOT_MAX_LABEL_CHARACTERS = 60
 # Sentiment
 SENTIMENT_AT_ONCE = 32  # events: texts of so many visitors share device calls
 SENTIMENT_QUEUE = 1_024  # texts that wait for a replica
-SENTIMENT_MAX_CHARACTERS = 10_000  # of a text: several times the 512 tokens that most classifiers read
+SENTIMENT_MAX_CHARACTERS = 60_000  # of a text: more than the 8,192 tokens that some classifiers read
 SENTIMENT_MAX_TEXTS = 256  # of one call in Python
 EXPLAINED_AT_ONCE = 2  # separate threads: a long text takes seconds, and would delay lists in the shared threads
 

@@ -259,7 +259,7 @@ def test_sentiment_prints_a_json_line_for_each_text(
 
 
 def test_sentiment_refuses_text_before_a_model_is_loaded(refused: Callable[..., str]) -> None:
-    for text, says in [("", "empty"), ("a" * 10_001, "at most 10,000"), ("a\0", "NUL"), ("\ud800", "surrogate")]:
+    for text, says in [("", "empty"), ("a" * 60_001, "at most 60,000"), ("a\0", "NUL"), ("\ud800", "surrogate")]:
         assert says in refused("sentiment", "fine", text, "--model", "/no/such/model")
 
 

@@ -215,6 +215,25 @@ def test_attention_of_many_scores_with_shared_keys_equals_torch() -> None:
     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 1100, 700), (2, 4, 1100, 700), (1100, 700), (2, 1, 1, 700)], ids=str)
+@pytest.mark.parametrize("added", [False, True], ids=["bool", "added"])
+def test_attention_of_many_queries_with_a_mask_equals_torch(shape: tuple[int, ...], added: bool) -> None:
+    """In blocks of queries, the last of which is filled up."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 1100, 8, generator=generator)
+    key, value = (torch.randn(2, 4, 700, 8, generator=generator) for _ in range(2))
+    mask = torch.rand(shape, generator=generator) < 0.7
+    given = torch.zeros(shape).masked_fill(~mask, -torch.inf) if added else mask
+    attention = pure_function(
+        torch.nn.Identity(), lambda _, *args: torch.nn.functional.scaled_dot_product_attention(*args)
+    )
+    program = jax.jit(attention).lower({}, *map(as_jax, (query, key, value, given))).compile()
+    assert " while(" in program.as_text()
+    got = program({}, *map(as_jax, (query, key, value, given)))
+    want = torch.nn.functional.scaled_dot_product_attention(query, key, value, given).numpy()
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-5)
+
+
 def as_jax(tensor: torch.Tensor) -> jax.Array:
     if tensor.dtype == torch.bool:
         return jnp.asarray(tensor.numpy())
