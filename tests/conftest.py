@@ -14,6 +14,7 @@ from hfjax_app.runtime.process import default_cache_folder
 # Before the import of jax and huggingface_hub; subprocesses of the tests inherit it.
 for name in [name for name in os.environ if name.startswith("HFJAX_")]:
     del os.environ[name]
+os.environ.pop("PORT", None)
 os.environ.pop("GLIBC_TUNABLES", None)  # make's pages of 2 MiB; tests count those of 4 KiB
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HFJAX_CHAT_MODEL"] = "chat-gemma"  # tests of several models name them

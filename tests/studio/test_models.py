@@ -77,6 +77,32 @@ def test_a_conversation_goes_on_with_another_model(studio: Studio, visit: Visit)
     assert made() > before
 
 
+def test_reasoning_is_switched_off_where_the_model_s_template_can(studio: Studio, visit: Visit) -> None:
+    """The switch is there for such a model only, and what it says reaches the prompt."""
+
+    def prompted() -> float:
+        text = http.get(f"{studio.url}/metrics").text
+        found = re.findall(r"^hfjax_prompt_tokens_total(?:{[^}]*})? (\S+)$", text, re.MULTILINE)
+        return sum(map(float, found))
+
+    page = visit(studio)
+    think = page.get_by_label("Think before it answers")
+    expect(think).to_be_hidden()
+    page.get_by_role("combobox", name="Model", exact=True).select_option(SECOND)
+    expect(think).to_be_checked()
+    settled(page)
+    counts = []
+    for is_on in (True, False):
+        page.get_by_role("button", name="New chat").click()
+        settled(page)
+        think.set_checked(is_on)
+        settled(page)
+        before = prompted()
+        ask(page, "Hello!")
+        counts.append(prompted() - before)
+    assert counts[1] > counts[0] > 0
+
+
 def test_only_the_operator_loads_models(studio: Studio, second_model: Path) -> None:
     key, before = key_of(studio), models(studio)
     for name, body in (
