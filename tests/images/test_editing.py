@@ -224,7 +224,7 @@ def test_a_picture_smaller_than_the_drawing_is_enlarged(generator: ImageGenerato
         ({"mask": Image.new("L", (16, 16), 255), "box": (0, 0, 4, 4)}, "mask of 16 x 16: with a box it must be as la"),
         ({"box": (0, 0, 4, 4)}, "box: there is no mask"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_wrong_places_are_refused_at_once(generator: ImageGenerator, options: dict[str, Any], message: str) -> None:
     with pytest.raises(RequestRejected, match=message) as caught:
