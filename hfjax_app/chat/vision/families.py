@@ -107,6 +107,7 @@ def _started_and_ended(config: Any, text_of: TextOf, made: Mapping[str, Any]) ->
 
 
 _QWEN = Family(unit=lambda config, processor: int(processor.patch_size * processor.merge_size))
+_QWEN3 = replace(_QWEN, deep=lambda config: len(config.vision_config.deepstack_visual_indexes))
 _IDEFICS3 = Family(options=lambda processor, budget: {"do_image_splitting": False}, features=_idefics3, written=_around)
 # By the type of their configuration; other models with eyes answer to text only.
 FAMILIES: Mapping[str, Family] = {
@@ -121,6 +122,7 @@ FAMILIES: Mapping[str, Family] = {
         both_ways=lambda config: ("sliding_attention",) if config.use_bidirectional_attention == "vision" else (),
     ),
     "idefics3": _IDEFICS3,
+    "internvl": Family(options=lambda processor, budget: {"crop_to_patches": False}),
     "lfm2_vl": Family(
         unit=lambda config, processor: int(config.vision_config.patch_size * config.downsample_factor),
         options=lambda processor, budget: {"do_resize": False, "max_num_patches": 4 * budget},
@@ -136,7 +138,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2_vl": _QWEN,
     "qwen3_5": _QWEN,
     "qwen3_5_moe": _QWEN,
-    "qwen3_vl": replace(_QWEN, deep=lambda config: len(config.vision_config.deepstack_visual_indexes)),
-    "qwen3_vl_moe": replace(_QWEN, deep=lambda config: len(config.vision_config.deepstack_visual_indexes)),
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
     "smolvlm": _IDEFICS3,
 }
