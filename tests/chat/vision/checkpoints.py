@@ -22,6 +22,7 @@ SMOL_TOKENS = ("<fake_token_around_image>", "<image>", "<global-img>")
 GEMMA4_TOKENS = ("<|image>", "<|image|>", "<image|>")
 INTERNVL_TOKENS = ("<img>", "<IMG_CONTEXT>", "</img>", "<video>")
 LFM2_TOKENS = ("<|image_start|>", "<image>", "<|image_end|>")
+LLAMA4_TOKENS = ("<|image_start|>", "<|patch|>", "<|image_end|>", "<|image|>")
 MISTRAL_TOKENS = ("[IMG_BREAK]", "[IMG]", "[IMG_END]")
 QWEN_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 TEMPLATE = (
@@ -212,6 +213,32 @@ _MODELS["internvl"] = {
     "downsample_ratio": 0.5,
     "image_token_id": _FIRST + 1,
 }
+_MODELS["llama4"] = {
+    "text_config": _TEXT
+    | {
+        "model_type": "llama4_text",
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 64,
+        "attention_chunk_size": 32,
+        "no_rope_layers": [1, 0],
+    },
+    "vision_config": {
+        "model_type": "llama4_vision_model",
+        "hidden_size": 32,
+        "intermediate_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": SIDE,
+        "patch_size": 7,
+        "pixel_shuffle_ratio": 0.5,
+        "projector_input_dim": 48,
+        "projector_output_dim": 48,
+        "vision_output_dim": 48,
+    },
+    "boi_token_index": _FIRST,
+    "eoi_token_index": _FIRST + 2,
+    "image_token_index": _FIRST + 1,
+}
 _FILES: dict[str, dict[str, dict[str, Any]]] = {
     "gemma3": {
         "preprocessor_config.json": _GEMMA3_PIXELS,
@@ -269,6 +296,16 @@ _FILES["internvl"] = {
     },
     "processor_config.json": {"image_seq_length": PICTURE_TOKENS, "processor_class": "InternVLProcessor"},
 }
+_FILES["llama4"] = {
+    "preprocessor_config.json": {
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "max_patches": 16,
+        "size": {"height": SIDE, "width": SIDE},
+        "image_processor_type": "Llama4ImageProcessorFast",
+        "processor_class": "Llama4Processor",
+    }
+}
 _FILES["lfm2_vl"] = {
     "preprocessor_config.json": {
         "downsample_factor": 2,
@@ -289,6 +326,7 @@ _TOKENS = {
     "gemma4": GEMMA4_TOKENS,
     "internvl": INTERNVL_TOKENS,
     "lfm2_vl": LFM2_TOKENS,
+    "llama4": LLAMA4_TOKENS,
     "mistral3": MISTRAL_TOKENS,
     "smolvlm": SMOL_TOKENS,
 }
@@ -297,6 +335,7 @@ _MARKS = {
     "gemma4": GEMMA4_TOKENS[1],
     "internvl": INTERNVL_TOKENS[1],
     "lfm2_vl": LFM2_TOKENS[1],
+    "llama4": LLAMA4_TOKENS[3],
     "mistral3": MISTRAL_TOKENS[1],
     "smolvlm": SMOL_TOKENS[1],
 }
