@@ -260,6 +260,8 @@ def test_nothing_is_decoded_for_a_request_that_is_refused(
     [
         ([{"type": "image", "image": "data:image/png;base64,"}], "image as bytes"),
         ([{"type": "video", "video": b"x"}], "type 'video'"),
+        ([image() | {"detail": "huge"}], "detail = 'huge': one of auto, low, high"),
+        ([image() | {"detail": ["low"]}], "one of auto, low, high"),
         (["Hi"], "type None"),
         ([text("")], "message is empty"),
         ([image()] * (CHAT_MAX_PICTURES + 1), f"at most {CHAT_MAX_PICTURES}"),
@@ -270,6 +272,12 @@ def test_wrong_parts_are_refused(content: Any, why: str) -> None:
         checked_messages([{"role": "user", "content": content}], may_show_pictures=True)
     with pytest.raises(RequestRejected, match="must be text"):
         checked_messages([{"role": "user", "content": content}])
+
+
+def test_the_detail_of_a_picture_stays_with_it() -> None:
+    """Also where messages of the user are joined."""
+    turns = checked([user(text("Look:")), user(image(1) | {"detail": "low"}, image(2))])
+    assert [(shown.at, shown.detail) for shown in turns[0]["pictures"]] == [(6, "low"), (6, "auto")]
 
 
 def test_a_reader_who_leaves_frees_the_slot(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
