@@ -107,8 +107,10 @@ class PromptMaker:
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
         prompt = await self._constrained(prompt, grammar)
         if reader is not None:
-            self._engine.check_ready(map(reader.grid_of, pictures_of(request.messages)))
-            read = await reader.read(pictures_of(request.messages[prompt.dropped_messages :]))
+            shown = pictures_of(request.messages[prompt.dropped_messages :])
+            grids = await reader.grids(shown)
+            self._engine.check_ready(grids)
+            read = await reader.read(shown, grids)
             prompt = prompt.showing(read.pictures, read.release)
         return prompt
 

@@ -33,9 +33,10 @@ from hfjax_app.runtime.seams.transformers import built, mentions, order_sets
 from hfjax_app.runtime.shared_inputs import observed
 from hfjax_app.runtime.tracing import why_untraceable
 
-# Architectures that can be traced, but give other results on a cache of fixed size.
+# Architectures that are refused, most because they can be traced, but give other results on a cache of fixed size.
 WRONG_ON_STATIC_CACHE = {
     "gpt_neo": "its local attention counts the window from the end of the cache, not from the last token",
+    "mllama_text_model": "it reads pictures by cross attention, which has a cache of its own",
     "moshi": "its mask does not know the window of its cache",
 }
 _FACTS = "decoder"  # the name of TracedFacts in a bundle

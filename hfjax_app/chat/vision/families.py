@@ -72,6 +72,7 @@ class Family:
         deep: of its configuration: to how many of the first layers' outputs a picture is added.
         written: what the processor writes for a prepared picture, by the model's configuration; None: the processor is
             asked, as it can be made without packages that are not here.
+        mark: what a chat template writes for a picture; None: the processor's token, or the placeholder.
     """
 
     unit: Callable[[Any, Any], int] | None = None
@@ -83,6 +84,7 @@ class Family:
     features: Callable[[PreTrainedModel, Mapping[str, torch.Tensor]], Features] = features
     deep: Callable[[Any], int] = lambda config: 0
     written: Callable[[Any, TextOf, Mapping[str, Any]], str] | None = None
+    mark: str | None = None
 
 
 def _rows_and_breaks(config: Any, text_of: TextOf, made: Mapping[str, Any]) -> str:
@@ -100,6 +102,27 @@ def _lfm2_images(settings: Mapping[str, Any]) -> Any:
     return Siglip2ImageProcessorPil(patch_size=settings.get("encoder_patch_size", 16), **given)
 
 
+def _llama4(model: Any, inputs: Mapping[str, torch.Tensor]) -> Features:
+    """With the projector, which its forward calls itself."""
+    seen = model.get_image_features(pixel_values=inputs["pixel_values"].to(model.dtype)).last_hidden_state
+    return model.multi_modal_projector(_rows(seen)), ()
+
+
+def _one_tile(settings: Mapping[str, Any]) -> Any:
+    """As Llama 4's image processor, which needs torchvision, prepares a picture of one tile."""
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    names = ("image_mean", "image_std", "rescale_factor", "resample", "size")
+    return SiglipImageProcessorPil(**{name: settings[name] for name in names if settings.get(name) is not None})
+
+
+def _patches(config: Any, text_of: TextOf, made: Mapping[str, Any]) -> str:
+    """As Llama 4's processor writes a picture of one tile."""
+    vision = config.vision_config
+    count = int((vision.image_size // vision.patch_size) ** 2 * vision.pixel_shuffle_ratio**2)
+    return f"<|image_start|><|image|>{text_of(config.image_token_id) * count}<|image_end|>"
+
+
 def _started_and_ended(config: Any, text_of: TextOf, made: Mapping[str, Any]) -> str:
     """As LFM2-VL's processor writes a picture of one tile."""
     rows, columns = made["spatial_shapes"][0] // config.downsample_factor
@@ -107,6 +130,7 @@ def _started_and_ended(config: Any, text_of: TextOf, made: Mapping[str, Any]) ->
 
 
 _QWEN = Family(unit=lambda config, processor: int(processor.patch_size * processor.merge_size))
+_QWEN3 = replace(_QWEN, deep=lambda config: len(config.vision_config.deepstack_visual_indexes))
 _IDEFICS3 = Family(options=lambda processor, budget: {"do_image_splitting": False}, features=_idefics3, written=_around)
 # By the type of their configuration; other models with eyes answer to text only.
 FAMILIES: Mapping[str, Family] = {
@@ -121,12 +145,16 @@ FAMILIES: Mapping[str, Family] = {
         both_ways=lambda config: ("sliding_attention",) if config.use_bidirectional_attention == "vision" else (),
     ),
     "idefics3": _IDEFICS3,
+    "internvl": Family(options=lambda processor, budget: {"crop_to_patches": False}),
     "lfm2_vl": Family(
         unit=lambda config, processor: int(config.vision_config.patch_size * config.downsample_factor),
         options=lambda processor, budget: {"do_resize": False, "max_num_patches": 4 * budget},
         most=256,  # of a tile; larger pictures would be several
         images=_lfm2_images,
         written=_started_and_ended,
+    ),
+    "llama4": Family(
+        options=lambda processor, budget: {}, images=_one_tile, features=_llama4, written=_patches, mark="<|image|>"
     ),
     "mistral3": Family(
         unit=lambda config, processor: int(config.vision_config.patch_size * config.spatial_merge_size),
@@ -136,7 +164,7 @@ FAMILIES: Mapping[str, Family] = {
     "qwen2_vl": _QWEN,
     "qwen3_5": _QWEN,
     "qwen3_5_moe": _QWEN,
-    "qwen3_vl": replace(_QWEN, deep=lambda config: len(config.vision_config.deepstack_visual_indexes)),
-    "qwen3_vl_moe": replace(_QWEN, deep=lambda config: len(config.vision_config.deepstack_visual_indexes)),
+    "qwen3_vl": _QWEN3,
+    "qwen3_vl_moe": _QWEN3,
     "smolvlm": _IDEFICS3,
 }

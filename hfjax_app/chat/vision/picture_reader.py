@@ -54,18 +54,22 @@ class PictureReader:
     def stop(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def grid_of(self, shown: Shown) -> Grid:
-        """As `VisionTower.grid_of`."""
-        return self._vision.grid_of(shown)
+    async def grids(self, shown: Sequence[Shown]) -> list[Grid]:
+        """The sizes that pictures get, by their files' headers, which are untrusted too and may take long.
 
-    async def read(self, shown: Sequence[Shown]) -> ReadPictures:
-        """The pictures of a conversation; the caller releases them in every case.
+        Raises:
+            RequestRejected: a file is no picture, or too large.
+        """
+        found = self._threads.submit(lambda: [self._vision.grid_of(picture) for picture in shown])
+        return await asyncio.wrap_future(found)
+
+    async def read(self, shown: Sequence[Shown], grids: Sequence[Grid]) -> ReadPictures:
+        """The pictures of a conversation in these sizes; the caller releases them in every case.
 
         Raises:
             RequestRejected: a file is no picture, or too large.
             Overloaded: the pictures of other requests take all of the memory.
         """
-        grids = [self._vision.grid_of(picture) for picture in shown]
         room = self._room(sum(grid.picture_bytes for grid in grids))
         pictures: list[Picture] = []
         reading: Future[Picture] | None = None

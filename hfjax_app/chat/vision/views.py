@@ -66,12 +66,16 @@ class Views:
         )
         self._budgets: dict[str, int] = {}
         written: set[str] = set()
-        found = [self._grids(budget, written) for budget in self._all_budgets(budgets)]
-        self.grids = [grids for grids in found if max(grid.count for grid in grids) <= most]
+        self.grids: list[list[Grid]] = []
+        while not self.grids and budgets[0]:  # where not even the smallest fits, half of it may
+            found = [self._grids(budget, written) for budget in self._all_budgets(budgets)]
+            self.grids = [grids for grids in found if max(grid.count for grid in grids) <= most]
+            budgets = (0 if family.unit is None else budgets[0] // 2,)
         if not self.grids or len(written) != 1:
-            raise ValueError(f"a picture takes {found[0][0].count} tokens of at most {most}, as one of {written}")
+            raise ValueError(f"a picture takes more than {most} tokens of a prompt, or has different texts: {written}")
         placeholder = model.config.image_token_id
         mark = self._text_of(placeholder) if self._processor is None else self._processor.image_token
+        mark = family.mark or mark
         self.markup = PictureMarkup(
             mark=mark, written=written.pop(), placeholder=placeholder, tokens=lambda shown: self.grid_of(shown).ids
         )

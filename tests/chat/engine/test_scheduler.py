@@ -1,8 +1,11 @@
 """The scheduler alone: first come, first served, chunk by chunk."""
 
+import numpy as np
+
 from hfjax_app.chat.engine.request import Request
 from hfjax_app.chat.engine.scheduler import CONTENDED_CHUNK, Scheduler
 from hfjax_app.chat.engine.stats import SlotState
+from hfjax_app.chat.vision.picture import Grid, Picture, PlacedPicture
 
 
 def scheduler_of(
@@ -228,3 +231,26 @@ def test_a_cancelled_request_has_written_more_than_was_read() -> None:
     scheduler.release(r)
     assert (scheduler.slots[0].tokens, scheduler.slots[0].written) == ((1, 2, 3), 3 + 8)
     assert scheduler.slots.usable(0, (1, 2, 3, 4)) == 0
+
+
+def test_a_picture_takes_two_rounds_so_that_an_answer_goes_on_between_them() -> None:
+    """The vision tower's call and the one that writes: others' tokens wait for one of them at most."""
+    scheduler = scheduler_of(2)
+    running = Request(prompt=(1, 2), max_tokens=50)
+    scheduler.submit(running)
+    scheduler.admit()
+    scheduler.prefilled(scheduler.next_prefill())
+    grid = Grid(height=1, width=3, tokens=np.full(3, -1, np.int32), pixels=(1,), others={})
+    picture = Picture(grid=grid, pixels=np.zeros(1, np.float32))
+    place = PlacedPicture(picture=picture, start=2)
+    seeing = Request(prompt=(1, 2, *[picture.id] * 3, 5), max_tokens=5, pictures=(place,), client="other")
+    scheduler.submit(seeing)
+    scheduler.admit()
+    rounds = []
+    while step := scheduler.next_prefill():
+        scheduler.prefilled(step)
+        decode = scheduler.next_decode()
+        assert running in decode.requests
+        scheduler.decoded(decode)
+        rounds.append((step.start, step.stop, step.picture is not None, step.sees))
+    assert rounds == [(0, 2, False, False), (2, 2, True, True), (2, 5, True, False), (5, 6, False, False)]

@@ -275,6 +275,11 @@ def test_greedy_equals_generate(architecture: str) -> None:
     ("architecture", "options", "says"),
     [
         ("gpt_neo", {}, "GPTNeoForCausalLM can't run on the static cache: its local attention"),
+        (
+            "mllama",
+            {"text_config": {"num_hidden_layers": 2, "cross_attention_layers": [1]}},
+            "it reads pictures by cross attention",
+        ),
         ("deepseek_v32", LATENT | DENSE_FIRST, r"its attention takes indices \(modeling_deepseek_v32.py, line"),
         ("inkling_text", HEAD, r"its attention takes position_bias \(modeling_inkling.py, line"),
         ("jetmoe", USUAL | {"kv_channels": 8}, r"its code depends on the values of tensors \(modeling_jetmoe.py, line"),

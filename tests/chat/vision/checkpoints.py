@@ -20,7 +20,9 @@ WINDOW = 12  # less than a picture's tokens: a window cuts through a picture
 GEMMA_TOKENS = ("<start_of_image>", "<image_soft_token>", "<end_of_image>")
 SMOL_TOKENS = ("<fake_token_around_image>", "<image>", "<global-img>")
 GEMMA4_TOKENS = ("<|image>", "<|image|>", "<image|>")
+INTERNVL_TOKENS = ("<img>", "<IMG_CONTEXT>", "</img>", "<video>")
 LFM2_TOKENS = ("<|image_start|>", "<image>", "<|image_end|>")
+LLAMA4_TOKENS = ("<|image_start|>", "<|patch|>", "<|image_end|>", "<|image|>")
 MISTRAL_TOKENS = ("[IMG_BREAK]", "[IMG]", "[IMG_END]")
 QWEN_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 TEMPLATE = (
@@ -187,6 +189,56 @@ _MODELS["lfm2_vl"] = {
     "downsample_factor": 2,
     "image_token_id": _FIRST + 1,
 }
+_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+for name, others in {
+    "qwen3_vl": {"decoder_sparse_step": 1},
+    "qwen3_5": {"shared_expert_intermediate_size": 32},
+}.items():
+    text, vision = _MODELS[name]["text_config"], _MODELS[name]["vision_config"]
+    _MODELS[f"{name}_moe"] = _MODELS[name] | {
+        "text_config": text | _MOE | others | {"model_type": f"{name}_moe_text"},
+        "vision_config": vision | {"model_type": f"{name}_moe"},
+    }
+_MODELS["internvl"] = {
+    "text_config": _TEXT | {"model_type": "qwen2"},
+    "vision_config": {
+        "model_type": "internvl_vision",
+        "hidden_size": 32,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": [SIDE, SIDE],
+        "patch_size": [7, 7],
+    },
+    "downsample_ratio": 0.5,
+    "image_token_id": _FIRST + 1,
+}
+_MODELS["llama4"] = {
+    "text_config": _TEXT
+    | {
+        "model_type": "llama4_text",
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 64,
+        "attention_chunk_size": 32,
+        "no_rope_layers": [1, 0],
+    },
+    "vision_config": {
+        "model_type": "llama4_vision_model",
+        "hidden_size": 32,
+        "intermediate_size": 128,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": SIDE,
+        "patch_size": 7,
+        "pixel_shuffle_ratio": 0.5,
+        "projector_input_dim": 48,
+        "projector_output_dim": 48,
+        "vision_output_dim": 48,
+    },
+    "boi_token_index": _FIRST,
+    "eoi_token_index": _FIRST + 2,
+    "image_token_index": _FIRST + 1,
+}
 _FILES: dict[str, dict[str, dict[str, Any]]] = {
     "gemma3": {
         "preprocessor_config.json": _GEMMA3_PIXELS,
@@ -230,6 +282,30 @@ _FILES: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
+_FILES |= {f"{name}_moe": _FILES[name] for name in ("qwen3_vl", "qwen3_5")}
+_FILES["internvl"] = {
+    "preprocessor_config.json": {
+        "crop_to_patches": False,
+        "image_mean": [0.48, 0.46, 0.41],
+        "image_std": [0.23, 0.22, 0.23],
+        "max_patches": 12,
+        "min_patches": 1,
+        "size": {"height": SIDE, "width": SIDE},
+        "image_processor_type": "GotOcr2ImageProcessorFast",
+        "processor_class": "InternVLProcessor",
+    },
+    "processor_config.json": {"image_seq_length": PICTURE_TOKENS, "processor_class": "InternVLProcessor"},
+}
+_FILES["llama4"] = {
+    "preprocessor_config.json": {
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "max_patches": 16,
+        "size": {"height": SIDE, "width": SIDE},
+        "image_processor_type": "Llama4ImageProcessorFast",
+        "processor_class": "Llama4Processor",
+    }
+}
 _FILES["lfm2_vl"] = {
     "preprocessor_config.json": {
         "downsample_factor": 2,
@@ -248,18 +324,27 @@ _FILES["lfm2_vl"] = {
 _TOKENS = {
     "gemma3": GEMMA_TOKENS,
     "gemma4": GEMMA4_TOKENS,
+    "internvl": INTERNVL_TOKENS,
     "lfm2_vl": LFM2_TOKENS,
+    "llama4": LLAMA4_TOKENS,
     "mistral3": MISTRAL_TOKENS,
     "smolvlm": SMOL_TOKENS,
 }
 _MARKS = {
     "gemma3": GEMMA_TOKENS[0],
     "gemma4": GEMMA4_TOKENS[1],
+    "internvl": INTERNVL_TOKENS[1],
     "lfm2_vl": LFM2_TOKENS[1],
+    "llama4": LLAMA4_TOKENS[3],
     "mistral3": MISTRAL_TOKENS[1],
     "smolvlm": SMOL_TOKENS[1],
 }
-_GEMMA_NAMES = ("boi_token", "image_token", "eoi_token")  # under which a tokenizer's config has them
+_GEMMA_NAMES = ("boi_token", "image_token", "eoi_token")
+_NAMES = {  # under which a tokenizer's config has them
+    "gemma3": _GEMMA_NAMES,
+    "gemma4": _GEMMA_NAMES,
+    "internvl": ("start_image_token", "context_image_token", "end_image_token", "video_token"),
+}
 
 
 def tokenizer_of(name: str) -> PreTrainedTokenizerFast:
@@ -282,9 +367,9 @@ def checkpoint(name: str, folder: Path) -> PreTrainedModel:
                 parameter.normal_(0, 0.15)
     model.save_pretrained(folder)
     tokenizer_of(name).save_pretrained(folder)
-    if name.startswith("gemma"):
+    if names := _NAMES.get(name):
         file = folder / "tokenizer_config.json"
-        named = dict(zip(_GEMMA_NAMES, _TOKENS[name], strict=True))
+        named = dict(zip(names, _TOKENS[name], strict=True))
         file.write_text(json.dumps(json.loads(file.read_text()) | {"extra_special_tokens": named} | named))
     for file_name, settings in _FILES[name].items():
         (folder / file_name).write_text(json.dumps(settings))

@@ -22,7 +22,7 @@ from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.messages import checked_messages
 from hfjax_app.chat.text.pictures import PictureMarkup, Shown
 from hfjax_app.chat.vision.picture import PLACEHOLDER
-from hfjax_app.chat.vision.picture_reader import PictureReader
+from hfjax_app.chat.vision.picture_reader import PictureReader, ReadPictures
 from hfjax_app.errors import Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES
 from hfjax_app.pictures import read_picture
@@ -260,6 +260,8 @@ def test_nothing_is_decoded_for_a_request_that_is_refused(
     [
         ([{"type": "image", "image": "data:image/png;base64,"}], "image as bytes"),
         ([{"type": "video", "video": b"x"}], "type 'video'"),
+        ([image() | {"detail": "huge"}], "detail = 'huge': one of auto, low, high"),
+        ([image() | {"detail": ["low"]}], "one of auto, low, high"),
         (["Hi"], "type None"),
         ([text("")], "message is empty"),
         ([image()] * (CHAT_MAX_PICTURES + 1), f"at most {CHAT_MAX_PICTURES}"),
@@ -270,6 +272,12 @@ def test_wrong_parts_are_refused(content: Any, why: str) -> None:
         checked_messages([{"role": "user", "content": content}], may_show_pictures=True)
     with pytest.raises(RequestRejected, match="must be text"):
         checked_messages([{"role": "user", "content": content}])
+
+
+def test_the_detail_of_a_picture_stays_with_it() -> None:
+    """Also where messages of the user are joined."""
+    turns = checked([user(text("Look:")), user(image(1) | {"detail": "low"}, image(2))])
+    assert [(shown.at, shown.detail) for shown in turns[0]["pictures"]] == [(6, "low"), (6, "auto")]
 
 
 def test_a_reader_who_leaves_frees_the_slot(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
@@ -301,13 +309,17 @@ def reader(made: tuple[ChatAssistant, PreTrainedModel]) -> Iterator[PictureReade
     reader.stop()
 
 
+async def read_by(reader: PictureReader, shown: list[Shown]) -> ReadPictures:
+    return await reader.read(shown, await reader.grids(shown))
+
+
 def test_prepared_pictures_of_waiting_requests_have_a_bound(reader: PictureReader) -> None:
     """A request holds its share until it is released. One with a wrong file releases it at once."""
     two = [Shown(0, png(drawn(seed))) for seed in (1, 2)]
-    read = asyncio.run(reader.read(two))
+    read = asyncio.run(read_by(reader, two))
     assert reader.held_bytes == sum(picture.pixels.nbytes for picture in read.pictures) > 0
     with pytest.raises(Overloaded, match="too many pictures wait"):
-        asyncio.run(reader.read(two[:1]))
+        asyncio.run(read_by(reader, two[:1]))
     read.release()
     assert reader.held_bytes == 0
     read.release()
@@ -315,13 +327,15 @@ def test_prepared_pictures_of_waiting_requests_have_a_bound(reader: PictureReade
 
     async def at_once() -> Any:
         """Neither has read a picture when the other one begins."""
-        return await asyncio.gather(reader.read(two), reader.read(two[:1]), return_exceptions=True)
+        grids = await reader.grids(two)
+        reading = (reader.read(two, grids), reader.read(two[:1], grids[:1]))
+        return await asyncio.gather(*reading, return_exceptions=True)
 
     read, refused = asyncio.run(at_once())
     assert isinstance(refused, Overloaded)
     read.release()
     with pytest.raises(RequestRejected):
-        asyncio.run(reader.read([two[0], Shown(0, png(drawn(1))[:60])]))
+        asyncio.run(read_by(reader, [two[0], Shown(0, png(drawn(1))[:60])]))
     assert reader.held_bytes == 0
 
 
@@ -340,7 +354,7 @@ def test_a_client_who_leaves_while_a_picture_is_read_keeps_its_memory_until_then
     monkeypatch.setattr("hfjax_app.chat.vision.picture_reader.read_picture", slow)
 
     async def leave() -> None:
-        reading = asyncio.ensure_future(reader.read([Shown(0, png(drawn(seed))) for seed in (1, 2)]))
+        reading = asyncio.ensure_future(read_by(reader, [Shown(0, png(drawn(seed))) for seed in (1, 2)]))
         assert await asyncio.to_thread(begun.wait, 300)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):

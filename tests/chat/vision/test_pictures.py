@@ -28,9 +28,10 @@ from tests.conftest import quickly_compiled
 SIZES = [(40, 30), (30, 40), (48, 27), (27, 48), (33, 32)]  # of all grids, where a model has several
 SLOW = pytest.mark.slow
 WHOLE = ("mistral3", "qwen3_vl")  # whose layers all see the whole conversation
+OTHERS = ("gemma4", "internvl", "lfm2_vl", "llama4", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
 ALL = [
     *("gemma3", "smolvlm", "qwen2_5_vl"),
-    *(pytest.param(name, marks=SLOW) for name in (*WHOLE, "gemma4", "lfm2_vl", "qwen3_5")),
+    *(pytest.param(name, marks=SLOW) for name in (*WHOLE, *OTHERS)),
 ]
 ANSWER = SamplingParams(max_tokens=10, temperature=0.0)
 
