@@ -1,17 +1,16 @@
-"""A denoiser's arguments besides latents and timestep, prepared by the pipeline's own `__call__`.
+"""A pipeline's text encoders as programs, and what the pipeline's own `__call__` makes of a prompt with them.
 
-Each of diffusers' pipeline classes prepares its denoiser's arguments in its own way: one to three text encoders, pooled
-states, sizes, masks. So the class's own code runs here, unmodified: its text encoders' forwards are compiled programs,
-and its denoiser's forward records its arguments and ends the call. A prompt with weights of words reaches it as
-embeddings.
+Each of diffusers' pipeline classes reads prompts in its own way: one to three text encoders, chat templates, pooled
+states, masks. So the class's own code runs here, unmodified (`pipeline_call.py`): its text encoders' forwards are
+compiled programs. A prompt with weights of words reaches it as embeddings.
 """
 
 import copy
 import inspect
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -21,42 +20,43 @@ import numpy as np
 import torch
 from torch.utils import _pytree as torch_pytree
 from torch.utils._pytree import TreeSpec
-from transformers import CLIPTextModel, CLIPTextModelWithProjection
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
+from hfjax_app.images.pipeline_call import Form, PipelineCall
 from hfjax_app.images.prompt_weights import fragments, has_weights, plain
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
+from hfjax_app.images.text_encoder import CompiledEncoder, Truncations, begin_of_rest
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.seams.diffusers import pads_prompts
 
 # Text encoders whose embeddings can be weighted.
 _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
-# Options of some classes, whose defaults would change the size or the prompt.
-_PLAIN = {"use_resolution_binning": False, "clean_caption": False}
+
+GUIDED, ALONE = 2.0, 0.0  # above and below each class's threshold
+_LONGER = "a longer prompt " * 20
 
 Forward = Callable[[torch.Tensor], Any]  # token ids [1, length] -> the text encoder's output
 
 
-class _Reached(Exception):
-    """The denoiser was called."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conditioning:
-    """The arguments of one call of the denoiser, except the latents and the timestep.
+    """What a pipeline makes of prompts, for its loop.
 
     Attributes:
-        arrays: the tensors among them, in any pytree, as NumPy arrays (float32, int32 or bool).
-        rows: rows of latents for one picture: 2 with guidance (without the prompt, with it), else 1.
+        arrays: the tensors among the answers of its methods, as NumPy arrays (float32, int32 or bool); None in the
+            places of other values.
+        form: what is static.
     """
 
-    arrays: Any
-    rows: int
+    arrays: list[np.ndarray | None]
+    form: Form
 
 
 class PromptReader:
@@ -73,6 +73,7 @@ class PromptReader:
         max_clip_skip: the most layers of the text encoder that a request may leave out; 0 where the class has no such
             option, or, as Stable Diffusion XL, another one of this name.
         takes_weights: whether weights of words are read, see `prompt_weights.py`.
+        takes_guidance: whether the guidance scale changes pictures.
     """
 
     def __init__(
@@ -90,29 +91,76 @@ class PromptReader:
         layers = [each.config.num_hidden_layers for each in encoders.values() if isinstance(each, CLIPTextModel)]
         skips = "clip_skip" in accepted and len(layers) == len(encoders) == 1
         self.max_clip_skip = min(MAX_CLIP_SKIP, *layers) if skips else 0
-        self._encoders: dict[str, CompiledForward] = {}
+        self._encoders: dict[str, CompiledForward | CompiledEncoder] = {}
         for name, encoder in encoders.items():
             weights = text_encoder_weights(programs, encoder, dtype, checkpoint and checkpoint.part(name))
-            self._encoders[name] = CompiledForward(
-                name.replace("text_encoder", "encode_prompt"), encoder, weights, programs, skips=skips
+            program = name.replace("text_encoder", "encode_prompt")
+            self._encoders[name] = (
+                CompiledForward(program, encoder, weights, programs, skips=skips)
+                if isinstance(encoder, _CLIP)
+                else CompiledEncoder(program, encoder, weights, programs)
             )
             setattr(self._pipeline, name, _with_forward(encoder, self._encoders[name]))
-        self._denoiser = denoiser_name(pipeline)
-        network = getattr(pipeline, self._denoiser)
-        self._signature = inspect.signature(network.forward)
-        # A pipeline reads the dtype and device of the denoiser's and the autoencoder's parameters. While another thread
-        # traces a network for a new size, these are tracers, so the pipeline here has copies.
-        setattr(self._pipeline, self._denoiser, _with_forward(same_tensors(network), self._note))
-        self._pipeline.vae = same_tensors(pipeline.vae)
-        self.takes_negative = "negative_prompt" in accepted
+        # While another thread traces a network for a new size, its parameters are tracers: here are copies.
+        for name in (denoiser_name(pipeline), "vae"):
+            setattr(self._pipeline, name, same_tensors(getattr(pipeline, name)))
+        self.call = PipelineCall(self._pipeline)
+        self.takes_negative = self.call.takes_negative
         self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders.values())
+        self._takes_padding = pads_prompts(getattr(pipeline, denoiser_name(pipeline)))
+        self._filler, self._pads, self._longest = "", False, 0
+        self._masks: dict[bool, dict[int, np.ndarray]] = {}  # by whether there is guidance
+        self._is_planned = programs.planned
+        self._truncations: dict[str, Truncations] = {}  # of text encoders that are not CLIP's
         self._takes_pooled = "pooled_prompt_embeds" in accepted
         # By clip skip, because compel keeps what an empty text becomes; made at the first prompt that has weights.
         self._weighted: dict[int, _WeightedPrompts] = {}
-        self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
-        self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
-        self._noted: dict[str, Any] = {}
-        self._structures: dict[int, tuple[Any, list[Any]]] = {}  # by rows: of the arguments, and the other leaves
+        self._lock = threading.RLock()  # tokenizers and pipelines have state, which threads must not share
+        self._learn()
+
+    def _learn(self) -> None:
+        """Find out what the pipeline reads of its text encoders, to which length, and compile them."""
+        others = self._other_encoders
+        for name in others:
+            tokenizer = getattr(self._pipeline, _tokenizer_of(name), None)
+            if isinstance(tokenizer, PreTrainedTokenizerBase):
+                self._truncations[name] = Truncations(tokenizer)
+                object.__setattr__(self._pipeline, _tokenizer_of(name), self._truncations[name].tokenizer)
+        request = ImageRequest("a", guidance_scale=GUIDED)
+        self.read(request)
+        for name, truncations in self._truncations.items():
+            others[name].pad_to(max((tokens for _, tokens in truncations.seen), default=0))
+        short = self.read(request)
+        if _shapes(short) != _shapes(self.read(replace(request, prompt=_LONGER))):
+            self._longest = max((encoder.longest for encoder in others.values()), default=0)
+            if self._takes_padding and others:
+                self._pads = True
+            else:  # the class pads the prompts of a batch to the longest: the second one fills the length
+                self._filler = "a " * self._longest
+                for encoder in others.values():
+                    encoder.is_filled = True
+            read = self.read(request)
+            # without a mask the class lets a prompt's padding take part
+            masked = self._pads or any(each is not None and each.dtype.kind in "bi" for each in read.arrays)
+            if not masked or _shapes(read) != _shapes(self.read(replace(request, prompt=_LONGER))):
+                raise ModelUnavailable(
+                    f"{type(self._pipeline).__name__} can't run in compiled programs: each length of a prompt needs "
+                    "another one"
+                )
+            if self._filler:
+                for scale in (GUIDED, ALONE):
+                    known = self.read(replace(request, guidance_scale=scale))
+                    self._masks[known.form.guided] = _full_masks(known)
+        self.takes_guidance = not self.call.thresholds or _shapes(self.read(request)) != _shapes(
+            self.read(replace(request, guidance_scale=ALONE))
+        )
+        for encoder in others.values():
+            encoder.learn()
+
+    @property
+    def _other_encoders(self) -> dict[str, CompiledEncoder]:
+        """Those that are not CLIP's."""
+        return {name: each for name, each in self._encoders.items() if isinstance(each, CompiledEncoder)}
 
     @property
     def weights(self) -> list[Any]:
@@ -123,13 +171,12 @@ class PromptReader:
         """The conditioning for one picture.
 
         Args:
-            request: with its size and guidance scale. A blank negative prompt is ignored; above a guidance scale of 1
-                both prompts are used.
-
-        Raises:
-            ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.
+            request: with its guidance scale. A blank negative prompt is ignored where the class has one of its own.
         """
+        size = (request.width, request.height) if request.width and request.height else None
         with self._lock:
+            for truncations in self._truncations.values():
+                truncations.seen.clear()
             encoders = [*self._encoders.values()]
             for encoder in encoders:
                 encoder.clip_skip = request.clip_skip
@@ -138,27 +185,17 @@ class PromptReader:
                 encoder.clip_skip, encoder.next_skip = 0, request.clip_skip if "prompt" in prompts else None
             if request.negative_prompt.strip():
                 prompts |= {f"negative_{name}": value for name, value in self._prompt(request.negative_prompt).items()}
-            with suppress(_Reached):
-                self._pipeline(
-                    **prompts,
-                    width=request.width,
-                    height=request.height,
-                    guidance_scale=request.guidance_scale,
-                    num_inference_steps=2,
-                    output_type="latent",
-                    **self._plain,
-                )
-            noted, self._noted = self._noted, {}
-            latents = noted.pop(next(iter(self._signature.parameters)))
-            time = torch.as_tensor(noted["timestep"])
-            self._check(len(latents), time)
-        noted["timestep"] = time.ndim
-        noted.pop("return_dict", None)
-        leaves, structure = torch_pytree.tree_flatten(noted)
-        arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self._structures.setdefault(len(latents), (structure, rest))
-        return Conditioning(arrays=arrays, rows=len(latents))
+            elif self.call.needs_negative:
+                prompts["negative_prompt"] = " "
+            tensors, form = self.call.read(prompts, size, request.guidance_scale or 0.0, self._filler)
+        if self._pads:
+            tensors = [tensor if tensor is None else _padded(tensor, self._longest) for tensor in tensors]
+        arrays = [None if tensor is None else _numpy(tensor) for tensor in tensors]
+        for i, mask in self._masks.get(
+            form.guided, {}
+        ).items():  # which a class leaves out where the prompt fills the length
+            arrays[i] = mask if arrays[i] is None else arrays[i]
+        return Conditioning(arrays=arrays, form=form)
 
     def _prompt(self, prompt: str) -> Mapping[str, Any]:
         """The pipeline's arguments for a prompt: its text, or its embeddings if it has weights. Call with the lock."""
@@ -166,67 +203,35 @@ class PromptReader:
             return {"prompt": prompt}
         skip = next(iter(self._encoders.values())).clip_skip
         if skip not in self._weighted:
-            encoders = [(self._tokenizer(name), encoder.again) for name, encoder in self._encoders.items()]
+            clips = ((name, each) for name, each in self._encoders.items() if isinstance(each, CompiledForward))
+            encoders = [(self._tokenizer(name), each.again) for name, each in clips]
             self._weighted[skip] = _WeightedPrompts(encoders, pooled=self._takes_pooled)
         return self._weighted[skip].embeddings(prompt)
 
     def _tokenizer(self, encoder: str) -> Any:
-        return getattr(self._pipeline, encoder.replace("text_encoder", "tokenizer"))
-
-    def call(self, network: torch.nn.Module, rows: int, latents: Any, timestep: Any, arrays: Any) -> torch.Tensor:
-        """Call the denoiser as the pipeline does. Is traced.
-
-        Args:
-            network: the denoiser.
-            rows: `Conditioning.rows`.
-            latents: of one row or all.
-            timestep: of all rows.
-            arrays: `Conditioning.arrays` of these rows, as torch tensors.
-        """
-        structure, rest = self._structures[rows]
-        leaves = [plain if tensor is None else tensor for tensor, plain in zip(arrays, rest, strict=True)]
-        arguments = torch_pytree.tree_unflatten(leaves, structure)
-        # some denoisers take one timestep, others one for each row
-        arguments["timestep"] = timestep.expand(len(latents)) if arguments["timestep"] else timestep
-        predicted: torch.Tensor = network(latents, **arguments, return_dict=False)[0]
-        return predicted
-
-    def _check(self, rows: int, time: torch.Tensor) -> None:
-        """Refuse a pipeline whose timestep is not the scheduler's, or that calls its denoiser once for each row.
-
-        The programs would draw other pictures than the pipeline.
-        """
-        name, pipeline = type(self._pipeline).__name__, self._pipeline
-        passed, scheduled = float(time.flatten()[0]), float(pipeline.scheduler.timesteps[0])
-        if abs(passed - scheduled) > 1e-3 * abs(scheduled):
-            raise ModelUnavailable(
-                f"{name} can't run in compiled programs: it passes its denoiser a time of its own, {passed:g} where "
-                f"the scheduler's is {scheduled:g}"
-            )
-        if rows == 1 and getattr(pipeline, "do_classifier_free_guidance", False):
-            raise ModelUnavailable(
-                f"{name} can't run in compiled programs: it calls its denoiser once with the prompt and once without it"
-            )
+        return getattr(self._pipeline, _tokenizer_of(encoder))
 
     def cut(self, prompt: str) -> str:
         """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""
         prompt = plain(prompt) if self.takes_weights else prompt
-        return min((self._cut(name, encoder, prompt) for name, encoder in self._encoders.items()), key=len, default="")
-
-    def _cut(self, name: str, encoder: "CompiledForward", prompt: str) -> str:
-        tokenizer = self._tokenizer(name)
-        with self._lock:
-            whole = tokenizer(prompt, truncation=False, padding=False, verbose=False, return_offsets_mapping=True)
-        limit = encoder.longest
-        if len(whole.input_ids) <= limit:
+        if not prompt.strip():
             return ""
-        special = [i for i, (begin, end) in enumerate(whole.offset_mapping) if begin == end]
-        closing = sum(1 for i in special if i > 0)  # the end token takes the last position
-        return prompt[whole.offset_mapping[limit - closing][0] :].strip()
-
-    def _note(self, *args: Any, **kwargs: Any) -> None:
-        self._noted = dict(self._signature.bind(*args, **kwargs).arguments)
-        raise _Reached
+        others, ends = self._other_encoders.values(), []
+        with self._lock:
+            for other in others:  # for what the class makes of the prompt, no text encoder runs
+                other.is_dry = True
+            try:
+                if others:
+                    self.read(ImageRequest(prompt, guidance_scale=GUIDED))
+                ends += [truncations.cut(prompt) for truncations in self._truncations.values()]
+            finally:
+                for other in others:
+                    other.is_dry = self._is_planned
+            for name, encoder in self._encoders.items():
+                if isinstance(encoder, CompiledForward):
+                    begin = begin_of_rest(self._tokenizer(name), prompt, encoder.longest)
+                    ends.append(prompt[begin:].strip())
+        return min(ends, key=len, default="")
 
 
 class CompiledForward:
@@ -356,6 +361,27 @@ class _ForCompel:
 
     def __call__(self, ids: torch.Tensor, *_: Any, **__: Any) -> Any:
         return self._forward(ids)
+
+
+def _full_masks(conditioning: Conditioning) -> dict[int, np.ndarray]:
+    """Masks that leave out nothing, in the places of conditioning's masks."""
+    arrays = enumerate(conditioning.arrays)
+    return {i: np.ones_like(each) for i, each in arrays if each is not None and each.dtype.kind in "bi"}
+
+
+def _padded(tensor: torch.Tensor, longest: int) -> torch.Tensor:
+    """States of a prompt's tokens [..., tokens, width], with rows of NaN behind them."""
+    return torch.nn.functional.pad(tensor, (0, 0, 0, longest - tensor.shape[-2]), value=math.nan)
+
+
+def _tokenizer_of(encoder: str) -> str:
+    return encoder.replace("text_encoder", "tokenizer")
+
+
+def _shapes(conditioning: Conditioning) -> str:
+    """Tells the programs apart that take such conditioning."""
+    shapes = [None if array is None else (array.shape, str(array.dtype)) for array in conditioning.arrays]
+    return str((shapes, conditioning.form.structure))
 
 
 def shapes_of(arrays: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from diffusers import (
 )
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images.schedule import Schedule, noise_levels, probe
+from hfjax_app.images.schedule import Schedule, Timing, noise_levels, probe
 from hfjax_app.runtime.seams.diffusers import schedulers_of_stable_diffusion
 from hfjax_app.validation import quoted
 
@@ -59,6 +60,7 @@ class Samplers:
 
     Args:
         scheduler: the checkpoint's own. It is the default, and is not changed.
+        timing: how the pipeline sets it for a number of steps and a size; None: by the number alone.
 
     Raises:
         ModelUnavailable: this scheduler can't run in a compiled program; says why.
@@ -69,33 +71,37 @@ class Samplers:
             included, though only models distilled for it draw well with it.
         max_steps: the most steps of a schedule.
         depth: the most pairs of (sample, model output) that one of the schedulers uses, see `schedule.py`.
+        noises: whether the checkpoint's own can noise a picture to start from.
     """
 
-    def __init__(self, scheduler: Any):
+    def __init__(self, scheduler: Any, timing: Callable[[int, tuple[int, int] | None], Timing] | None = None):
         kind = type(scheduler)
+        self._timing = timing or (lambda steps, _: Timing.of(steps))
         self.default = _name_of(scheduler)
         self.max_steps: int = scheduler.config.num_train_timesteps
         self._schedulers = {self.default: scheduler}
-        usual = min(_USUAL_STEPS, self.max_steps)
+        self.noises = hasattr(scheduler, "add_noise") or hasattr(scheduler, "scale_noise")
+        usual, few = (self._usual(min(steps, self.max_steps)) for steps in (_USUAL_STEPS, _FEW_STEPS))
+        family = schedulers_of_stable_diffusion() | {LCMScheduler.__name__}
+        is_known = kind.__name__ in family
         try:
             self.depth = probe(scheduler, usual).depth
             many = _MANY_STEPS_OF_LCM if isinstance(scheduler, LCMScheduler) else _MANY_STEPS
-            own = noise_levels(scheduler, min(many, self.max_steps))
+            own = noise_levels(scheduler, self._usual(min(many, self.max_steps))) if is_known else None
         except Exception as error:  # NotLinear, or any error of a class for another kind of pipeline
             raise ModelUnavailable(
                 f"{kind.__name__} can't run in a compiled program: {error}; save the pipeline with DDIMScheduler "
                 "(clip_sample false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
             ) from error
-        family = schedulers_of_stable_diffusion() | {LCMScheduler.__name__}
-        for name, (choice, options) in _CHOICES.items() if kind.__name__ in family else ():
+        for name, (choice, options) in _CHOICES.items() if own is not None else ():
             if name == self.default:
                 continue
             try:
                 other = choice.from_config(_config_for(choice, scheduler) | options)
-                depth, levels = probe(other, min(_FEW_STEPS, self.max_steps)).depth, noise_levels(other, usual)
+                depth, levels = probe(other, few).depth, noise_levels(other, usual)
             except Exception:  # it does not support the checkpoint's kind of prediction or of schedule
                 continue
-            if _same_process(own, levels):
+            if own is not None and _same_process(own, levels):
                 self._schedulers[name] = other
                 self.depth = max(self.depth, depth)
         self._cached = functools.lru_cache(maxsize=_CACHED)(self._probed)
@@ -104,8 +110,21 @@ class Samplers:
     def names(self) -> tuple[str, ...]:
         return tuple(self._schedulers)
 
-    def schedule(self, name: str | None, steps: int, start: int = 0) -> Schedule:
+    def _usual(self, steps: int) -> Timing:
+        """For a number of steps; for the nearest that the pipeline can do where it refuses this one."""
+        try:
+            return self._timing(steps, None)
+        except Exception:
+            return self._timing(2, None)
+
+    def schedule(self, name: str | None, steps: int, start: int = 0, size: tuple[int, int] | None = None) -> Schedule:
         """The schedule of the named scheduler (None: the default), without its first `start` steps.
+
+        Args:
+            name: one of `names`.
+            steps: how many.
+            start: see above.
+            size: of the picture; None: the pipeline's own.
 
         Raises:
             RequestRejected: there is no such scheduler, or it can't do this number of steps.
@@ -114,13 +133,13 @@ class Samplers:
         if not isinstance(name, str) or name not in self._schedulers:
             raise RequestRejected(f"scheduler = {quoted(name)}: must be one of {', '.join(self.names)}")
         try:
-            return self._cached(name, steps, start)
+            return self._cached(name, self._timing(steps, size), start)
         except Exception as error:
             kind = type(self._schedulers[name]).__name__
             raise RequestRejected(f"steps = {steps}: {kind} can't do that many: {error}") from error
 
-    def _probed(self, name: str, steps: int, start: int) -> Schedule:
-        return probe(self._schedulers[name], steps, start).padded(self.depth)
+    def _probed(self, name: str, timing: Timing, start: int) -> Schedule:
+        return probe(self._schedulers[name], timing, start).padded(self.depth)
 
 
 def _config_for(choice: Any, scheduler: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import torch
 from compel import Compel, DownweightMode, ReturnedEmbeddingsType
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.prompt_conditioning import PromptReader
+from hfjax_app.images.prompt_conditioning import Conditioning, PromptReader
 from hfjax_app.images.prompt_weights import Fragment, fragments, plain
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.runtime.programs import Programs
@@ -40,6 +40,12 @@ def test_too_many_weights_are_refused_at_once() -> None:
         ImageRequest("a dot", negative_prompt="(a:.9)" * 17)
 
 
+def both(conditioning: Conditioning) -> np.ndarray:
+    """The embeddings of the words of both prompts, [2, length, width], the negative one's first."""
+    prompt, negative = (array for array in conditioning.arrays if array is not None and array.ndim == 3)
+    return np.concatenate([negative, prompt])
+
+
 @pytest.mark.parametrize("name", ["SD 2", "SDXL"])
 def test_embeddings_are_compels(name: str) -> None:
     pipeline, programs = CLASSES[name](), Programs()
@@ -61,16 +67,11 @@ def test_embeddings_are_compels(name: str) -> None:
         ]
         rows.append(torch.cat(made, dim=-1))
     want = torch.cat(rows).detach().numpy()
-    pairs = [
-        (mine, other)
-        for mine, other in zip(got.arrays, usual.arrays, strict=True)
-        if mine is not None and mine.shape == want.shape
-    ]
-    [(weighted, unweighted)] = pairs
+    weighted, unweighted = both(got), both(usual)
     np.testing.assert_allclose(weighted, want, rtol=1e-4, atol=1e-4)
     assert np.abs(weighted - unweighted).max() > 1e-2
     for mine, other in zip(got.arrays, usual.arrays, strict=True):
-        if mine is not None and mine.shape != want.shape:  # pooled embeddings, of the words alone
+        if mine is not None and mine.ndim != 3:  # pooled embeddings, of the words alone
             np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-4)
     assert reader.cut(prompt) == ""
 
@@ -84,8 +85,7 @@ def test_clip_skip_and_weights_are_compels(monkeypatch: pytest.MonkeyPatch) -> N
     skipping = Compel(pipeline.tokenizer, pipeline.text_encoder, returned_embeddings_type=kind)
     whole = Compel(pipeline.tokenizer, pipeline.text_encoder)  # diffusers leaves out no layers of negative prompts
     want = torch.cat([whole("(blue)1.2"), skipping("a (red)1.5 dot")]).detach().numpy()
-    [mine] = [array for array in got.arrays if array is not None and array.shape == want.shape]
-    np.testing.assert_allclose(mine, want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(both(got), want, rtol=1e-4, atol=1e-4)
 
 
 def test_other_text_encoders_read_weights_as_text() -> None:

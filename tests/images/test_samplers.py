@@ -20,7 +20,7 @@ from diffusers import (
 )
 
 from hfjax_app.images.samplers import Samplers
-from hfjax_app.images.schedule import probe
+from hfjax_app.images.schedule import Timing, probe
 
 from .pipelines import V_PREDICTION
 
@@ -70,7 +70,7 @@ def test_every_choice_is_what_diffusers_makes_of_the_configuration(own: str) -> 
     assert set(KINDS) <= set(samplers.names)
     for name, (kind, options) in KINDS.items():
         got = samplers.schedule(name, 20)
-        want = probe(kind.from_config(scheduler.config, **options), 20).padded(samplers.depth)
+        want = probe(kind.from_config(scheduler.config, **options), Timing.of(20)).padded(samplers.depth)
         assert got.noise_scale == want.noise_scale, name
         for field in ("timesteps", "input_scales", "coefficients", "extras", "noising"):
             np.testing.assert_array_equal(getattr(got, field), getattr(want, field), f"{name}: {field}")
