@@ -1,4 +1,4 @@
-# run, test, test-quick, test-all, test-next, test-tpu, test-ray, lint, format, bench, train, docs, screenshots, clean: each sets up what it needs in .venv
+# run, test, test-quick, test-all, test-next, test-tpu, test-ray, lint, format, bench, train, docs, hub, screenshots, clean: each sets up what it needs in .venv
 # and skips what is done.
 #   make run HFJAX_PORT=8000        any HFJAX_* setting, from the environment or the command line
 #   make run PYTHON=python3.12      another Python, 3.11 or newer
@@ -39,6 +39,7 @@ help:
 	@echo "make bench        the chat engine against others;  make bench-peers builds llama.cpp for it"
 	@echo "make train        make the embedded models again"
 	@echo "make docs         write docs/settings.md from hfjax_app/settings.py"
+	@echo "make hub          ask the hub for every repository that the docs and the help name; needs a network"
 	@echo "make screenshots  take the pictures of README and docs from the running app"
 	@echo "make clean        remove .venv and everything else that is not in git"
 
@@ -127,6 +128,10 @@ train: $(VENV)/.installed-train
 .PHONY: docs
 docs: $(VENV)/.installed-dev
 	@$(PY) -m tests.settings_page
+
+.PHONY: hub
+hub: $(VENV)/.installed-dev
+	@$(PY) -m tests.hub_names
 
 screenshots: $(VENV)/.installed-dev chromium
 	@$(PY) -m tests.screenshots

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from benchmarks.http_peers import free_port, served
+from benchmarks.http_peers import free_port, served, wait_for_all_programs
 from benchmarks.serving import QUESTIONS
 
 T = TypeVar("T")
@@ -49,11 +49,12 @@ def measure(rounds: int = 5, requests: int = 100, streams: int = 20, tokens: int
         tokens: the most of a stream.
     """
     nothing = "/no/such/model"
-    settings = {"HFJAX_SENTIMENT_MODEL": nothing, "HFJAX_IMAGE_MODEL": nothing, "HFJAX_WARM_UP": "whole"}
+    settings = {"HFJAX_SENTIMENT_MODEL": nothing, "HFJAX_IMAGE_MODEL": nothing}
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "hfjax_app", "serve", "--port", str(port)]
     with served(command, settings, url, "/ready/chat") as process, httpx.Client(base_url=url, timeout=60) as client:
+        wait_for_all_programs(url)
         used = LoopTime(process)
         for number in range(20):
             tokenized(client, number)

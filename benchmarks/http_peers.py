@@ -190,13 +190,22 @@ def hfjax(peers: Peers, checkpoint: Path) -> Iterator[str]:
         "HFJAX_IMAGE_MODEL": nothing,
         "HFJAX_SLOTS": str(max(peers.clients)),
         "HFJAX_CONTEXT": str(peers.context),
-        "HFJAX_WARM_UP": "whole",
         "HFJAX_CLIENT_REQUESTS": "64",
     }
     port = free_port()
     command = [sys.executable, "-m", "hfjax_app", "serve", "--port", str(port)]
     with served(command, settings, f"http://127.0.0.1:{port}", "/ready/chat"):
+        wait_for_all_programs(f"http://127.0.0.1:{port}")
         yield f"http://127.0.0.1:{port}"
+
+
+def wait_for_all_programs(url: str) -> None:
+    """Return when this app's chat model has also the programs that are only faster."""
+    while True:
+        chat = httpx.get(f"{url}/health", timeout=30).json()["backends"]["chat"]
+        if chat["programs"] == chat["programs_expected"]:
+            return
+        time.sleep(0.5)
 
 
 @contextlib.contextmanager

@@ -136,8 +136,8 @@ class Ray:
             "name": "hfjax",
             "route_prefix": "/",
             "import_path": "hfjax_app.serving:build_app",
-            "args": {"chat_model": MODEL, "slots": SLOTS, "replica_cpus": 0},
-            "deployments": [{"name": "chat", "num_replicas": replicas}],
+            "args": {"chat_model": MODEL, "slots": SLOTS},
+            "deployments": [{"name": "chat", "num_replicas": replicas, "ray_actor_options": {"num_cpus": 0}}],
         }
         none = {"name": "nothing", "route_prefix": "/nothing", "import_path": "benchmarks.replicas:nothing", "args": {}}
         options = {"host": "127.0.0.1", "port": self._port}

@@ -21,7 +21,7 @@ from typing import Any
 from hfjax_app import console
 from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, LADDER_PARTS, PLANNED, SERVED, Command, parser
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
-from hfjax_app.runtime.process import collect_seldom
+from hfjax_app.runtime.process import collect_seldom, prepare, runs_on_cpu
 from hfjax_app.settings import Settings, load_settings, models_of
 
 FETCH_TOLD_S = 0.25  # between two lines of progress
@@ -61,6 +61,8 @@ def _failed(error: BaseException, traceback: bool, status: int) -> int:
 
 def serve(arguments: argparse.Namespace) -> None:
     settings = load_settings(**{name: getattr(arguments, name) for name in Settings.model_fields})
+    if not runs_on_cpu():
+        prepare(settings.cache_dir)  # a machine that is paid for its chips must not serve without them
     from hfjax_app.backends import Backends
     from hfjax_app.server.server import launch
 
@@ -83,7 +85,6 @@ def chat(arguments: argparse.Namespace) -> None:
     from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.chat import ChatAssistant, ChatEngine
     from hfjax_app.embedded import resolve
-    from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
     engine = ChatEngine.from_pretrained(
@@ -92,8 +93,7 @@ def chat(arguments: argparse.Namespace) -> None:
         context=settings.context,
         dtype=settings.dtype,
         quantize=settings.quantize,
-        speculation=settings.speculation,
-        bundle=model_bundle("chat", model, settings.model_copy(update={"slots": 1, "pictures": "never"})),
+        bundle=model_bundle("chat", model, settings.model_copy(update={"slots": 1})),
     )
     assistant = ChatAssistant(engine)
     for notice in assistant.notices:
@@ -132,7 +132,6 @@ def sentiment(arguments: argparse.Namespace) -> None:
 
     from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.embedded import resolve
-    from hfjax_app.runtime.process import prepare
     from hfjax_app.sentiment import SentimentClassifier
 
     prepare(settings.cache_dir)
@@ -157,7 +156,6 @@ def image(arguments: argparse.Namespace) -> None:
     from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.embedded import resolve
     from hfjax_app.images import ImageGenerator, Waiting
-    from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
     bundle = model_bundle("images", model, settings)
@@ -211,8 +209,6 @@ def plan(arguments: argparse.Namespace) -> None:
         "context": settings.context,
         "dtype": settings.dtype,
         "quantize": settings.quantize,
-        "speculation": settings.speculation,
-        "pictures": settings.pictures != "never",
     }
     if arguments.configs is not None:
         for line in survey(arguments.configs, **options):
@@ -250,7 +246,6 @@ def compile_programs(arguments: argparse.Namespace) -> None:
     topology = None if arguments.topology is None else parse(arguments.topology)
     if topology is not None:
         prepare_process(topology)  # before jax is imported
-    from hfjax_app.runtime.process import prepare
 
     folder = settings.cache_dir if arguments.out is None else arguments.out
     prepare(folder)
@@ -316,7 +311,6 @@ def fetch(arguments: argparse.Namespace) -> None:
 def self_test(arguments: argparse.Namespace) -> None:
     options = {name: getattr(arguments, name) for name in SERVED}
     settings = load_settings(chat_model=arguments.model, **options)
-    from hfjax_app.runtime.process import prepare
 
     prepare(settings.cache_dir)
     from hfjax_app.planning.self_test import self_test as tested

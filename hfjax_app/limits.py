@@ -8,7 +8,7 @@ Does not cover the range of a single parameter (temperature, steps, seed), which
 HTTP_MAX_BODY = 16 << 20  # bytes of a request: a picture of the largest size as text, and a little more
 HTTP_MAX_UPLOAD = 10 << 20  # bytes of a file that a page uploads; limits below are stricter
 HTTP_MAX_JSON_PARTS = 500_000  # commas and brackets of a body, also in its texts: to read millions stops every stream
-HTTP_MAX_JSON_FIELDS = 64  # of one object that a route knows; a body with more unknown ones gets one error
+HTTP_MAX_JSON_FIELDS = 128  # of one object that a route knows; a body with more unknown ones gets one error
 HTTP_MAX_FORM_PARTS = 10_000  # lines of a form that begin as the border between its parts
 HTTP_MAX_LOGIN = 16 << 10  # bytes of a form in one line, as a login sends it
 HTTP_MAX_HEADERS = 32 << 10  # bytes of a request's headers
@@ -62,7 +62,13 @@ CHAT_PICTURES_AT_ONCE = 2  # decoded and prepared at a time, each with up to 400
 CHAT_PICTURES_BYTES = 1 << 30  # of a model's prepared pictures whose answers wait or are made: a hundred of Gemma 3's
 CHAT_MAX_NOTE_CHARACTERS = 1_000  # of the line under an answer, which a page sends back; notes of the app are shorter
 CHAT_MAX_STOPS = 8  # strings: each is searched for in every piece of an answer
+CHAT_MAX_STOP_TOKENS = 64
 CHAT_MAX_STOP_CHARACTERS = 100  # of one string: so many characters may be delayed while it could still match
+
+CHAT_MAX_PROMPTS = 32  # of one request for completions
+CHAT_MAX_SCORED_TOKENS = 16_384  # of a prompt whose tokens' log-probabilities are wanted: a kilobyte each
+TEMPLATE_MAX_VARIABLES = 32  # that a client gives to a chat template
+TEMPLATE_MAX_CHARACTERS = 20_000  # of these as JSON
 
 # Constrained answers: a client's schema or expression; llguidance's own limits are in `chat/text/grammar.py`
 GRAMMAR_MAX_CHARACTERS = 100_000  # of a schema as JSON
@@ -86,7 +92,7 @@ ZERO_SHOT_MAX_LABEL_CHARACTERS = 60
 # Sentiment
 SENTIMENT_AT_ONCE = 32  # events: texts of so many visitors share device calls
 SENTIMENT_QUEUE = 1_024  # texts that wait for a replica
-SENTIMENT_MAX_CHARACTERS = 10_000  # of a text: several times the 512 tokens that most classifiers read
+SENTIMENT_MAX_CHARACTERS = 60_000  # of a text: more than the 8,192 tokens that some classifiers read
 SENTIMENT_MAX_TEXTS = 256  # of one call in Python
 EXPLAINED_AT_ONCE = 2  # separate threads: a long text takes seconds, and would delay lists in the shared threads
 
@@ -104,9 +110,12 @@ WORDS_MAX_S = 20  # for these; a page then shows what is known
 # Images
 IMAGES_AT_ONCE = 32  # events: running requests and waiting ones
 IMAGES_SERVED_TOGETHER = 4  # requests that take turns on the device; more would only slow each of them down
-IMAGE_MAX_CHARACTERS = 1_000  # of a prompt: more than the 77 tokens that most text encoders read
+IMAGE_MAX_CHARACTERS = 10_000  # of a prompt: more than any text encoder reads; what is not read is told
 IMAGE_MAX_LOW_WEIGHTS = 16  # of words in a prompt, below 1
+IMAGE_MAX_BRACKETS = 300  # of a prompt
+IMAGE_MAX_PIECES = 8  # of a prompt that CLIP reads, each of 75 tokens
 IMAGE_MAX_SIDE = 2_048  # pixels; a model's own limit is lower, see `images/pipeline.py`
+IMAGE_RESULT_PIXELS = 16_000_000  # of a picture that a part was drawn into; a larger one is shrunk to them
 IMAGE_WARM_SIZES = 8  # sizes from requests that stay compiled
 GALLERY_PICTURES = 24  # of a session that its page shows
 GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 pixels have about 40 MB
@@ -114,11 +123,12 @@ GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 
 # Pictures that are sent, and the settings inside them
 PICTURE_MAX_BYTES = 10 << 20
 PICTURE_MAX_PIXELS = 40_000_000  # a camera's picture; 160 MB when decoded
+PICTURE_MAX_SHRUNK_PIXELS = 210_000_000  # of a JPEG file that is shrunk while it is decoded; not of a progressive one
 PICTURE_MAX_SIDE = 65_535  # pixels, as in a JPEG file; to scale a line of millions of pixels takes a gigabyte
 PICTURES_SENT = 256  # pictures from pages' editors that are not used yet; each brush stroke sends another one
 PICTURES_SENT_BYTES = 256 << 20  # of these together
 PICTURE_ID_CHARACTERS = 40  # of the number that a page gives such a picture; the page's have about eleven
-GENERATION_PARAMETERS_MAX_CHARACTERS = 20_000  # besides the mask
+GENERATION_PARAMETERS_MAX_CHARACTERS = 150_000  # besides the mask; JSON may write six for a character of a prompt
 FOREIGN_PARAMETERS_MAX_CHARACTERS = 200_000  # of other programs' notes, such as ComfyUI's graphs
 GENERATION_PARAMETERS_MAX_NAME_CHARACTERS = 300  # of a model, a scheduler and the like
 

@@ -41,7 +41,7 @@ class Turns(list[T]):
 
 
 class Place:
-    """A request in a `FairLine`, or served by it. `leave` must be called in every case; it may be called twice."""
+    """A request in a `FairLine`, or served by it. It leaves at the end of its `with` block, or by `leave`."""
 
     def __init__(self, line: "FairLine", client: object, *, urgent: bool):
         self.client, self.urgent = client, urgent
@@ -71,6 +71,12 @@ class Place:
         except BaseException:
             self.leave()
             raise
+
+    def __enter__(self) -> "Place":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.leave()
 
     def leave(self) -> None:
         """Give the place to those behind, whether it was served or not."""
@@ -114,12 +120,9 @@ class FairLine:
     @contextmanager
     def hold(self, client: object = None, *, urgent: bool = False) -> Iterator[None]:
         """Wait for a place, and hold it for the block. Arguments: as `join`."""
-        place = self.join(client, urgent=urgent)
-        place.until_served()
-        try:
+        with self.join(client, urgent=urgent) as place:
+            place.until_served()
             yield
-        finally:
-            place.leave()
 
     def number(self, place: Place) -> int:
         """See `Place.number`."""

@@ -2,27 +2,46 @@
 
 import ipaddress
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CHARACTERS, CLIENT_MAX_SHARE
-
-_Kind = TypeVar("_Kind", bound="Settings")
 
 PREFIX = "HFJAX_"
 MOST_LORA_WEIGHT = 4
 SECRET = ("api_keys", "auth", "operator_key")  # never shown
 MIN_KEY_CHARACTERS = 16
 
+_SERVE = ("replicas", "most_replicas", "tpus")
+_IN_SERVE = "Serve's config file has it, under deployments (docs/ray.md)"
+_DECIDED = "the app decides by what is faster"
+GONE = {  # settings of earlier versions, and what to do in their place
+    "speculation": _DECIDED,
+    "warm_up": _DECIDED,
+    "pictures": "a chat model that can be shown pictures is",
+    "daily_tokens": "write each key's quota behind it, NAME:KEY:TOKENS_A_DAY in api_keys",
+    **{f"{kind}_{name}": _IN_SERVE for kind in ("chat", "sentiment", "images") for name in _SERVE},
+    "replica_cpus": _IN_SERVE,
+}
+
 
 def _default_host() -> str:
     """This machine only; in a Hugging Face Space all interfaces, because requests come from outside its container."""
     return "0.0.0.0" if "SPACE_ID" in os.environ else "127.0.0.1"
+
+
+def _default_port() -> Any:
+    """The variable that Cloud Run and other hosts set, checked as the field's own value is."""
+    return os.environ.get("PORT") or 7860
+
+
+def _default_frames() -> str:
+    """Nobody else's pages; of a Space any page, as the hub lets its visitors embed it."""
+    return "*" if "SPACE_ID" in os.environ else ""
 
 
 def _default_proxies() -> str:
@@ -40,7 +59,13 @@ class Settings(BaseSettings):
         min_length=1,
         description="address to listen on; 0.0.0.0, the default in a Space, means all interfaces",
     )
-    port: int = Field(7860, ge=1, le=65535, description="port to listen on")
+    port: int = Field(
+        default_factory=_default_port,
+        ge=1,
+        le=65535,
+        validate_default=True,
+        description="port to listen on; default: the variable PORT, or 7860",
+    )
     chat_model: str = Field(
         "chat-gemma,chat-llama",
         min_length=1,
@@ -70,19 +95,6 @@ class Settings(BaseSettings):
     )
     quantize: Literal["none", "int8"] = Field(
         "none", description="int8: 8-bit weights in the chat model's linear layers, half of bfloat16's bytes"
-    )
-    speculation: Literal["auto", "always", "never"] = Field(
-        "auto",
-        description="drafts of tokens from the conversation while a single answer is decoded; auto: where it is faster",
-    )
-    pictures: Literal["auto", "never"] = Field(
-        "auto",
-        description="pictures in messages; auto: the vision tower of a chat model that can be shown pictures is loaded",
-    )
-    warm_up: Literal["staged", "whole"] = Field(
-        "staged",
-        description="staged: a model serves as soon as the programs are ready that can serve every request, and a "
-        "process of low priority compiles those that are only faster; whole: it serves when all are ready",
     )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
@@ -114,9 +126,6 @@ class Settings(BaseSettings):
         description="folders in which the models are that may be loaded with this key, with commas; default: all on a "
         "loopback address, none elsewhere; hub ids may always be named",
     )
-    daily_tokens: int = Field(
-        0, ge=0, le=1 << 40, description="tokens that each key may read and make in a day (UTC); 0: any number"
-    )
     grace: int = Field(
         30, ge=0, le=3600, description="seconds that running requests have to end when the server is told to stop"
     )
@@ -125,6 +134,12 @@ class Settings(BaseSettings):
         "",
         pattern=r"^(https?://[^/,\s]+(,https?://[^/,\s]+)*|\*)?$",
         description="origins whose pages may call the API, such as https://example.com, with commas; * for all",
+    )
+    frame_ancestors: str = Field(
+        default_factory=_default_frames,
+        pattern=r"^(https?://(\*\.)?[^/,\s;'\"*]+(,https?://(\*\.)?[^/,\s;'\"*]+)*|\*)?$",
+        description="origins whose pages may show the studio in a frame, such as https://example.com, with commas; * "
+        "for all, the default in a Space",
     )
     forwarded_allow_ips: str = Field(
         default_factory=_default_proxies,
@@ -141,6 +156,14 @@ class Settings(BaseSettings):
         le=CLIENT_MAX_SHARE,
         description="requests that one key, login or address may have running and waiting",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _still_there(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Of arguments: `load_settings` looks at variables."""
+        if name := next((name for name in values if name in GONE), None):
+            raise ValueError(f"{name} is gone: {GONE[name]}")
+        return values
 
     @field_validator("cache_dir", mode="before")
     @classmethod
@@ -203,37 +226,6 @@ class Settings(BaseSettings):
         return [(int(width), int(height)) for width, height in sizes]
 
 
-class ServingSettings(Settings):
-    """Also those of the app on Ray Serve (`serving/`), which the plain server does not read."""
-
-    chat_replicas: int = Field(1, ge=1, le=4096, description="replicas of each chat model, or the fewest of them")
-    sentiment_replicas: int = Field(1, ge=1, le=4096, description="the same of the sentiment model")
-    images_replicas: int = Field(1, ge=1, le=4096, description="the same of each image model")
-    chat_most_replicas: int = Field(
-        0,
-        ge=0,
-        le=4096,
-        description="Ray starts and stops replicas of it up to this number, as they are used; 0: it does not",
-    )
-    sentiment_most_replicas: int = Field(0, ge=0, le=4096, description="the same of the sentiment model")
-    images_most_replicas: int = Field(0, ge=0, le=4096, description="the same of each image model")
-    chat_tpus: int = Field(0, ge=0, le=64, description="TPU chips of one host for each replica of a chat model")
-    sentiment_tpus: int = Field(0, ge=0, le=64, description="the same of the sentiment model")
-    images_tpus: int = Field(0, ge=0, le=64, description="the same of an image model")
-    replica_cpus: float = Field(
-        0.5, ge=0, le=1024, description="CPUs that Ray counts for each replica of a model; it does not limit them"
-    )
-
-    def of_one_machine(self) -> Settings:
-        """The settings that every process of the app reads, the same however many replicas there are.
-
-        The address is Serve's, so nothing here may rely on one that only this machine reaches. Models are loaded by a
-        new configuration, so there is no operator's key.
-        """
-        own = {name: getattr(self, name) for name in Settings.model_fields}
-        return Settings(**own | {"host": "0.0.0.0", "operator_key": "", "operator_folders": ""})
-
-
 def models_of(text: str) -> list[str]:
     """The models of a setting such as "chat-gemma,owner/name"."""
     return [name.strip() for name in text.split(",")]
@@ -258,26 +250,16 @@ def _loras_of(text: str) -> list[tuple[str, float]]:
 def load_settings(**flags: Any) -> Settings:
     """Settings from the environment and from flags; a flag that is None is not set.
 
-    Variables of ServingSettings may be there too, because processes of the app on Ray run commands.
-
     Raises:
         RequestRejected: names the option, its value and its limit; also for an unknown HFJAX_* variable.
     """
-    return _loaded(Settings, flags)
-
-
-def load_serving_settings(**flags: Any) -> ServingSettings:
-    """The same with those of the app on Ray Serve."""
-    return _loaded(ServingSettings, flags)
-
-
-def _loaded(kind: type[_Kind], flags: Mapping[str, Any]) -> _Kind:
-    known = {PREFIX + name.upper() for name in ServingSettings.model_fields}
-    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known)
-    if unknown:
-        raise RequestRejected(f"unknown setting {unknown[0]}; known: {', '.join(sorted(known))}")
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known):
+        if advice := GONE.get(name.removeprefix(PREFIX).lower()):
+            raise RequestRejected(f"{name} is gone: {advice}")
+        raise RequestRejected(f"unknown setting {name}; known: {', '.join(sorted(known))}")
     try:
-        return kind(**{name: value for name, value in flags.items() if value is not None})
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0]) if first["loc"] else "settings"

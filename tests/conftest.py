@@ -17,7 +17,6 @@ for name in [name for name in os.environ if name.startswith("HFJAX_")]:
 os.environ.pop("GLIBC_TUNABLES", None)  # make's pages of 2 MiB; tests count those of 4 KiB
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HFJAX_CHAT_MODEL"] = "chat-gemma"  # tests of several models name them
-os.environ["HFJAX_WARM_UP"] = "whole"  # tests/backends/test_staged_start.py tests the other way
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Kept between runs, for each kind of processor: code for another one may end in an illegal instruction.
 _PROGRAMS = Path(__file__).parent.parent / ".pytest_cache" / "programs"

@@ -30,7 +30,7 @@ SEED = "1"
 RECORDED = {"width": 1120, "height": 800}  # both tabs as far as the button, so that nothing scrolls
 SHOWN = (896, 640)
 # Optimised programs answer within one redraw, so a reader would not see that answers stream.
-SLOWER = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "HFJAX_SPECULATION": "never"}
+SLOWER = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 RECORDED_QUESTIONS = ["What is JAX?", "Tell me a short story about a fox."]
 KEY_MS = 40  # between two typed characters
 READ_MS = 1_800  # a pause to read, before the recording goes on
@@ -178,9 +178,11 @@ def save(png: bytes, path: Path) -> None:
 
 @contextmanager
 def warm(folder: Path, **environment: str) -> Iterator[Studio]:
-    studio = start(folder / "log", HFJAX_WARM_UP="whole", **environment)
+    studio = start(folder / "log", **environment)
     try:
-        studio.wait_until(lambda health: all(m["state"] == "ready" for m in health["models"]), START_S, "warm")
+        studio.wait_until(
+            lambda health: all(m["programs"] == m["programs_expected"] for m in health["models"]), START_S, "warm"
+        )
         yield studio
     finally:
         end(studio)

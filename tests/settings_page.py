@@ -15,6 +15,7 @@ PATH = Path(__file__).parents[1] / "docs" / "settings.md"
 # Defaults that depend on the machine, or that a table would show as nothing.
 DEFAULTS = {
     "host": "`127.0.0.1`",
+    "port": "`7860`",
     "image_sizes": "none",
     "image_lora": "none",
     "cache_dir": "the user's cache folder",
@@ -24,6 +25,7 @@ DEFAULTS = {
     "operator_key": "printed at the start",
     "operator_folders": "all, or none",
     "cors_origins": "none",
+    "frame_ancestors": "none",
     "forwarded_allow_ips": "`127.0.0.1,::1`",
     "root_path": "none",
 }
@@ -38,6 +40,7 @@ ALLOWED = {
     "operator_key": "a key",
     "operator_folders": "folders, with commas",
     "cors_origins": "a list",
+    "frame_ancestors": "a list",
     "forwarded_allow_ips": "a list",
     "root_path": "`/PATH`",
 }

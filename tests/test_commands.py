@@ -32,17 +32,11 @@ from tests.chat.conftest import make_model, make_tokenizer
 from tests.images.pipelines import stable_diffusion as make_pipeline
 from tests.sentiment.test_classifier import save as save_classifier
 
-pytestmark = pytest.mark.usefixtures("quick_compiler", "no_drafts")
+pytestmark = pytest.mark.usefixtures("quick_compiler")
 
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "hfjax_app"]
 PIPE = 4096  # bytes that a process may write before its reader reads
-
-
-@pytest.fixture
-def no_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One program less to compile in every `chat`."""
-    monkeypatch.setenv("HFJAX_SPECULATION", "never")
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +259,7 @@ def test_sentiment_prints_a_json_line_for_each_text(
 
 
 def test_sentiment_refuses_text_before_a_model_is_loaded(refused: Callable[..., str]) -> None:
-    for text, says in [("", "empty"), ("a" * 10_001, "at most 10,000"), ("a\0", "NUL"), ("\ud800", "surrogate")]:
+    for text, says in [("", "empty"), ("a" * 60_001, "at most 60,000"), ("a\0", "NUL"), ("\ud800", "surrogate")]:
         assert says in refused("sentiment", "fine", text, "--model", "/no/such/model")
 
 

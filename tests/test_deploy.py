@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from hfjax_app.settings import ServingSettings
+from hfjax_app.settings import Settings
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILES = sorted((ROOT / "deploy").glob("Dockerfile.*"))
@@ -70,11 +70,13 @@ def test_kuberay_runs_the_ray_and_the_settings_of_this_project() -> None:
     [application] = yaml.safe_load(service["serveConfigV2"])["applications"]
     module, _, name = application["import_path"].partition(":")
     assert f"def {name}(" in (ROOT / f"{module.replace('.', '/')}/application.py").read_text()
-    settings = ServingSettings(**application["args"])
+    settings = Settings(**application["args"])
+    [chat] = [options for options in application["deployments"] if options["name"] == "chat"]
     [tpus] = [group for group in service["rayClusterConfig"]["workerGroupSpecs"] if group["groupName"] == "tpu"]
     [container] = tpus["template"]["spec"]["containers"]
-    assert container["resources"]["limits"]["google.com/tpu"] == str(settings.chat_tpus)
-    assert tpus["maxReplicas"] == settings.chat_most_replicas
+    assert container["resources"]["limits"]["google.com/tpu"] == str(chat["ray_actor_options"]["resources"]["TPU"])
+    assert tpus["maxReplicas"] == chat["autoscaling_config"]["max_replicas"]
+    assert chat["autoscaling_config"]["target_ongoing_requests"] == settings.slots
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.name)
@@ -89,9 +91,10 @@ def test_images_copy_what_exists_and_do_not_run_as_root(file: Path) -> None:
         assert instruction in text
 
 
+@pytest.mark.parametrize("variable", ["HFJAX_PORT", "PORT"])
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.name)
-def test_the_health_check_uses_the_port_that_is_served(file: Path) -> None:
-    """With another HFJAX_PORT it still used 7860, and the container never became healthy."""
+def test_the_health_check_uses_the_port_that_is_served(file: Path, variable: str) -> None:
+    """With another HFJAX_PORT it still used 7860, and the container never became healthy. Cloud Run sets PORT."""
     text = file.read_text().replace("\\\n", "")
     check = json.loads(re.search(r"^HEALTHCHECK .* CMD (.*)$", text, re.MULTILINE)[1])
     asked = []
@@ -103,7 +106,7 @@ def test_the_health_check_uses_the_port_that_is_served(file: Path) -> None:
             self.end_headers()
 
     with HTTPServer(("127.0.0.1", 0), Health) as server:
-        environment = os.environ | {"HFJAX_PORT": str(server.server_port)}
+        environment = os.environ | {variable: str(server.server_port)}
         with subprocess.Popen([sys.executable, *check[1:]], env=environment) as process:
             server.timeout = 120
             server.handle_request()

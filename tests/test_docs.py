@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub_names import REPOSITORIES
 from tests.settings_page import PATH, page
 
 ROOT = Path(__file__).parents[1]
@@ -84,3 +85,17 @@ def test_named_files_exist(name: str) -> None:
 
 def test_the_settings_page_is_up_to_date() -> None:
     assert PATH.read_text() == page(), "`make docs` writes it"
+
+
+def test_every_repository_that_is_named_is_in_the_list_that_the_hub_is_asked_for() -> None:
+    """Stability AI took Stable Diffusion 2 from the hub, and the README's command for pictures ended with an error."""
+    command = re.compile(r"(?:MODEL=|LORA=|-model |model: )([A-Za-z0-9][\w-]+/[\w.-]+)")
+    files = [*PAGES, *(ROOT / "hfjax_app").rglob("*.py"), *(ROOT / "deploy").iterdir()]
+    texts = "\n".join(file.read_text() for file in files)
+    single_file = (ROOT / "hfjax_app" / "images" / "single_file.py").read_text()
+    configs = re.findall(r'^    "[\w-]+": "([\w-]+/[\w.-]+)",$', single_file, re.MULTILINE)
+    assert len(configs) == 4
+    named = {name for name in command.findall(texts) if not name.startswith(("owner/", "hfjax_app/"))}
+    assert {*named, *configs} <= REPOSITORIES.keys()
+    assert [name for name in REPOSITORIES if name not in texts] == []
+    assert "stabilityai/stable-diffusion-2" not in texts

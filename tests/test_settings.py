@@ -55,6 +55,8 @@ def test_settings_are_frozen() -> None:
         ("chat_model", "chat-gemma,,chat-llama", "between two commas there is no model"),
         ("image_model", "images, images", "images is there twice"),
         ("cache_dir", "gs://bucket/programs", "a folder of this machine"),
+        ("frame_ancestors", "example.com", "match pattern"),
+        ("frame_ancestors", "https://a.example; script-src *", "match pattern"),
         ("image_sizes", "512", "match pattern"),
         ("image_lora", "style:much", "'much' behind the colon of 'style' is no weight, such as 0.8"),
         ("image_lora", "style:9", "'style:9': must be a LoRA and a weight from -4 to 4"),
@@ -73,10 +75,26 @@ def test_a_wrong_value_is_named_with_its_limit(name: str, value: str, limit: str
 
 
 def test_a_wrong_variable_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HFJAX_SPECULATION", "sometimes")
+    monkeypatch.setenv("HFJAX_QUANTIZE", "sometimes")
     with pytest.raises(RequestRejected) as error:
         load_settings()
-    assert str(error.value) == "speculation = 'sometimes': Input should be 'auto', 'always' or 'never'"
+    assert str(error.value) == "quantize = 'sometimes': Input should be 'none' or 'int8'"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("speculation", "decides by what is faster"),
+        ("daily_tokens", "NAME:KEY:TOKENS_A_DAY"),
+        ("chat_replicas", "Serve's config file"),
+    ],
+)
+def test_a_setting_of_an_earlier_version_says_what_to_do(name: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestRejected, match=f"{name} is gone: .*{says}"):
+        load_settings(**{name: 2})
+    monkeypatch.setenv(f"HFJAX_{name.upper()}", "2")
+    with pytest.raises(RequestRejected, match=f"HFJAX_{name.upper()} is gone: .*{says}"):
+        load_settings()
 
 
 def test_a_misspelt_variable_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,6 +115,27 @@ def test_a_space_listens_to_the_outside(monkeypatch: pytest.MonkeyPatch) -> None
     assert load_settings().host == "0.0.0.0"
     monkeypatch.setenv("HFJAX_HOST", "127.0.0.1")
     assert load_settings().host == "127.0.0.1"
+
+
+def test_the_port_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cloud Run and others say in PORT where they look for the app."""
+    monkeypatch.setenv("PORT", "8080")
+    assert load_settings().port == 8080
+    monkeypatch.setenv("HFJAX_PORT", "8001")
+    assert load_settings().port == 8001
+    monkeypatch.delenv("HFJAX_PORT")
+    monkeypatch.setenv("PORT", "http")
+    with pytest.raises(RequestRejected, match="port = 'http'"):
+        load_settings()
+
+
+def test_who_may_show_the_page_in_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub lets everybody embed a public Space, and browsers refused the frame."""
+    assert load_settings().frame_ancestors == ""
+    monkeypatch.setenv("SPACE_ID", "someone/studio")
+    assert load_settings().frame_ancestors == "*"
+    monkeypatch.setenv("HFJAX_FRAME_ANCESTORS", "https://a.example,https://*.b.example:8443")
+    assert load_settings().frame_ancestors == "https://a.example,https://*.b.example:8443"
 
 
 def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:

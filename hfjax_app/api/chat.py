@@ -8,8 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.api.concurrency import Concurrency
-from hfjax_app.api.gradio_errors import streamed
+from hfjax_app.api.gradio_errors import Concurrency, streamed
 from hfjax_app.chat import SamplingParams
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import sender

@@ -1,4 +1,5 @@
-"""Maps the app's errors to Gradio's: visitors and API clients see one line and no stack trace."""
+"""Maps the app's errors to Gradio's: visitors and API clients see one line and no stack trace. And how
+many of Gradio's events run at the same time."""
 
 import functools
 import html
@@ -6,7 +7,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from typing import ParamSpec, TypeVar, get_args
+from typing import ParamSpec, TypedDict, TypeVar, get_args
 
 import gradio as gr
 
@@ -57,3 +58,10 @@ def streamed(function: Callable[P, AsyncGenerator[T, None]]) -> Callable[P, Asyn
     item_type = get_args(signature.return_annotation)[0]
     event.__dict__["__signature__"] = signature.replace(return_annotation=item_type)
     return event
+
+
+class Concurrency(TypedDict):
+    """Options of Gradio events. Events with the same id share one queue and one limit."""
+
+    concurrency_id: str
+    concurrency_limit: int

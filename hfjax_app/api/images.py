@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import gradio as gr
 
-from hfjax_app.api.concurrency import Concurrency
-from hfjax_app.api.gradio_errors import streamed
+from hfjax_app.api.gradio_errors import Concurrency, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.request import REGIONS, ImageRequest, sides_of
 from hfjax_app.limits import IMAGES_AT_ONCE
 from hfjax_app.service.images import ImagesService
 from hfjax_app.service.service import Service
@@ -62,12 +61,18 @@ class ImagesApi:
         background: str = "#ffffff",
         variation_of: int | None = None,
         variation: float = 0.3,
+        softness: float = 1.0,
+        region: str = "whole",
+        expand: str = "",
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
         picture to start from, on `background` where it is transparent) and `mask` (white where to draw) are data URLs.
-        `variation_of` is a seed that the pictures stay near, `variation` (0 to 1) how far from it they are.
-        `steps` and `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null: the first."""
+        What is black in the mask keeps its pixels; `softness` (0 to 8 latents) is the width of the seam, `region`
+        "marked" draws only what is marked, and so larger, `expand` "left,right,up,down" are pixels that are drawn
+        around the picture. `variation_of` is a seed that the pictures stay near, `variation` (0 to 1) how far from it
+        they are. `steps` and `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null:
+        the first."""
         options = {name: value for name, value in locals().items() if name != "self"}
         backend = self._service.find(model)
         generator = backend.get()
@@ -88,6 +93,9 @@ class ImagesApi:
             values: the arguments of `generate`, in its order.
         """
         options = dict(zip(_GENERATE, values, strict=True))
+        sides_of(options["expand"])
+        if options["image"] is not None:  # what needs a picture is checked when it is read
+            options |= {"expand": "", "region": "whole"} if options["region"] in REGIONS else {"expand": ""}
         for name in ("image", "mask"):
             if (url := options.pop(name)) is not None and not isinstance(url, str):
                 raise RequestRejected(f"{name}: must be a data URL, not {type(url).__name__}")

@@ -6,8 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.api.concurrency import Concurrency
-from hfjax_app.api.gradio_errors import errors_shown, streamed
+from hfjax_app.api.gradio_errors import Concurrency, errors_shown, streamed
 from hfjax_app.limits import LOADS_WATCHED
 from hfjax_app.service.models import ModelsService
 from hfjax_app.service.service import Service

@@ -4,8 +4,7 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.api.concurrency import Concurrency
-from hfjax_app.api.gradio_errors import errors_shown
+from hfjax_app.api.gradio_errors import Concurrency, errors_shown
 from hfjax_app.limits import SENTIMENT_AT_ONCE, SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_AT_ONCE
 from hfjax_app.service.sentiment import SentimentService
 from hfjax_app.service.service import Service

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, without_folders
 from hfjax_app.runtime import tracing_lock
-from hfjax_app.runtime.held_memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.process import cache_folder
 from hfjax_app.runtime.program import LoadedProgramFailed
 from hfjax_app.runtime.program_report import ProgramReport

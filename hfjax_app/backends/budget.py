@@ -65,8 +65,6 @@ def planner_for(kind: str, model: str, settings: Settings, platform: str, device
         slots=settings.slots,
         context=settings.context,
         quantize=settings.quantize,
-        speculation=settings.speculation,
-        pictures=settings.pictures != "never",
         keep_bf16=settings.dtype == "auto",
         on_one_cpu=devices == 1 and is_cpu,
     )

@@ -8,7 +8,7 @@ from hfjax_app.backends.backend import Loader, Watcher
 from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.held_memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.settings import Settings
 
@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 
 class ChatLoader:
-    """Causal language models with the engine that decodes them."""
+    """Causal language models with the engine that decodes them.
 
-    def __init__(self, settings: Settings):
-        self._settings = settings
+    Args:
+        settings: of the app.
+        whole: whether a model has all its programs when it is loaded, also those that are only faster.
+    """
+
+    def __init__(self, settings: Settings, *, whole: bool = False):
+        self._settings, self._whole = settings, whole
 
     def load(self, model: str, watcher: Watcher) -> "ChatAssistant":
         from hfjax_app.chat.assistant import ChatAssistant
@@ -35,20 +40,20 @@ class ChatLoader:
             context=self._settings.context,
             dtype=self._settings.dtype,
             quantize=self._settings.quantize,
-            speculation=self._settings.speculation,
-            pictures=self._settings.pictures != "never",
+            pictures=True,
             bundle=model_bundle("chat", model, self._settings),
         )
         zero_shot: ZeroShot | None = None
         with suppress(ModelUnavailable):  # chat works without labels; a request for labels is refused
             zero_shot = ZeroShot(engine)
+        assistant = ChatAssistant(engine, zero_shot, system_prompt=self._settings.system_prompt)  # before it compiles
         engine.start(
             watcher.record,
             on_expected=watcher.expect,
             others=[zero_shot.spec()] if zero_shot is not None else [],
-            staged=is_staged(self._settings),
+            staged=is_staged() and not self._whole,
         )
-        return ChatAssistant(engine, zero_shot, system_prompt=self._settings.system_prompt)
+        return assistant
 
     def warm_up(self, served: "ChatAssistant") -> WarmUp:
         return served.engine.warm_up
@@ -80,7 +85,7 @@ class SentimentLoader:
             on_report=watcher.record,
             on_expected=watcher.expect,
             bundle=model_bundle("sentiment", model, self._settings),
-            staged=is_staged(self._settings),
+            staged=is_staged(),
         )
 
     def warm_up(self, served: "SentimentClassifier") -> WarmUp:
@@ -118,7 +123,7 @@ class ImageLoader:
             on_report=watcher.record,
             on_expected=watcher.expect,
             bundle=model_bundle("images", model, settings),
-            staged=is_staged(settings),
+            staged=is_staged(),
             # of the first model: others may be of another architecture
             loras=[Lora(source=source, weight=weight) for source, weight in settings.loras if is_first],
         )
@@ -149,11 +154,12 @@ def loader_of(kind: str, settings: Settings) -> Loader[Any]:
     return kinds[kind](settings)
 
 
-def is_staged(settings: Settings) -> bool:
+def is_staged() -> bool:
     """Whether models serve before all their programs are compiled: where another process can compile for the devices.
 
     That process must not need the devices. It compiles for CPUs of the same kind, and for TPUs by their topology.
     """
     import jax  # after `prepare`
 
-    return settings.warm_up == "staged" and jax.default_backend() in ("cpu", "tpu")
+    is_quick = jax.config.read("jax_disable_most_optimizations")  # jax's switch for tests: nothing to wait for
+    return not is_quick and jax.default_backend() in ("cpu", "tpu")

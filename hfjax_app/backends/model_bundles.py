@@ -14,7 +14,7 @@ from hfjax_app.runtime.mesh import PAIR
 from hfjax_app.settings import Settings
 
 _DEPENDS_ON = {
-    "chat": ("slots", "context", "dtype", "quantize", "speculation", "pictures"),
+    "chat": ("slots", "context", "dtype", "quantize"),
     "sentiment": (),
     "images": ("dtype",),
 }

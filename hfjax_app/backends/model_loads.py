@@ -20,7 +20,7 @@ from hfjax_app.backends.child_process import command, environment
 from hfjax_app.backends.models import KINDS
 from hfjax_app.errors import ModelUnavailable, NotFound, RequestRejected, without_folders
 from hfjax_app.runtime.checkpoints.hub import cached_folder
-from hfjax_app.runtime.free_memory import free_memory
+from hfjax_app.runtime.memory import free_memory
 
 if TYPE_CHECKING:
     from hfjax_app.backends.registry import Backends
@@ -222,7 +222,7 @@ class ModelLoads:
             "devices": f"{devices[0].platform}:{len(devices)}",
             "free": free_memory(),
         }
-        names = ("slots", "context", "dtype", "quantize", "speculation", "pictures", "image_sizes")
+        names = ("slots", "context", "dtype", "quantize", "image_sizes")
         return command("fetch", flags | {name: getattr(settings, name) for name in names})
 
 

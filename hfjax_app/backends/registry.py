@@ -254,7 +254,7 @@ class Backends:
                 backend.refuse(reason)
                 return
             before = self.compiler.compilations
-            if is_staged(self.settings) and not self._has_programs(backend):
+            if is_staged() and not self._has_programs(backend):
                 self._later.compile_before(backend)
             backend.warm_up()
             keep_compiled()
@@ -275,7 +275,7 @@ class Backends:
         import jax
 
         from hfjax_app.backends.budget import bytes_on_first, no_room, planner_for
-        from hfjax_app.runtime.free_memory import free_memory
+        from hfjax_app.runtime.memory import free_memory
 
         devices = jax.local_devices()
         try:

@@ -20,10 +20,9 @@ from hfjax_app.chat.reply import Reply, ReplyBuilder
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.detokenizer import Detokenizer
-from hfjax_app.chat.text.stop_strings import StopStrings
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime.held_memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory
 
 HEARTBEAT_S = 0.5
 
@@ -64,9 +63,15 @@ class ChatAssistant:
         return self.engine.recommended
 
     @property
-    def sees(self) -> bool:
-        """Whether messages may have pictures."""
-        return self.engine.vision is not None
+    def picture_sizes(self) -> list[list[tuple[int, int, int]]]:
+        """Width, height and tokens of the sizes in which the model sees pictures, by budget; empty: it sees none."""
+        grids = [] if self.engine.vision is None else self.engine.vision.grids
+        return [[(grid.width, grid.height, grid.count) for grid in of_budget] for of_budget in grids]
+
+    @property
+    def thinks(self) -> bool | None:
+        """Whether the model reasons before it answers by itself; None: its chat template has no switch for that."""
+        return self._prompts.thinks
 
     @property
     def context(self) -> int:
@@ -91,8 +96,10 @@ class ChatAssistant:
         facts = []
         if not self._prompts.has_template:
             facts.append("This is a base model without a chat template: it continues your text.")
-        if self.sees:
-            facts.append("It sees pictures: add them to your messages.")
+        if (vision := self.engine.vision) is not None:
+            ready = all(map(self.engine.runner.can_see, vision.all_grids))
+            when = "" if ready else ", in a few minutes, when their programs are compiled"
+            facts.append(f"It sees pictures: add them to your messages{when}.")
         if self.engine.reads_text_only:
             facts.append("It reads text only: the part of this model for pictures or sound is not loaded.")
         if self.recommended.temperature == 0:
@@ -164,7 +171,6 @@ class ChatAssistant:
         self, prompt: Prompt, params: SamplingParams, request: ChatRequest
     ) -> AsyncGenerator[Reply, None]:
         """One answer to a prompt, see `reply`."""
-        stops = StopStrings(request.stop)
         constraint = None if prompt.new_constraint is None else prompt.new_constraint()
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
@@ -173,7 +179,7 @@ class ChatAssistant:
             with contextlib.suppress(RuntimeError):  # the event loop is closed: the client has left
                 loop.call_soon_threadsafe(inbox.put_nowait, progress)
 
-        builder = ReplyBuilder(prompt, stops, Detokenizer(self.engine.tokenizer))
+        builder = ReplyBuilder(prompt, request, Detokenizer(self.engine.tokenizer))
         ticket = self.engine.submit(
             prompt.tokens,
             params,

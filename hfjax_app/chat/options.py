@@ -25,6 +25,7 @@ class EngineOptions:
             accelerators those that save time.
         speculation: whether tokens are drafted from the conversation and verified together, for a request that is
             alone; no token changes. "auto": where it was measured to be faster; "always"; "never".
+        picture_tokens: budgets; each gives a few sizes in which a model sees pictures, where it leaves a choice.
         lanes: row width of the cache that narrow heads share, see `runtime/head_packing.py`; None: 128 on TPU, where
             that saves copies of the cache, else 1.
         accelerated: whether programs have the sizes of an accelerator's, see `buckets.py`; None: chosen by the devices.
@@ -42,6 +43,7 @@ class EngineOptions:
     decode_chunk: int = 16
     buckets: Sequence[int] | None = None
     speculation: str = "auto"
+    picture_tokens: tuple[int, ...] = (256, 576, 1024)
     lanes: int | None = None
     accelerated: bool | None = None
 

@@ -53,7 +53,6 @@ class ChatPlanner:
     Args:
         source: a folder or a hub id.
         dtype: "float32", "bfloat16" or "float16".
-        pictures: as for `ChatEngine.from_pretrained`.
         on_one_cpu: whether the only device is a CPU, which gets other programs.
         options: of EngineOptions. `keep_bf16` counts on one CPU.
 
@@ -70,7 +69,6 @@ class ChatPlanner:
         source: str | os.PathLike[str],
         *,
         dtype: str,
-        pictures: bool = False,
         on_one_cpu: bool = False,
         **options: Any,
     ):
@@ -88,7 +86,7 @@ class ChatPlanner:
         template = None if tokenizer is None else tokenizer.chat_template is not None
         ends = end_tokens(self.model, tokenizer)
         self.options = replace(chosen, end_tokens=ends, keep_bf16=on_one_cpu and chosen.keep_bf16)
-        self._vision = VisionTower.of(base, self.model, tokenizer, chosen.context, None) if pictures else None
+        self._vision = VisionTower.of(base, self.model, tokenizer, chosen, None)
         # Raises for what can't run, before anything is compiled; its decoder is that of any number of devices.
         self._whole = self._runner(self._mesh(1))
         stays = self.options.keep_bf16 and dtype == "float32" and self._saved == torch.bfloat16

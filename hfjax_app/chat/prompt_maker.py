@@ -18,8 +18,9 @@ from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.grammar import Grammars
 from hfjax_app.chat.text.messages import Message, pictures_of
+from hfjax_app.chat.text.template import NO_VARIABLES, Variables
 from hfjax_app.chat.vision.picture_reader import PictureReader
-from hfjax_app.errors import RequestRejected
+from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.limits import (
     CHAT_MAX_CHARACTERS,
     CHAT_MAX_COUNTED_TOKENS,
@@ -57,11 +58,23 @@ class PromptMaker:
         """Whether the model has a chat template."""
         return self._format.template is not None
 
+    @property
+    def thinks(self) -> bool | None:
+        """Whether the template makes the model reason before it answers; None: it can't be switched."""
+        switch = None if self._format.template is None else self._format.template.switch
+        return None if switch is None else switch[1]
+
     def count(self, request: ChatRequest) -> list[int]:
         """See `ChatAssistant.count`."""
         self._check_pictures(request.messages)
         most = max(2 * self._engine.context, CHAT_MAX_COUNTED_TOKENS)
-        return self._format.encode(request.messages, self._instructions(request.system_prompt), most)
+        form, values = request.form, self._variables(request)
+        if form.tools:
+            self._format.check_tools()
+        instructions = self._instructions(request.system_prompt)
+        return self._format.encode(
+            request.messages, instructions, most, form.tools, form.begun, values, opening=request.opens
+        )
 
     def tokenize(self, text: str) -> list[int]:
         """See `ChatAssistant.tokenize`."""
@@ -94,6 +107,7 @@ class PromptMaker:
         grammar = self._format.response.forced_call(form.tools) if form.must_call else form.grammar
         prompt = await self._constrained(prompt, grammar)
         if reader is not None:
+            self._engine.check_ready(map(reader.grid_of, pictures_of(request.messages)))
             read = await reader.read(pictures_of(request.messages[prompt.dropped_messages :]))
             prompt = prompt.showing(read.pictures, read.release)
         return prompt
@@ -109,8 +123,16 @@ class PromptMaker:
     def _fitted(self, request: ChatRequest, params: SamplingParams) -> tuple[list[int], int]:
         """The prompt of a conversation, and the number of the oldest messages that it leaves out."""
         limit = self._engine.context - min(params.max_tokens, self._engine.context // 4)
-        instructions, form = self._instructions(request.system_prompt), request.form
-        return self._format.fit(request.messages, instructions, limit, form.tools, form.begun)
+        instructions, form, values = self._instructions(request.system_prompt), request.form, self._variables(request)
+        return self._format.fit(
+            request.messages, instructions, limit, form.tools, form.begun, values, opening=request.opens
+        )
+
+    def _variables(self, request: ChatRequest) -> Variables:
+        """The variables of the chat template."""
+        if self._format.template is None:
+            return NO_VARIABLES
+        return self._format.template.variables(thinks=request.thinks, effort=request.effort, others=request.variables)
 
     def _instructions(self, system_prompt: str) -> str:
         """The client's system prompt, or else the operator's."""
@@ -120,10 +142,17 @@ class PromptMaker:
         """The tokens that every conversation with the operator's system prompt begins with; empty without one."""
         if not self._system_prompt:
             return []
-        one, other = (
-            self._format.fit([{"role": "user", "content": text}], self._system_prompt, self._engine.context)[0]
-            for text in ("A", "B")
-        )
+        context = self._engine.context
+        try:
+            one, other = (
+                self._format.fit([{"role": "user", "content": text}], self._system_prompt, context - context // 4)[0]
+                for text in ("A", "B")
+            )
+        except RequestRejected:
+            raise ModelUnavailable(
+                f"the system prompt of this server (HFJAX_SYSTEM_PROMPT) leaves no room for a message in a context of "
+                f"{context} tokens: shorten it, or serve the model with a longer context"
+            ) from None
         return [token for token, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))]
 
     def _answered(self, request: ChatRequest, params: SamplingParams) -> Prompt:
@@ -131,7 +160,8 @@ class PromptMaker:
         if form.tools or any(turn["role"] == "tool" or "tool_calls" in turn for turn in turns):
             self._format.check_tools()
         tokens, dropped = self._fitted(request, params)
-        new_answer = self._format.answers(turns[dropped:], self._instructions(request.system_prompt), form.tools)
+        instructions, values = self._instructions(request.system_prompt), self._variables(request)
+        new_answer = self._format.answers(turns[dropped:], instructions, form.tools, values, opening=request.opens)
         if form.begun and new_answer().is_reasoning:
             raise RequestRejected("this model's answers can't be continued: they begin with reasoning; ask again")
         return Prompt(tokens=tokens, dropped_messages=dropped, new_answer=new_answer, one_call=form.one_call)
@@ -158,6 +188,8 @@ class PromptMaker:
 
 def _is_short(request: ChatRequest) -> bool:
     """Whether a request is plain text of a few characters, with all that it carries."""
+    if request.variables:
+        return False
     if request.text is not None:
         return len(request.text) <= _SHORT
     values = [request.system_prompt, *(value for turn in request.messages for value in turn.values())]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.prompt import Prompt
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
 from hfjax_app.chat.text.detokenizer import Detokenizer
 from hfjax_app.chat.text.stop_strings import StopStrings
@@ -34,6 +35,8 @@ class Reply:
         tokens_per_s: tokens per second after the first one; None before the second.
         new_tokens: the ids that came since the reply before; some of them may not be shown.
         new_logprobs: theirs, where the request's parameters ask for them.
+        prompt: the prompt's ids, where the parameters ask for their log-probabilities; once, with the first tokens.
+        prompt_logprobs: of these but the first one.
     """
 
     text: str
@@ -53,6 +56,8 @@ class Reply:
     tokens_per_s: float | None
     new_tokens: tuple[int, ...] = ()
     new_logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt: tuple[int, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class ReplyBuilder:
@@ -60,12 +65,15 @@ class ReplyBuilder:
 
     Args:
         prompt: of the answer.
-        stops: end it.
+        request: says what ends it.
         detokenizer: of the model.
     """
 
-    def __init__(self, prompt: Prompt, stops: StopStrings, detokenizer: Detokenizer):
-        self._prompt, self._stops, self._detokenizer = prompt, stops, detokenizer
+    def __init__(self, prompt: Prompt, request: ChatRequest, detokenizer: Detokenizer):
+        self._prompt, self._detokenizer = prompt, detokenizer
+        self._stops, self._stop_tokens = StopStrings(request.stop), frozenset(request.stop_tokens)
+        self._least = request.sampling.min_tokens
+        self._ended = False  # by one of these
         self._answer = prompt.new_answer()
         self._tokens = self._reused = self._drafted = self._accepted = 0
         self._started = time.perf_counter()
@@ -80,11 +88,12 @@ class ReplyBuilder:
             place: of the request in the queue; 0 while being served.
         """
         answer, now = self._answer, time.perf_counter()
+        new = self._before_stop(progress.tokens)
         if progress.tokens:
-            self._add(progress, now)
-        enough = self._stops.found or (self._prompt.one_call and bool(answer.calls))
+            self._add(new, progress, now)
+        enough = self._ended or self._stops.found or (self._prompt.one_call and bool(answer.calls))
         finish_reason = "stop" if enough else progress.finish_reason
-        if progress.finished and not self._stops.found:
+        if (progress.finished or self._ended) and not self._stops.found:
             answer.push(self._stops.held_back)
         if finish_reason is not None:
             answer.end()
@@ -105,17 +114,28 @@ class ReplyBuilder:
             tokens=self._tokens,
             ttft_s=None if self._first_at is None else self._first_at - self._started,
             tokens_per_s=(self._tokens - 1) / decoding_s if self._tokens > 1 and decoding_s > 0 else None,
-            new_tokens=progress.tokens,
-            new_logprobs=progress.logprobs,
+            new_tokens=new,
+            new_logprobs=progress.logprobs[: len(new)],
+            prompt=tuple(self._prompt.tokens) if progress.prompt_logprobs is not None else (),
+            prompt_logprobs=progress.prompt_logprobs or (),
         )
 
-    def _add(self, progress: Progress, now: float) -> None:
+    def _before_stop(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
+        """The tokens before the first that ends the answer."""
+        first = max(self._least - self._tokens, 0)
+        at = next((at for at, token in enumerate(tokens) if at >= first and token in self._stop_tokens), None)
+        self._ended |= at is not None
+        return tokens[:at]
+
+    def _add(self, new: tuple[int, ...], progress: Progress, now: float) -> None:
         self._first_at = self._first_at or now
-        self._tokens += len(progress.tokens)
+        held = max(self._least - self._tokens, 0)  # of the new ones, in which no string is looked for
+        self._tokens += len(new)
         self._reused = progress.reused_tokens
         self._drafted += progress.drafted_tokens
         self._accepted += progress.accepted_tokens
         was_reasoning = self._answer.is_reasoning or not self._answer.text
-        self._answer.push(self._stops.push(self._detokenizer.push(progress.tokens)))
+        held_pieces = self._detokenizer.push(new[:held])
+        self._answer.push([*held_pieces, *self._stops.push(self._detokenizer.push(new[held:]))])
         if self._answer.reasoning and was_reasoning:
             self._reasoning_s = now - self._first_at

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from hfjax_app.chat.sampling.params import MAX_SEED, SamplingParams
 from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
 from hfjax_app.chat.text.messages import Message, checked_messages
-from hfjax_app.chat.text.stop_strings import checked_stop
+from hfjax_app.chat.text.stop_strings import checked_stop, checked_stop_tokens
+from hfjax_app.chat.text.template import EFFORTS, Variables, checked_variables
+from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_ANSWER_CHARACTERS, CHAT_MAX_CHARACTERS
-from hfjax_app.validation import checked_text
+from hfjax_app.validation import checked_text, quoted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,12 @@ class ChatRequest:
         system_prompt: instructions before the conversation; blank: the operator's.
         sampling: how tokens are chosen; what it leaves out is as the model recommends.
         stop: an answer ends before the first of these strings.
+        stop_tokens: ids before the first of which it ends too.
         form: of an answer.
+        thinks: whether the model reasons before it answers, where its chat template can switch that; None: as it does.
+        effort: one of EFFORTS, for the template; None: as it has it.
+        variables: of the template, besides what this app passes.
+        opens: whether the prompt opens the assistant's turn.
         model: the model's name; None: the first chat model.
         count: how many answers; each has the seed after that of the one before.
         client: who asks: clients take turns, and one does not reuse what was computed for another.
@@ -36,7 +43,12 @@ class ChatRequest:
     system_prompt: str = ""
     sampling: SamplingParams = field(default_factory=SamplingParams)
     stop: Sequence[str] = ()
+    stop_tokens: Sequence[int] = ()
     form: AnswerForm = ANY_TEXT
+    thinks: bool | None = None
+    effort: str | None = None
+    variables: Variables = field(default_factory=dict)
+    opens: bool = True
     model: str | None = None
     count: int = 1
     client: str = ""
@@ -50,6 +62,13 @@ class ChatRequest:
         checked_text(self.system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
         checked_text(self.form.begun, "answer to go on from", CHAT_MAX_ANSWER_CHARACTERS, may_be_blank=True)
         object.__setattr__(self, "stop", checked_stop(self.stop))
+        object.__setattr__(self, "stop_tokens", checked_stop_tokens(self.stop_tokens))
+        object.__setattr__(self, "variables", checked_variables(self.variables))
+        for switch in (self.thinks, self.opens):
+            if switch is not None and not isinstance(switch, bool):
+                raise RequestRejected(f"thinking: must be on or off, not {quoted(switch)}")
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise RequestRejected(f"reasoning effort {quoted(self.effort)}: must be one of {', '.join(EFFORTS)}")
 
     def answers(self) -> "list[ChatRequest]":
         """A request for each answer alone."""

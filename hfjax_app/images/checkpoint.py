@@ -30,7 +30,13 @@ from hfjax_app.images.request import MAX_GUIDANCE, MAX_STEPS
 from hfjax_app.images.single_file import SingleFile, single_file
 from hfjax_app.limits import IMAGE_MAX_SIDE
 from hfjax_app.runtime.checkpoints.hub import Checkpoint, OnBytes, fetch
-from hfjax_app.runtime.checkpoints.load_errors import explain, needs_code, wants_code
+from hfjax_app.runtime.checkpoints.load_errors import (
+    explain,
+    git_lfs_pointers,
+    needs_code,
+    needs_git_lfs,
+    wants_code,
+)
 from hfjax_app.runtime.checkpoints.tokenizer_files import check_vocabulary
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.seams.diffusers import schedulers_of_stable_diffusion
@@ -107,12 +113,16 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
     except ModelUnavailable:
         raise
     except Exception as error:
+        if pointers := git_lfs_pointers(folder):
+            raise ModelUnavailable(needs_git_lfs(name, pointers)) from error
         if wants_code(error):
             raise ModelUnavailable(needs_code(name)) from error
         raise ModelUnavailable(f"model {name!r} can't be made from its configs: {first_line(error)}") from error
     for key, component in pipeline.components.items():
         if isinstance(component, PreTrainedTokenizerBase):
             check_vocabulary(component, Checkpoint(folder=folder, name=name).part(key))
+    if file is not None:
+        SingleFile(file).set_scheduler(pipeline)
     _limit_tokenizers(pipeline)
     return _checked(pipeline, name)
 

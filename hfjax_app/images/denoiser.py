@@ -19,7 +19,7 @@ from torchax import interop
 from hfjax_app.images.networks import fresh
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.pipeline_call import Ended, Form, PipelineCall, traced
-from hfjax_app.images.prompt_conditioning import Conditioning, shapes_of
+from hfjax_app.images.prompt_conditioning import MASK, STATES, Conditioning, shapes_of
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.mesh import split as split_over
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
@@ -77,7 +77,7 @@ class Network:
 
         def run(module: Any, latents: Any, arrays: Any, numbers: Any) -> Any:
             def network(*args: Any, **kwargs: Any) -> Any:
-                args, kwargs = self._prepared((args, kwargs), form.rows)
+                args, kwargs = self._prepared((args, _masked(kwargs, form)), form.rows)
                 return self._results(module(*args, **kwargs))
 
             return self._call.iteration(network, form, latents, numbers, arrays)
@@ -97,7 +97,8 @@ class Network:
                 return torch.index_select(leaf, 0, numbers["row"].reshape(1)) if is_row else leaf
 
             def network(*args: Any, **kwargs: Any) -> Any:
-                args, kwargs = self._prepared(torch_pytree.tree_map(part, (args, kwargs)), form.rows)
+                args, kwargs = torch_pytree.tree_map(part, (args, kwargs))
+                args, kwargs = self._prepared((args, _masked(kwargs, form)), form.rows)
                 raise Ended(self._results(module(*args, **kwargs))[0])
 
             return self._call.iteration(network, form, latents, numbers, arrays)
@@ -274,6 +275,15 @@ class Denoiser:
     def texts(self) -> list[str]:
         """The programs as XLA's text."""
         return [program.as_text() for program in (self._predict, self._step) if program is not None]
+
+
+def _masked(arguments: dict[str, Any], form: Form) -> dict[str, Any]:
+    """A denoiser's arguments with a mask of a long prompt's states in the place of the NaN that pads them."""
+    if not form.is_long:
+        return arguments
+    states = arguments[STATES]
+    mask = torch.logical_not(torch.isnan(states[..., 0])).to(torch.float32)
+    return arguments | {STATES: torch.nan_to_num(states), MASK: mask}
 
 
 def _with_guidance(numbers: Any, guidance: Any) -> Any:

@@ -18,6 +18,7 @@ from hfjax_app.images.programs import DiffusionPrograms, SizedPrograms
 from hfjax_app.images.prompt_conditioning import Conditioning
 from hfjax_app.images.request import CompletedRequest
 from hfjax_app.images.schedule import Schedule
+from hfjax_app.images.start_picture import Placement
 from hfjax_app.images.steps import ImageStep, Picture, to_picture
 from hfjax_app.line import FairLine
 
@@ -37,7 +38,7 @@ class Drawing:
         request: to the model.
         schedule: of its steps.
         pixels: of the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
-        mask: in latents, True where to draw and False where to keep the picture, bool [height, width], or None.
+        place: in the picture that it is drawn into; None: no part of that stays.
         parameters: of its first picture.
         previews: whether its steps have previews.
     """
@@ -45,7 +46,7 @@ class Drawing:
     request: CompletedRequest
     schedule: Schedule
     pixels: np.ndarray | None
-    mask: np.ndarray | None
+    place: Placement | None
     parameters: GenerationParameters
     previews: bool
 
@@ -81,8 +82,8 @@ class DenoisingState:
             first = noise.between(first, other, request.variation)
         first = packing.pack(first if request.latents is None else request.latents)
         mask = np.ones_like(first)
-        if drawing.mask is not None:
-            mask = packing.pack(programs.channels_first(drawing.mask[..., None].astype(np.float32)))
+        if drawing.place is not None:
+            mask = packing.pack(programs.channels_first(drawing.place.mask[..., None].astype(np.float32)))
         gain = np.float32(schedule.noise_scale * packing.gain)
         if drawing.pixels is None:
             image = np.zeros_like(first)
@@ -90,7 +91,7 @@ class DenoisingState:
         else:
             image = packing.pack(np.asarray(programs.encode(drawing.pixels, spread)))
             latents = schedule.noising[0, 0] * image + schedule.noising[0, 1] * first
-            if drawing.mask is not None and request.strength == 1:  # as in diffusers: starts from noise alone
+            if drawing.place is not None and request.strength == 1:  # as in diffusers: starts from noise alone
                 latents = first * gain
         fixed = {
             "noise": first,
@@ -172,6 +173,7 @@ class DenoisingLoop:
                     pixels=pixels,
                     latents=latents,
                     parameters=drawing.parameters.of_seed(state.seed),
+                    place=None if pixels is None else drawing.place,
                 )
                 for state, (pixels, latents) in zip(states, results, strict=True)
             )
@@ -180,7 +182,7 @@ class DenoisingLoop:
                 steps=schedule.steps,
                 seconds=time.perf_counter() - started,
                 pictures=pictures,
-                show=partial(self._previews, pictures, expected, programs) if drawing.previews else tuple,
+                show=partial(self._previews, drawing, pictures, expected, programs) if drawing.previews else tuple,
                 notice=notice,
             )
 
@@ -203,15 +205,17 @@ class DenoisingLoop:
         return results
 
     def _previews(
-        self, pictures: Sequence[Picture], expected: list[jax.Array], programs: SizedPrograms
+        self, drawing: Drawing, pictures: Sequence[Picture], expected: list[jax.Array], programs: SizedPrograms
     ) -> list[Image.Image]:
         """The pictures; before the last step, pictures of their predicted clean latents."""
         if finished := [picture.image for picture in pictures if picture.image is not None]:
             return finished
         if self._colours is not None:
             unpacked = [programs.channels_last(programs.packing.unpack(np.asarray(clean))) for clean in expected]
-            return [_estimate(latents, self._colours, programs.size) for latents in unpacked]
-        return [to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]
+            shown = [_estimate(latents, self._colours, programs.size) for latents in unpacked]
+        else:
+            shown = [to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]
+        return shown if drawing.place is None else [drawing.place.preview(picture) for picture in shown]
 
 
 def _fitted_colours(decode: Callable[[np.ndarray], np.ndarray], programs: SizedPrograms) -> np.ndarray:

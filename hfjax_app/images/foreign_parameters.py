@@ -340,6 +340,8 @@ _SAME_SCHEDULER = {
     "plms": "PNDMScheduler",
     "pndm": "PNDMScheduler",
     "pndmscheduler": "PNDMScheduler",
+    "tcd": "TCDScheduler",
+    "tcdscheduler": "TCDScheduler",
 }
 # The nearest of those that have formulas of their own, and of those that a model is not offered.
 _LIKE_SCHEDULER = {
@@ -366,7 +368,7 @@ _LIKE_SCHEDULER = {
     "ipndm": "DPM++ 2M",
     "dpm fast": "DPM++ 2M",
     "dpm adaptive": "DPM++ 2M",
-    "tcd": "LCM",
+    "TCDScheduler": "LCM",
 }
 # Endings that name how the noise falls. Only Karras' is another one here.
 _NOISE_SCHEDULE = re.compile(

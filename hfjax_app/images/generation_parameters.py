@@ -23,9 +23,9 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.images import foreign_parameters
 from hfjax_app.images.foreign_parameters import ForeignParameters, canonical_scheduler, nearest_scheduler, web_ui_text
 from hfjax_app.images.interface import ImageFacts
-from hfjax_app.images.prompt_weights import plain
-from hfjax_app.images.request import MAX_SEED, OPTIONS, CompletedRequest, ImageRequest
-from hfjax_app.images.start_picture import MASK_CHARACTERS, digest, from_text, to_text
+from hfjax_app.images.prompt_weights import check_weights, left_out
+from hfjax_app.images.request import MAX_SEED, OPTIONS, Box, CompletedRequest, ImageRequest
+from hfjax_app.images.start_picture import MASK_CHARACTERS, Placement, digest, from_text, to_text
 from hfjax_app.limits import (
     GENERATION_PARAMETERS_MAX_CHARACTERS,
     GENERATION_PARAMETERS_MAX_NAME_CHARACTERS,
@@ -38,9 +38,9 @@ _JSON, _TEXT = "hfjax", "parameters"
 _LIBRARIES = ("jax", "torchax", "torch", "diffusers", "transformers")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _WEB_UI = {"Euler ancestral": "Euler a"}  # the web UI's names of schedulers that have another name here
-_OTHERS = {"image": str, "mask": str, "model": str, "revision": str, "versions": dict}  # in the JSON besides options
-_WEIGHTED = re.compile(r"[(\[][^()\[\]:]{1,60}:\d{1,2}(?:\.\d{1,4})?[)\]]")  # as web UIs write weights
-_MOST_NAMED = 3
+# In the JSON besides options.
+_OTHERS = {"image": str, "mask": str, "box": str, "model": str, "revision": str, "versions": dict}
+_BOX = re.compile(r"(-?\d{1,6}),(-?\d{1,6}),(\d{1,6}),(\d{1,6})", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +53,7 @@ class GenerationParameters:
             of another program doesn't say.
         image: SHA-256 of the pixels of the picture to start from; None without one.
         mask: its mask in latents, see `start_picture.py`; in older files the mask's SHA-256. None without one.
+        box: what of the picture the mask covers, "left,top,width,height"; None without a mask.
         model: the checkpoint's name.
         revision: the checkpoint's.
         versions: the app's and its libraries', the device's kind, and the networks' dtype; None if unknown.
@@ -62,18 +63,19 @@ class GenerationParameters:
     values: Mapping[str, Any]
     image: str | None = None
     mask: str | None = None
+    box: str | None = None
     model: str | None = None
     revision: str | None = None
     versions: dict[str, str] | None = None
     left_out: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
-    def of(cls, request: CompletedRequest, mask: np.ndarray | None, facts: ImageFacts) -> "GenerationParameters":
+    def of(cls, request: CompletedRequest, place: Placement | None, facts: ImageFacts) -> "GenerationParameters":
         """Those of a request's first picture.
 
         Args:
             request: to the model.
-            mask: its mask in latents.
+            place: of its drawing in the picture that it started from; None: no part of that stays.
             facts: of the model.
         """
         values: dict[str, Any] = {name: getattr(request, name) for name in OPTIONS}
@@ -84,10 +86,13 @@ class GenerationParameters:
             values["background"] = None
         if request.variation_of is None:
             values["variation"] = None
+        if place is None:
+            values["softness"] = None
         return cls(
             values=values,
             image=digest(request.image),
-            mask=None if mask is None else to_text(mask),
+            mask=None if place is None else to_text(place.mask),
+            box=None if place is None else ",".join(map(str, place.box)),
             model=facts.name,
             revision=facts.revision,
             versions=facts.versions,
@@ -104,7 +109,15 @@ class GenerationParameters:
             RequestRejected: one of the values is none that a model takes.
         """
         known = {name: value for name, value in self.values.items() if value is not None}
-        return ImageRequest(**known, image=image, mask=mask)
+        return ImageRequest(**known, image=image, mask=mask, box=None if mask is None else self._box())
+
+    def _box(self) -> Box | None:
+        if self.box is None:
+            return None
+        if (found := _BOX.fullmatch(self.box)) is None:
+            raise RequestRejected(f"the picture's settings are forged or damaged: box = {self.box[:40]!r}")
+        left, top, width, height = map(int, found.groups())
+        return left, top, width, height
 
     def latent_mask(self) -> np.ndarray | None:
         """The mask, bool [height, width] in latents; None where there is none, or only its SHA-256.
@@ -212,7 +225,7 @@ def _from_json(text: str) -> GenerationParameters:
         raise RequestRejected("the picture's settings are damaged: they are no JSON") from None
     if not isinstance(values, dict):
         raise RequestRejected("the picture's settings are damaged: they are no JSON object")
-    values = {name: None for name, option in OPTIONS.items() if not option.in_every_file} | values
+    values = {name: None for name, option in OPTIONS.items() if not option.in_every_file} | {"box": None} | values
     if wrong := sorted({*OPTIONS, *_OTHERS}.symmetric_difference(values)):
         raise RequestRejected(f"the picture's settings are forged or damaged: {wrong[0][:40]!r} is missing or unknown")
     for name, value in values.items():
@@ -269,11 +282,13 @@ def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationPar
     if values.get("background") is not None:
         values["background"] = checked_colour("background", values["background"])
     for name in ("prompt", "negative_prompt"):
-        values[name] = _text(name.replace("_", " "), values[name], notes)
-    texts = (values["prompt"], values["negative_prompt"])
-    weighted = _WEIGHTED.findall(" ".join(map(plain, texts) if facts.takes_weights else texts))
-    if weighted:
-        notes.append(f"weights of words, which are read as text: {', '.join(weighted[:_MOST_NAMED])}")
+        called = name.replace("_", " ")
+        values[name] = _text(called, values[name], notes)
+        try:
+            check_weights(values[name])
+            notes += [f"{called}: {line}" for line in left_out(values[name], takes_weights=facts.takes_weights)]
+        except RequestRejected as error:
+            notes.append(str(error))
     if values["negative_prompt"] and not facts.takes_negative_prompt:
         notes.append("negative prompt: this model takes none")
         values["negative_prompt"] = ""

@@ -14,21 +14,21 @@ from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, fetch_weights, read_empty, read_whole, recommended, revision_of
 from hfjax_app.images.denoising_loop import DenoisingLoop, Drawing
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions
-from hfjax_app.images.interface import ImageFacts, Recommended
+from hfjax_app.images.interface import ImageFacts, PromptLength, Recommended
 from hfjax_app.images.lora import Lora, merge, revision_with
 from hfjax_app.images.programs import DiffusionPrograms
-from hfjax_app.images.prompt_weights import has_weights
+from hfjax_app.images.prompt_weights import check_weights, left_out
 from hfjax_app.images.request import MAX_STEPS, ImageRequest
 from hfjax_app.images.single_file import single_file
-from hfjax_app.images.start_picture import latent_mask, start_pixels
+from hfjax_app.images.start_picture import placement, start_pixels
 from hfjax_app.images.steps import ImageStep, Waiting
-from hfjax_app.limits import IMAGES_SERVED_TOGETHER
+from hfjax_app.limits import IMAGE_MAX_CHARACTERS, IMAGES_SERVED_TOGETHER
 from hfjax_app.line import FairLine
 from hfjax_app.pictures import WHITE
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
-from hfjax_app.runtime.held_memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.mesh import PAIR, serving_mesh
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.program_report import ProgramReport
@@ -36,6 +36,7 @@ from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.warm_up import OnExpected, ignore
+from hfjax_app.validation import checked_text
 
 _LOOK_UP_S = 0.5
 
@@ -213,6 +214,16 @@ class ImageGenerator:
         """The warm sizes and those that will be: of the settings."""
         return self._programs.offered_sizes
 
+    def length(self, prompt: str) -> PromptLength:
+        """How long a prompt is for the text encoder.
+
+        Raises:
+            RequestRejected: it is no prompt that a request may have.
+        """
+        checked_text(prompt, "prompt", IMAGE_MAX_CHARACTERS, may_be_blank=True)
+        check_weights(prompt)
+        return self._programs.reader.length(prompt)
+
     def generate(
         self, request: ImageRequest, *, previews: bool = True, client: str = ""
     ) -> Generator[ImageStep | Waiting, None, None]:
@@ -232,17 +243,18 @@ class ImageGenerator:
             RequestRejected: the value and the limit; nothing was computed.
             ModelUnavailable: while drawing: latents or pixels are not finite.
         """
-        completed, image, mask = self.facts.completed(request), request.image, request.mask
+        completed, image = self.facts.completed(request), request.image
         schedule = self._programs.samplers.schedule(
             completed.scheduler, completed.steps, completed.start, completed.size
         )
-        latents = None if mask is None else latent_mask(mask, completed.size, self.facts.scale)
+        place = placement(completed, self.facts.scale)
+        pixels = None if image is None else start_pixels(image, completed.size, request.background)
         drawing = Drawing(
             request=completed,
             schedule=schedule,
-            pixels=None if image is None else start_pixels(image, completed.size, request.background),
-            mask=latents,
-            parameters=GenerationParameters.of(completed, latents, self.facts),
+            pixels=pixels if place is None else place.pixels,
+            place=place,
+            parameters=GenerationParameters.of(completed, place, self.facts),
             previews=previews,
         )
         return self._served(drawing, client)
@@ -262,8 +274,8 @@ class ImageGenerator:
         texts = {"prompt": drawing.request.prompt, "negative prompt": drawing.request.negative_prompt}
         cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
         notes = [f"the end of the {name} was not read: {end!r}" for name, end in cut.items()]
-        if not self.facts.takes_weights and any(map(has_weights, texts.values())):
-            notes.append("this model reads weights such as (word:1.3) as text")
+        for name, text in texts.items():
+            notes += [f"{name}: {line}" for line in left_out(text, takes_weights=self.facts.takes_weights)]
         if (background := drawing.parameters.values["background"]) is not None:
             colour = "white" if background == WHITE else background
             notes.append(f"what is transparent in the picture to start from was {colour}")

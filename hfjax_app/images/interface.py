@@ -59,6 +59,23 @@ class Latents:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PromptLength:
+    """How long a prompt is for a model's text encoder; where it has several, for the one that reads most.
+
+    Attributes:
+        tokens: of the prompt, without those at its begin and end.
+        room: tokens that are read at once.
+        pieces: that the prompt is read in.
+        is_cut: whether its end is not read.
+    """
+
+    tokens: int
+    room: int
+    pieces: int
+    is_cut: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sizes:
     """The limits on a picture's size.
 
@@ -203,6 +220,8 @@ class ImageModel(Protocol):
 
     @property
     def steps_per_s(self) -> float | None: ...
+
+    def length(self, prompt: str) -> PromptLength: ...
 
     def generate(
         self, request: ImageRequest, *, previews: bool = True, client: str = ""

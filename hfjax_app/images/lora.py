@@ -6,21 +6,25 @@ while a model is served.
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import hf_hub_download
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError
 from safetensors.torch import load_file
 
 from hfjax_app.errors import ModelUnavailable, first_line
-from hfjax_app.runtime.checkpoints.load_errors import explain
+from hfjax_app.runtime.checkpoints.load_errors import explain, git_lfs_pointers, needs_git_lfs
 from hfjax_app.runtime.seams.diffusers import parts_with_lora
 
 _FILE = "pytorch_lora_weights.safetensors"  # diffusers' usual name
 _ADAPTER = "lora"
-_DOWN = ("lora_down.weight", "lora_A.weight", "lora.down.weight")  # the end of one key of each layer, by format
+# The end of one key of each layer, by format: kohya's, peft's, and diffusers' of 2023 and before.
+_DOWN = re.compile(r"(lora_down|lora_A|lora\.down|_lora\.down|lora_linear_layer\.down)\.weight$")
+_MOST_NAMED = 8
 _OTHER_KINDS = {"hada_": "LoHa", "lokr_": "LoKr", "dora_scale": "DoRA", "lora_magnitude": "DoRA", "oft_": "OFT"}
 
 
@@ -48,20 +52,44 @@ class Lora:
         """
         path = Path(self.source)
         if path.is_dir():
-            files = sorted(path.glob("*.safetensors"))
-            if len(files) != 1:
-                raise ModelUnavailable(
-                    f"LoRA folder {self.source!r} has {len(files)} safetensors files: name one of them"
-                )
-            return files[0]
+            return path / self._only([file.name for file in path.glob("*.safetensors")])
         if path.is_file():
             return path
         owner, _, rest = self.source.partition("/")
         name, _, file = rest.partition("/")
         try:
-            return Path(hf_hub_download(f"{owner}/{name}", file or _FILE))
+            return Path(hf_hub_download(f"{owner}/{name}", file or self._only(_files_on_hub(f"{owner}/{name}"))))
+        except ModelUnavailable:
+            raise
         except Exception as error:
             raise ModelUnavailable(f"LoRA: {explain(self.source, error, weights=False)}") from error
+
+    def _only(self, files: Sequence[str]) -> str:
+        """The one of these files that is the LoRA: the only one, or that of the usual name."""
+        if _FILE in files:
+            return _FILE
+        if len(files) == 1:
+            return files[0]
+        kind = "folder " if Path(self.source).is_dir() else ""
+        if not files:
+            raise ModelUnavailable(f"LoRA {kind}{self.source!r} has 0 safetensors files: only safetensors are loaded")
+        more = [f"{len(files) - _MOST_NAMED} more"] if len(files) > _MOST_NAMED else []
+        raise ModelUnavailable(
+            f"LoRA {kind}{self.source!r} has {len(files)} safetensors files: name one of them, as {self.source}/FILE: "
+            f"{', '.join([*sorted(files)[:_MOST_NAMED], *more])}"
+        )
+
+
+def _files_on_hub(repository: str) -> list[str]:
+    """The safetensors files of a repository; of those in the cache where the hub can't be reached."""
+    try:
+        names = HfApi().list_repo_files(repository)
+    except HfHubHTTPError:
+        raise
+    except Exception:  # any error of the HTTP library without a network
+        folder = Path(snapshot_download(repository, local_files_only=True))
+        names = [path.relative_to(folder).as_posix() for path in folder.rglob("*")]
+    return [name for name in names if name.endswith(".safetensors")]
 
 
 def merge(pipeline: Any, loras: Sequence[Lora]) -> None:
@@ -78,10 +106,12 @@ def merge(pipeline: Any, loras: Sequence[Lora]) -> None:
         except ModelUnavailable:
             raise
         except Exception as error:
+            if pointers := git_lfs_pointers(lora.file()):
+                raise ModelUnavailable(f"LoRA: {needs_git_lfs(lora.source, pointers)}") from error
             raise ModelUnavailable(f"LoRA {lora.source!r} can't be read: {first_line(error)}") from error
         if kinds := {kind for mark, kind in _OTHER_KINDS.items() if any(mark in key for key in state)}:
             raise ModelUnavailable(f"LoRA {lora.source!r} is a {kinds.pop()}, which can't be merged: take a plain LoRA")
-        layers = sum(key.endswith(_DOWN) for key in state)
+        layers = sum(_DOWN.search(key) is not None for key in state)
         try:
             pipeline.load_lora_weights(state, adapter_name=_ADAPTER)
         except Exception as error:

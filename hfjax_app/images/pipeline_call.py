@@ -265,6 +265,7 @@ class Form:
         rest: their leaves, with None in the places of tensors of prompts.
         latents: the place of the latents among the leaves.
         rows: rows of latents in the first call of the denoiser; 1 where it takes something else.
+        is_long: whether the prompt has several pieces; its states then have room for all, and NaN in what is left.
     """
 
     size: Size
@@ -273,6 +274,12 @@ class Form:
     rest: list[Any]
     latents: int
     rows: int
+    is_long: bool = False
+
+    @property
+    def key(self) -> tuple[bool, bool]:
+        """What the program for it is compiled for."""
+        return self.guided, self.is_long
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -38,7 +38,7 @@ from hfjax_app.images.steps import Waiting
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing_lock
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.held_memory import bytes_of
+from hfjax_app.runtime.memory import bytes_of
 from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.parallel_calls import Calls
@@ -232,6 +232,10 @@ class DiffusionPrograms:
             yield Waiting(reason="the programs for {} x {} are being compiled".format(*request.size))
             time.sleep(_LOOK_UP_S)
         programs = yield from self._when_compiled(request.size)
+        while not programs.can_draw_long and self.reader.is_long(request):
+            self._check_not_given_up()
+            yield Waiting(reason="the program for long prompts is being compiled")
+            time.sleep(_LOOK_UP_S)
         while request.image is not None and not programs.can_encode:
             self._check_not_given_up()
             yield Waiting(reason="the program that reads pictures is being compiled")
@@ -315,12 +319,15 @@ class SizedPrograms:
             "noising": jax.ShapeDtypeStruct((2,), jnp.float32),
             "step": jax.ShapeDtypeStruct((), jnp.int32),
         }
-        self._denoisers: dict[bool, Denoiser] = {}  # by whether there is guidance
+        # By `Form.key`: whether there is guidance, and whether the prompt is long.
+        self._denoisers: dict[tuple[bool, bool], Denoiser] = {}
         usual = parts.reader.read(_neutral(size, GUIDED))
-        for guided in (True, False) if alone else (True,):
-            conditioning = usual if guided else parts.reader.read(_neutral(size, ALONE))
-            self._denoisers[guided] = Denoiser(
-                f"denoise{name}" if guided else f"denoise_alone{name}",
+        lengths = {"": "a", "_long": "a BREAK a"} if parts.reader.most_pieces > 1 else {"": "a"}
+        kinds = [(*length, guided) for length in lengths.items() for guided in ((True, False) if alone else (True,))]
+        for long, prompt, guided in kinds:
+            conditioning = parts.reader.read(_neutral(size, GUIDED if guided else ALONE, prompt))
+            self._denoisers[conditioning.form.key] = Denoiser(
+                f"denoise{long}{name}" if guided else f"denoise_alone{long}{name}",
                 parts.mesh,
                 parts.network,
                 conditioning,
@@ -353,9 +360,12 @@ class SizedPrograms:
 
     def specs(self, *, general: bool = False) -> list[ProgramSpec]:
         """The programs: first those that draw from a prompt, which are general ones if `general`."""
-        denoising = [spec for denoiser in self._denoisers.values() for spec in denoiser.specs]
-        drawing = [replace(spec, general=general) for spec in (*denoising, self._decode_spec)]
-        return drawing if self._encode_spec is None else [*drawing, self._encode_spec]
+        short, long = (
+            [spec for form, denoiser in self._denoisers.items() if form[1] == is_long for spec in denoiser.specs]
+            for is_long in (False, True)
+        )
+        drawing = [replace(spec, general=general) for spec in (*short, self._decode_spec)]
+        return [*drawing, *([] if self._encode_spec is None else [self._encode_spec]), *long]
 
     def _join(self, attribute: str, arguments: tuple[Any, ...], program: Program) -> None:
         run_on_zeros(program, arguments)
@@ -364,7 +374,13 @@ class SizedPrograms:
     @property
     def can_draw(self) -> bool:
         """Whether the programs have joined that draw a picture from a prompt."""
-        return all(denoiser.is_ready for denoiser in self._denoisers.values()) and self._decode is not None
+        short = [denoiser.is_ready for (_, is_long), denoiser in self._denoisers.items() if not is_long]
+        return all(short) and self._decode is not None
+
+    @property
+    def can_draw_long(self) -> bool:
+        """Whether the programs have joined that draw from a prompt of several pieces."""
+        return all(denoiser.is_ready for denoiser in self._denoisers.values())
 
     @property
     def can_encode(self) -> bool:
@@ -389,7 +405,7 @@ class SizedPrograms:
         return np.float32(max([request.guidance_scale, *self._parts.call.thresholds]))
 
     def _is_guided(self, request: CompletedRequest) -> bool:
-        return False not in self._denoisers or self._parts.call.is_guided(request.guidance_scale)
+        return (False, False) not in self._denoisers or self._parts.call.is_guided(request.guidance_scale)
 
     def channels_last(self, latents: np.ndarray) -> np.ndarray:
         """Latents of the noise's shape as [height, width, channels]."""
@@ -441,7 +457,7 @@ class SizedPrograms:
             "noising": schedule.noising[step + 1],
             "step": np.int32(step),
         }
-        return self._denoisers[conditioning.form.guided](state, conditioning.arrays, fixed, numbers)
+        return self._denoisers[conditioning.form.key](state, conditioning.arrays, fixed, numbers)
 
     def decode(self, latents: jax.Array) -> np.ndarray:
         """Latents to pixels, float32 [height, width, 3], 0 to 1."""
@@ -499,6 +515,6 @@ def _normalisation(vae: AutoencoderKL) -> tuple[np.ndarray | float, np.ndarray |
     return config["scaling_factor"] / std, mean
 
 
-def _neutral(size: tuple[int, int], guidance_scale: float) -> ImageRequest:
+def _neutral(size: tuple[int, int], guidance_scale: float, prompt: str = "a") -> ImageRequest:
     """A request to compile with."""
-    return ImageRequest("a", width=size[0], height=size[1], guidance_scale=guidance_scale)
+    return ImageRequest(prompt, width=size[0], height=size[1], guidance_scale=guidance_scale)

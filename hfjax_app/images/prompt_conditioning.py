@@ -25,11 +25,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
+from hfjax_app.images.interface import PromptLength
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
 from hfjax_app.images.pipeline_call import Form, PipelineCall
-from hfjax_app.images.prompt_weights import fragments, has_weights, plain
+from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
 from hfjax_app.images.text_encoder import CompiledEncoder, Truncations, begin_of_rest
+from hfjax_app.limits import IMAGE_MAX_PIECES
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
@@ -42,7 +44,11 @@ _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
 GUIDED, ALONE = 2.0, 0.0  # above and below each class's threshold
 _LONGER = "a longer prompt " * 20
 
+# A denoiser's arguments for the text, by which longer ones than usual can be passed and masked.
+STATES, MASK = "encoder_hidden_states", "encoder_attention_mask"
+
 Forward = Callable[[torch.Tensor], Any]  # token ids [1, length] -> the text encoder's output
+Piece = list[tuple[list[int], float]]  # token ids and their weight, of the fragments of a prompt's piece
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,6 +79,7 @@ class PromptReader:
         max_clip_skip: the most layers of the text encoder that a request may leave out; 0 where the class has no such
             option, or, as Stable Diffusion XL, another one of this name.
         takes_weights: whether weights of words are read, see `prompt_weights.py`.
+        most_pieces: how many pieces of a prompt are read, each as long as the text encoder's sequence.
         takes_guidance: whether the guidance scale changes pictures.
     """
 
@@ -113,6 +120,9 @@ class PromptReader:
         self._is_planned = programs.planned
         self._truncations: dict[str, Truncations] = {}  # of text encoders that are not CLIP's
         self._takes_pooled = "pooled_prompt_embeds" in accepted
+        signature = inspect.signature(getattr(pipeline, denoiser_name(pipeline)).forward).parameters
+        self.most_pieces = IMAGE_MAX_PIECES if self.takes_weights and {STATES, MASK} <= signature.keys() else 1
+        self._counting, self._counters = threading.Lock(), dict[str, Any]()
         # By clip skip, because compel keeps what an empty text becomes; made at the first prompt that has weights.
         self._weighted: dict[int, _WeightedPrompts] = {}
         self._lock = threading.RLock()  # tokenizers and pipelines have state, which threads must not share
@@ -131,7 +141,8 @@ class PromptReader:
         for name, truncations in self._truncations.items():
             others[name].pad_to(max((tokens for _, tokens in truncations.seen), default=0))
         short = self.read(request)
-        if _shapes(short) != _shapes(self.read(replace(request, prompt=_LONGER))):
+        longer = replace(request, prompt=_LONGER if self.most_pieces == 1 else _LONGER[:5])
+        if _shapes(short) != _shapes(self.read(longer)):
             self._longest = max((encoder.longest for encoder in others.values()), default=0)
             if self._takes_padding and others:
                 self._pads = True
@@ -142,7 +153,7 @@ class PromptReader:
             read = self.read(request)
             # without a mask the class lets a prompt's padding take part
             masked = self._pads or any(each is not None and each.dtype.kind in "bi" for each in read.arrays)
-            if not masked or _shapes(read) != _shapes(self.read(replace(request, prompt=_LONGER))):
+            if not masked or _shapes(read) != _shapes(self.read(longer)):
                 raise ModelUnavailable(
                     f"{type(self._pipeline).__name__} can't run in compiled programs: each length of a prompt needs "
                     "another one"
@@ -180,40 +191,95 @@ class PromptReader:
             encoders = [*self._encoders.values()]
             for encoder in encoders:
                 encoder.clip_skip = request.clip_skip
-            prompts: dict[str, Any] = dict(self._prompt(request.prompt))
+            pieces = self._pieces(request)
+            prompts: dict[str, Any] = dict(self._prompt(request.prompt, pieces))
             for encoder in encoders:  # only the prompt's, as in diffusers, which reads it before the negative one
-                encoder.clip_skip, encoder.next_skip = 0, request.clip_skip if "prompt" in prompts else None
-            if request.negative_prompt.strip():
-                prompts |= {f"negative_{name}": value for name, value in self._prompt(request.negative_prompt).items()}
+                encoder.clip_skip = 0
+            # of a long prompt, no pipeline makes embeddings of an empty one that are as long
+            if (negative := request.negative_prompt.strip()) or (pieces > 1 and not self._zeros_for_empty):
+                negated = self._prompt(request.negative_prompt if negative else "", pieces)
+                prompts |= {f"negative_{name}": value for name, value in negated.items()}
             elif self.call.needs_negative:
                 prompts["negative_prompt"] = " "
+            for encoder in encoders:
+                encoder.next_skip = request.clip_skip if "prompt" in prompts else None
             tensors, form = self.call.read(prompts, size, request.guidance_scale or 0.0, self._filler)
+        if pieces > 1:
+            tensors = [_with_room(tensor, self.most_pieces / pieces) for tensor in tensors]
+            form = replace(form, is_long=True)
         if self._pads:
             tensors = [tensor if tensor is None else _padded(tensor, self._longest) for tensor in tensors]
         arrays = [None if tensor is None else _numpy(tensor) for tensor in tensors]
-        for i, mask in self._masks.get(
-            form.guided, {}
-        ).items():  # which a class leaves out where the prompt fills the length
+        # a class may leave out the mask of a prompt that fills the length
+        for i, mask in self._masks.get(form.guided, {}).items():
             arrays[i] = mask if arrays[i] is None else arrays[i]
         return Conditioning(arrays=arrays, form=form)
 
-    def _prompt(self, prompt: str) -> Mapping[str, Any]:
-        """The pipeline's arguments for a prompt: its text, or its embeddings if it has weights. Call with the lock."""
-        if not (self.takes_weights and has_weights(prompt)):
-            return {"prompt": prompt}
+    def is_long(self, request: ImageRequest) -> bool:
+        """Whether a prompt of the request has several pieces."""
+        with self._lock:
+            return self._pieces(request) > 1
+
+    def _pieces(self, request: ImageRequest) -> int:
+        """Of the longer one of its prompts. Call with the lock."""
+        if self.most_pieces == 1:
+            return 1
+        texts = [request.prompt, request.negative_prompt]
+        return max(len(self._split(name, text)) for name in self._encoders for text in texts)
+
+    def _split(self, encoder: str, prompt: str) -> list[Piece]:
+        return split(self._tokenizer(encoder), prompt, self.most_pieces)
+
+    @property
+    def _zeros_for_empty(self) -> bool:
+        """Whether the pipeline has zeros for an empty negative prompt, as Stable Diffusion XL."""
+        return bool(getattr(getattr(self._pipeline, "config", None), "force_zeros_for_empty_prompt", False))
+
+    def _prompt(self, prompt: str, pieces: int) -> Mapping[str, Any]:
+        """The pipeline's arguments for a prompt: its text, or its embeddings if it has weights or several pieces.
+
+        Call with the lock.
+        """
+        if not self.takes_weights:
+            return {"prompt": unweighted(prompt)}
+        if pieces == 1 and not has_weights(prompt):
+            return {"prompt": plain(prompt)}
         skip = next(iter(self._encoders.values())).clip_skip
         if skip not in self._weighted:
             clips = ((name, each) for name, each in self._encoders.items() if isinstance(each, CompiledForward))
             encoders = [(self._tokenizer(name), each.again) for name, each in clips]
             self._weighted[skip] = _WeightedPrompts(encoders, pooled=self._takes_pooled)
-        return self._weighted[skip].embeddings(prompt)
+        return self._weighted[skip].embeddings([self._split(name, prompt) for name in self._encoders], pieces)
 
     def _tokenizer(self, encoder: str) -> Any:
         return getattr(self._pipeline, _tokenizer_of(encoder))
 
+    def length(self, prompt: str) -> PromptLength:
+        """How long a prompt is. Waits for no other prompt that is read: it has tokenizers of its own."""
+        with self._counting:
+            if not self._counters:
+                self._counters = {name: copy.deepcopy(self._tokenizer(name)) for name in self._encoders}
+            found = [self._length(self._counters[name], each.longest, prompt) for name, each in self._encoders.items()]
+        return max(found, key=lambda each: (each.room, each.tokens))
+
+    def _length(self, tokenizer: Any, longest: int, prompt: str) -> PromptLength:
+        if not self.takes_weights:
+            tokens, special = (len(tokenizer(text, verbose=False).input_ids) for text in (unweighted(prompt), ""))
+            room = longest - special
+            return PromptLength(tokens=tokens - special, room=room, pieces=1, is_cut=tokens > longest)
+        pieces, rest = _split(tokenizer, prompt, self.most_pieces)
+        read = sum(len(ids) for piece in pieces for ids, _ in piece)
+        more = len(tokenizer(rest, add_special_tokens=False, verbose=False).input_ids)
+        room = tokenizer.model_max_length - 2
+        return PromptLength(tokens=read + more, room=room, pieces=len(pieces), is_cut=bool(rest))
+
     def cut(self, prompt: str) -> str:
         """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""
-        prompt = plain(prompt) if self.takes_weights else prompt
+        if self.takes_weights:
+            with self._lock:
+                rest = [unread(self._tokenizer(name), prompt, self.most_pieces) for name in self._encoders]
+            return min(rest, key=len)
+        prompt = unweighted(prompt)
         if not prompt.strip():
             return ""
         others, ends = self._other_encoders.values(), []
@@ -311,8 +377,51 @@ class CompiledForward:
         return program, spec, made
 
 
+def split(tokenizer: Any, prompt: str, most: int) -> list[Piece]:
+    """A prompt's tokens in pieces that a CLIP encoder reads, as in web UIs.
+
+    Each is as long as it can be, without regard for words, and another one begins at each BREAK.
+
+    Args:
+        tokenizer: of the encoder.
+        prompt: in the grammar of `prompt_weights.py`.
+        most: of the pieces; the rest is left out. 1: BREAK is too.
+    """
+    return _split(tokenizer, prompt, most)[0]
+
+
+def unread(tokenizer: Any, prompt: str, most: int) -> str:
+    """The end of a prompt that `split` leaves out."""
+    return _split(tokenizer, prompt, most)[1]
+
+
+def _split(tokenizer: Any, prompt: str, most: int) -> tuple[list[Piece], str]:
+    room = tokenizer.model_max_length - 2  # for its begin and end
+    pieces: list[Piece] = [[]]
+    free = room
+    parts = fragments(prompt)
+    for number, part in enumerate(parts):
+        found = tokenizer(
+            part.text, add_special_tokens=False, truncation=False, verbose=False, return_offsets_mapping=True
+        )
+        ids, at = found.input_ids, 0
+        if part.breaks and most > 1 and free < room:
+            free = 0
+        while at < len(ids):
+            if not free:
+                if len(pieces) == most:
+                    rest = part.text[found.offset_mapping[at][0] :] + "".join(each.text for each in parts[number + 1 :])
+                    return pieces, rest.strip()
+                pieces.append([])
+                free = room
+            pieces[-1].append((ids[at : at + free], part.weight))
+            taken = len(pieces[-1][-1][0])
+            at, free = at + taken, free - taken
+    return pieces, ""
+
+
 class _WeightedPrompts:
-    """Embeddings of prompts with weights of words, by compel: a word's distance from an empty prompt is scaled.
+    """Embeddings of prompts by compel's formulas: a word's distance from an empty prompt is scaled by its weight.
 
     Args:
         encoders: the tokenizer and the forward of each text encoder, all of them CLIP's.
@@ -321,7 +430,7 @@ class _WeightedPrompts:
     """
 
     def __init__(self, encoders: Sequence[tuple[Any, Forward]], *, pooled: bool):
-        from compel.embeddings_provider import DownweightMode, EmbeddingsProvider, ReturnedEmbeddingsType
+        from compel.embeddings_provider import EmbeddingsProvider, ReturnedEmbeddingsType
 
         kinds = ReturnedEmbeddingsType
         self._pooled = pooled
@@ -330,8 +439,6 @@ class _WeightedPrompts:
             EmbeddingsProvider(
                 tokenizer,
                 _ForCompel(forward),
-                # By masks an encoder would need another program.
-                downweight_mode=DownweightMode.REMOVE,
                 returned_embeddings_type=(
                     kinds.PENULTIMATE_HIDDEN_STATES_NON_NORMALIZED if pooled else kinds.LAST_HIDDEN_STATES_NORMALIZED
                 ),
@@ -339,16 +446,52 @@ class _WeightedPrompts:
             for tokenizer, forward in encoders
         ]
 
-    def embeddings(self, prompt: str) -> Mapping[str, torch.Tensor]:
-        """The pipeline's arguments for a prompt: "prompt_embeds" [1, length, width], and "pooled_prompt_embeds"."""
-        parts = fragments(prompt)
-        texts, weights = [[each.text for each in parts]], [[each.weight for each in parts]]
-        made = [provider.get_embeddings_for_weighted_prompt_fragments(texts, weights) for provider in self._providers]
+    def embeddings(self, prompts: Sequence[Sequence[Piece]], count: int) -> Mapping[str, torch.Tensor]:
+        """The pipeline's arguments for a prompt: "prompt_embeds" [1, count * length, width], "pooled_prompt_embeds".
+
+        Args:
+            prompts: the prompt's pieces for each encoder.
+            count: of pieces; those that a prompt lacks are empty.
+        """
+        made = []
+        for provider, pieces in zip(self._providers, prompts, strict=True):
+            empty = [provider.empty_z] * (count - len(pieces))
+            made.append(torch.cat([*(_embedded(provider, piece) for piece in pieces), *empty], dim=1))
         found = {"prompt_embeds": torch.cat(made, dim=-1)}
-        if self._pooled:  # of the whole text: a pooled embedding has no words
-            [ids] = self._providers[-1].get_token_ids([plain(prompt)], padding="max_length", truncation_override=True)
+        if self._pooled:  # of the first piece, without weights: a pooled embedding has no words
+            ids, _ = _framed(self._providers[-1], prompts[-1][0])
             found["pooled_prompt_embeds"] = self._forwards[-1](torch.tensor([ids]))[0]
         return found
+
+
+def _embedded(provider: Any, piece: Piece) -> torch.Tensor:
+    """A piece's states [1, length, width].
+
+    Weights below 1 also mix in the states of the piece without these words, by compel's shares. (By its other way,
+    masks, an encoder would need another program. Its own loop can't follow a piece that others stand beside.)
+    """
+
+    def states(parts: Piece) -> torch.Tensor:
+        ids, weights = _framed(provider, parts)
+        made: torch.Tensor = provider.build_weighted_embedding_tensor(torch.tensor(ids), torch.tensor(weights))
+        return made
+
+    mixed, shares = [states(piece)], [1.0]
+    for at, (_, weight) in enumerate(piece):
+        if weight < 1:
+            mixed.append(states(piece[:at] + piece[at + 1 :]))
+            shares.append(math.tan((1 - max(weight, 1e-5)) * math.pi / 2))
+    whole: torch.Tensor = provider.apply_embedding_weights(torch.stack(mixed, dim=1), shares, normalize=True)
+    return whole
+
+
+def _framed(provider: Any, piece: Piece) -> tuple[list[int], list[float]]:
+    """Token ids and weights of a piece with its begin, its end and padding."""
+    ids = [token for part, _ in piece for token in part]
+    weights = [weight for part, weight in piece for _ in part]
+    padding = provider.max_token_count - len(ids) - 2
+    framed = [*provider.bos_sequence, *ids, *provider.eos_sequence, *[provider.tokenizer.pad_token_id] * padding]
+    return framed, [1.0, *weights, *[1.0] * (padding + 1)]
 
 
 class _ForCompel:
@@ -361,6 +504,13 @@ class _ForCompel:
 
     def __call__(self, ids: torch.Tensor, *_: Any, **__: Any) -> Any:
         return self._forward(ids)
+
+
+def _with_room(tensor: torch.Tensor | None, factor: float) -> torch.Tensor | None:
+    """States [1, tokens, width] with room for more tokens; other tensors as they are."""
+    if tensor is None or tensor.ndim != 3:
+        return tensor
+    return _padded(tensor, round(tensor.shape[1] * factor))
 
 
 def _full_masks(conditioning: Conditioning) -> dict[int, np.ndarray]:

@@ -4,16 +4,17 @@ A drawing option is a field of `ImageRequest`. Its `Option` says which values it
 Imports no library that computes, so that a wrong request is refused at once.
 """
 
+import re
 import secrets
 from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.prompt_weights import check_weights
-from hfjax_app.limits import IMAGE_MAX_CHARACTERS
+from hfjax_app.limits import IMAGE_MAX_CHARACTERS, IMAGE_MAX_SIDE
 from hfjax_app.pictures import WHITE, checked_colour
 from hfjax_app.validation import checked_text, quoted
 
@@ -23,7 +24,14 @@ SEEDS = 2**64
 MAX_SEED = SEEDS - 1
 MAX_IMAGES = 4
 MAX_CLIP_SKIP = 12  # all layers of Stable Diffusion 1's text encoder
+MAX_SOFTNESS = 8.0
+REGIONS = ("whole", "marked")
 VARIATION = 0.3  # of variations of a seed, unless another is asked for: the picture changes, its layout stays
+
+
+Box: TypeAlias = tuple[int, int, int, int]  # left, top, width, height
+_BOX_MOST = 1_000_000  # pixels of each of them; with new edges a picture has fewer
+_SIDES = re.compile(r"\s*(\d{1,4})\s*,\s*(\d{1,4})\s*,\s*(\d{1,4})\s*,\s*(\d{1,4})\s*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +91,24 @@ def real_number(name: str, value: object, low: float, high: float) -> float:
     return float(value)
 
 
+def sides_of(expand: object) -> tuple[int, int, int, int]:
+    """The pixels of new edges left, right, up and down of a picture, from a text such as "64,64,0,0"; "" means none.
+
+    Raises:
+        RequestRejected: another text, or more than IMAGE_MAX_SIDE pixels.
+    """
+    if expand == "":
+        return 0, 0, 0, 0
+    found = _SIDES.fullmatch(expand) if isinstance(expand, str) else None
+    left, right, up, down = map(int, found.groups()) if found else (IMAGE_MAX_SIDE + 1,) * 4
+    if max(left, right, up, down) > IMAGE_MAX_SIDE:
+        raise RequestRejected(
+            f"expand = {quoted(expand)}: must be the pixels left, right, up and down, such as 64,64,0,0, each at most "
+            f"{IMAGE_MAX_SIDE}"
+        )
+    return left, right, up, down
+
+
 def _option(default: Any, kind: type, low: float | None = None, high: float | None = None, **known: Any) -> Any:
     return field(default=default, metadata={Option: Option(kind=kind, low=low, high=high, **known)})
 
@@ -107,13 +133,20 @@ class ImageRequest:
         scheduler: one of the model's; None: the checkpoint's own.
         strength: with `image`: how much of it to replace, 0 to 1; this share of `steps` is made.
         background: with `image`: the colour of what is transparent in it, "#rrggbb"; the steps' `notice` says so.
+        softness: with `mask` or `expand`: how wide the seam is between what is drawn and what stays, in latents, 0 to
+            MAX_SOFTNESS.
+        region: with `mask` or `expand`: "whole": as much of the picture is drawn as has the drawing's shape; "marked":
+            only what is painted over, with a margin, and so larger.
+        expand: with `image`: the pixels of new edges "left,right,up,down" of it, which are drawn too; "" means none.
         variation_of: a seed: each picture begins with noise between that of this seed and that of its own.
         variation: with `variation_of`: how far from that seed's noise, 0 (its picture) to 1 (the own seed's).
         clip_skip: how many of the text encoder's last layers are left out for the prompt, of Stable Diffusion 1 and 2;
             as in diffusers, the negative prompt is read by all of them. Web UIs count one more.
         images: how many pictures, 1 to MAX_IMAGES. Each equals the one that its seed gives alone.
         image: a picture to start from; it is scaled and cut to the size.
-        mask: with `image`: white where to draw; the rest of the picture stays.
+        mask: with `image`: white where to draw; the rest of the picture stays, at its resolution. Of its shape.
+        box: with `mask`: the mask is as large as the drawing, and covers this part of the picture with its new edges;
+            None: the mask covers the picture. Left and top may be negative.
         latents: the noise of the first step itself, unit normal, float [1, channels, height, width].
         model: the one that draws, by its name; None: the first.
     """
@@ -135,12 +168,16 @@ class ImageRequest:
         0.8, float, 0, 1, label="Denoising strength", names=("denoisingstrength", "denoise", "strength")
     )
     background: str = _option(WHITE, str)
+    softness: float = _option(1.0, float, 0, MAX_SOFTNESS)
+    region: str = _option("whole", str, idle="whole")
+    expand: str = _option("", str, idle="")
     variation_of: int | None = _option(None, int, 0, MAX_SEED)
     variation: float = _option(VARIATION, float, 0, 1)
     clip_skip: int = _option(0, int, 0, MAX_CLIP_SKIP, idle=0, label="Clip skip", shift=1, names=("clipskip",))
     images: int = 1
     image: Image.Image | None = None
     mask: Image.Image | None = None
+    box: Box | None = None
     latents: np.ndarray | None = None
     model: str | None = None
 
@@ -159,10 +196,27 @@ class ImageRequest:
                 raise RequestRejected(f"{name}: must be a picture, not {type(picture).__name__}")
         if self.mask is not None and self.image is None:
             raise RequestRejected("mask: there is no picture to draw into; upload one")
+        if self.region not in REGIONS:
+            raise RequestRejected(f"region = {quoted(self.region)}: must be {' or '.join(REGIONS)}")
+        sides = sides_of(self.expand)
+        object.__setattr__(self, "expand", ",".join(map(str, sides)) if any(sides) else "")
+        if self.expand and self.image is None:
+            raise RequestRejected("expand: there is no picture to enlarge; upload one")
+        if self.region == "marked" and self.mask is None and not self.expand:
+            raise RequestRejected("region = marked: nothing is marked; paint over a part of the picture")
+        if self.box is not None:
+            self._check_box(self.box)
         if self.latents is not None:
             object.__setattr__(self, "latents", np.array(self.latents, np.float32))
             if not np.isfinite(self.latents).all():
                 raise RequestRejected("latents: must be finite")
+
+    def _check_box(self, box: Any) -> None:
+        numbers = box if isinstance(box, tuple) and len(box) == 4 else (None,)
+        if not all(type(each) is int and abs(each) <= _BOX_MOST for each in numbers) or min(numbers[2:]) < 1:
+            raise RequestRejected(f"box = {quoted(box)}: must be left, top, width and height in pixels")
+        if self.mask is None:
+            raise RequestRejected("box: there is no mask of this part")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

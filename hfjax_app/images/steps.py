@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from hfjax_app.images.generation_parameters import GenerationParameters, to_png
+from hfjax_app.images.start_picture import Placement
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -16,20 +17,25 @@ class Picture:
 
     Attributes:
         seed: of its noise; the same seed gives the same picture. Without meaning where the caller gave latents.
-        pixels: the picture before rounding, float32 [height, width, 3] from 0 to 1, at the last step only.
+        pixels: the drawing before rounding, float32 [height, width, 3] from 0 to 1, at the last step only.
         latents: the picture's final latents, float32 [1, channels, height, width], at the last step only.
         parameters: what is needed to draw it again.
+        place: in the picture that it was drawn into, at the last step; None: no part of that stays.
     """
 
     seed: int
     pixels: np.ndarray | None
     latents: np.ndarray | None
     parameters: GenerationParameters
+    place: Placement | None = None
 
     @cached_property
     def image(self) -> Image.Image | None:
         """The picture, at the last step only."""
-        return None if self.pixels is None else to_picture(self.pixels)
+        if self.pixels is None:
+            return None
+        drawn = to_picture(self.pixels)
+        return drawn if self.place is None else self.place.put_back(drawn)
 
     @property
     def png(self) -> bytes | None:

@@ -1,15 +1,16 @@
 """Replay and verify: draw a picture again from the generation parameters in its PNG file, and compare every pixel."""
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.generation_parameters import GenerationParameters, read_png
-from hfjax_app.images.interface import ImageModel
-from hfjax_app.images.start_picture import digest, latent_mask
+from hfjax_app.images.interface import ImageFacts, ImageModel
+from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.start_picture import digest, placement, result_size
 from hfjax_app.images.steps import ImageStep, Waiting
 
 # Chunks of a PNG file that change how its pixels are shown; files from here have none.
@@ -77,12 +78,9 @@ def replay(
         RequestRejected: no parameters inside, unusable ones, or those of another model or picture.
     """
     original, parameters = read_png(png)
-    facts, size = generator.facts, (parameters.values["width"], parameters.values["height"])
-    if original.size != size:
-        raise RequestRejected(
-            f"the picture is {original.width} x {original.height}, and its settings say {size[0]} x {size[1]}: it was "
-            "changed, or they were"
-        )
+    facts = generator.facts
+    if parameters.mask is None:
+        _check_size(original, (parameters.values["width"], parameters.values["height"]))
     if parameters.revision != facts.revision:
         model, revision = parameters.model or "an unnamed model", parameters.revision or "unknown"
         raise RequestRejected(
@@ -90,27 +88,41 @@ def replay(
         )
     if parameters.image is not None and digest(image) != parameters.image:
         raise _needed("picture", image)
-    request = parameters.request(image if parameters.image else None, _mask_again(parameters, mask, facts.scale))
+    request = _request_again(parameters, image if parameters.image else None, mask, facts)
+    _check_size(original, result_size(facts.completed(request)))
     changes = tuple(parameters.differences(facts.versions))
     return _compared(generator.generate(request, client=client), original, parameters, changes)
 
 
-def _mask_again(parameters: GenerationParameters, given: Image.Image | None, scale: int) -> Image.Image | None:
-    """The picture's mask in pixels. It has the same latents as the painted one."""
+def _check_size(original: Image.Image, size: tuple[int, int]) -> None:
+    if original.size != size:
+        raise RequestRejected(
+            f"the picture is {original.width} x {original.height}, and its settings say {size[0]} x {size[1]}: it was "
+            "changed, or they were"
+        )
+
+
+def _request_again(
+    parameters: GenerationParameters, image: Image.Image | None, given: Image.Image | None, facts: ImageFacts
+) -> ImageRequest:
+    """The request with the picture's mask in pixels, which has the same latents as the painted one."""
     latents = parameters.latent_mask()
     if latents is None:
         if parameters.mask is not None and digest(given) != parameters.mask:
             raise _needed("mask", given)
-        return given if parameters.mask else None
-    size = wide, tall = (parameters.values["width"], parameters.values["height"])
+        return replace(parameters, box=None).request(image, given if parameters.mask else None)
+    scale, (wide, tall) = facts.scale, (parameters.values["width"], parameters.values["height"])
     if latents.shape != (tall / scale, wide / scale):
         raise RequestRejected(
             f"the picture's settings are forged or damaged: mask of {latents.shape[1]} x {latents.shape[0]} for a "
             f"picture of {wide} x {tall}, where {scale} x {scale} pixels are one of it"
         )
-    if given is not None and not np.array_equal(latent_mask(given, size, scale), latents):
-        raise _needed("mask", given)
-    return Image.fromarray(latents.repeat(scale, 0).repeat(scale, 1))
+    request = parameters.request(image, Image.fromarray(latents.repeat(scale, 0).repeat(scale, 1)))
+    if given is not None:
+        painted = placement(facts.completed(replace(request, mask=given, box=None)), scale)
+        if painted is None or not np.array_equal(painted.mask, latents) or painted.box != request.box:
+            raise _needed("mask", given)
+    return request
 
 
 def _needed(name: str, given: Image.Image | None) -> RequestRejected:

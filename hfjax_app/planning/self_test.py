@@ -129,7 +129,7 @@ def self_test(settings: Settings, *, tokens: int, on_step: Callable[[str], None]
     model = settings.chat_models[0]
     on_step(f"load {model} and its programs")
     began, reports = time.perf_counter(), _Reports()
-    loader = ChatLoader(settings.model_copy(update={"warm_up": "whole"}))  # whose fastest programs are measured
+    loader = ChatLoader(settings, whole=True)  # whose fastest programs are measured
     assistant = loader.load(model, reports)
     start_s = time.perf_counter() - began
     engine = assistant.engine

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from torchax import interop
 from torchax.tensor import Environment
@@ -19,6 +20,7 @@ from hfjax_app.runtime.cpu.linear import linear
 from hfjax_app.runtime.seams import torchax as seam
 
 _MASKED = -1e30  # finite: a query whose keys are all masked gives their average and not NaN
+QUERY_BLOCK = 512  # queries with a mask whose scores are computed at once
 _MOST_SCORES = 1 << 20  # so many scores stay in a CPU's cache until the softmax reads them again
 
 
@@ -60,6 +62,39 @@ def _nearest(new: int, old: int, factor: float | None) -> jax.Array:
     if factor is None:
         return jnp.arange(new, dtype=jnp.int32) * old // new
     return jnp.minimum(jnp.floor(jnp.arange(new) * jnp.float32(1 / factor)).astype(jnp.int32), old - 1)
+
+
+def upsample_bilinear2d_aa(
+    image: jax.Array,
+    output_size: Sequence[int],
+    align_corners: bool,
+    scales_h: float | None = None,
+    scales_w: float | None = None,
+) -> jax.Array:
+    """Bilinear scaling with antialiasing, as two products with torch's own weights; upstream's lowering fails.
+
+    Args:
+        image: [batch, channels, height, width].
+        output_size: the new height and width.
+        align_corners: as in torch.
+        scales_h, scales_w: factors, which torch's sizes agree with.
+    """
+    rows, columns = (
+        _bilinear(int(new), old, align_corners) for new, old in zip(output_size, image.shape[2:], strict=True)
+    )
+    return jnp.einsum("nh,bchw,mw->bcnm", rows, image, columns, precision="highest").astype(image.dtype)
+
+
+def _bilinear(new: int, old: int, align_corners: bool) -> np.ndarray:
+    """float32 [new, old]: the weights of the old numbers in each new one, along an axis."""
+
+    def weights() -> torch.Tensor:
+        numbers = torch.eye(old)[None, None]
+        options: dict[str, Any] = {"mode": "bilinear", "align_corners": align_corners, "antialias": True}
+        return torch.nn.functional.interpolate(numbers, size=(new, old), **options)[0, 0]
+
+    found: np.ndarray = seam.on_host(lambda: weights().numpy())
+    return found
 
 
 def _upstream(*arguments: Any) -> jax.Array:
@@ -212,12 +247,32 @@ def scaled_dot_product_attention(
     if is_causal:
         attn_mask = jnp.tri(query.shape[-2], key.shape[-2], dtype=bool)
     together = functools.partial(_attention, mask=attn_mask, scale=scale)
+    if attn_mask is not None and query.shape[-2] > QUERY_BLOCK:
+        return _in_blocks(query, key, value, attn_mask, scale)
     shared = not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]  # several heads or images share keys
     if shared or attn_mask is not None or math.prod(query.shape[:-1]) * key.shape[-2] <= _MOST_SCORES:
         return together(query, key, value)
     head_by_head = functools.partial(_each_head, together)
     out: jax.Array = jax.lax.platform_dependent(query, key, value, cpu=head_by_head, default=together)
     return out
+
+
+def _in_blocks(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array, scale: float) -> jax.Array:
+    """Attention of QUERY_BLOCK queries at a time: the scores of a long text's would take gigabytes."""
+    queries = query.shape[-2]
+    more = -queries % QUERY_BLOCK
+
+    def blocks(array: jax.Array) -> jax.Array:
+        """[blocks, ..., QUERY_BLOCK, size]; the last one is filled up."""
+        padded = jnp.pad(array, [*[(0, 0)] * (array.ndim - 2), (0, more), (0, 0)])
+        return jnp.moveaxis(padded.reshape(*array.shape[:-2], -1, QUERY_BLOCK, array.shape[-1]), -3, 0)
+
+    def attend(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return _attention(block[0], key, value, mask=block[1], scale=scale)
+
+    rows = jnp.broadcast_to(mask, (*mask.shape[:-2], queries, mask.shape[-1]))
+    out = jnp.moveaxis(jax.lax.map(attend, (blocks(query), blocks(rows))), 0, -3)
+    return out.reshape(*out.shape[:-3], -1, out.shape[-1])[..., :queries, :]
 
 
 def _each_head(attention: Callable[..., jax.Array], query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
@@ -296,6 +351,8 @@ def install(environment: Environment) -> None:
     lowering = interop.torch_view(upsample_nearest2d)
     for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):
         environment.override_op_definition(overload, lowering)
+    scaling = interop.torch_view(upsample_bilinear2d_aa)
+    environment.override_op_definition(torch.ops.aten._upsample_bilinear2d_aa.default, scaling)
     environment.override_op_definition(torch.ops.aten.convolution.default, interop.torch_view(convolution))
     environment.override_op_definition(torch.ops.aten.gelu.default, interop.torch_view(gelu))
     environment.override_op_definition(torch.ops.aten.native_group_norm.default, interop.torch_view(group_norm))

@@ -5,6 +5,8 @@ Does not choose models. `JAX_PLATFORMS` remains jax's own setting; only a libtpu
 """
 
 import atexit
+import contextlib
+import ctypes
 import functools
 import gc
 import hashlib
@@ -14,12 +16,13 @@ import logging
 import math
 import os
 import platform
+import re
+import tempfile
 import threading
 from pathlib import Path
 
-from hfjax_app.errors import RequestRejected
+from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
 from hfjax_app.runtime import compile_cache
-from hfjax_app.runtime.cpu.allocator import keep_freed_memory
 from hfjax_app.runtime.tpu import hosts
 
 _log = logging.getLogger(__name__)
@@ -44,6 +47,58 @@ def has_tpu() -> bool:
     """Whether this host has TPU chips and their library, decided without starting jax."""
     chips = [*Path("/dev").glob("accel*"), *Path("/dev").glob("vfio/[0-9]*")]
     return importlib.util.find_spec("libtpu") is not None and bool(chips)
+
+
+# What brings the devices of a platform of jax.
+_PLUGINS = {"tpu": "jax[tpu]", "cuda": "jax[cuda13]", "gpu": "jax[cuda13]", "rocm": "jax[rocm7-local]"}
+
+
+def _check_devices() -> None:
+    """Start jax's devices, where they are to be no CPU.
+
+    jax turns to the CPU without a word where a TPU can't be used, which would be hundreds of times slower.
+
+    Raises:
+        ModelUnavailable: jax has none of the devices that the machine has, or that JAX_PLATFORMS names.
+    """
+    import jax
+
+    wanted = os.environ.get("JAX_PLATFORMS", "").split(",")[0]
+    if wanted in _PLUGINS and not _has_plugin(wanted):
+        needs = f"pip install '{_PLUGINS[wanted]}=={jax.__version__}'"
+        raise ModelUnavailable(f"JAX_PLATFORMS = {wanted!r}: jax has no such devices without its plugin: {needs}")
+    try:
+        found = jax.default_backend()
+    except (RuntimeError, AssertionError) as error:  # the latter where no platform of this name is known
+        if not has_tpu():
+            raise ModelUnavailable(
+                f"JAX_PLATFORMS = {wanted!r}: jax has no such devices: {first_line(error)}"
+            ) from error
+        found = ""
+    if found in ("", "cpu") and has_tpu():
+        holder = _held_by() or "another process may hold them, or this libtpu can't use them"
+        raise ModelUnavailable(
+            f"this machine has TPU chips and jax finds none: {holder}; JAX_PLATFORMS=cpu serves from the CPU instead"
+        )
+
+
+def _has_plugin(platform: str) -> bool:
+    if platform == "tpu":
+        return importlib.util.find_spec("libtpu") is not None
+    names = " ".join(entry.name for entry in importlib.metadata.entry_points(group="jax_plugins"))
+    return ("cuda" if platform == "gpu" else platform) in names
+
+
+def _held_by(processes: Path = Path("/proc")) -> str:
+    """Who holds the TPU chips, as far as this user may know; empty where nobody is found."""
+    for files in processes.glob("[0-9]*/fd"):
+        number = files.parent.name
+        with contextlib.suppress(OSError):  # of another user, or it has ended
+            held = {os.readlink(file) for file in files.iterdir()}
+            if number != str(os.getpid()) and any(re.fullmatch(r"/dev/(accel\d+|vfio/\d+)", path) for path in held):
+                name = (files.parent / "comm").read_text(errors="replace").strip()
+                return f"process {number} ({name}) holds them: end it first"
+    return ""
 
 
 def _has_libtpu_only() -> bool:
@@ -91,9 +146,13 @@ def default_cache_folder() -> Path:
     """The user's cache folder for compiled programs, one per kind of CPU.
 
     XLA's CPU code uses the instructions of the machine that compiled it; a home folder that two kinds of machines share
-    must not mix them.
+    must not mix them. A user without a home, as containers have them, gets a folder of his own beside temporary files.
     """
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        home = Path.home()
+    except RuntimeError:  # neither a variable nor an entry of the system says where
+        home = Path(tempfile.gettempdir()) / f"hfjax-{os.getuid()}"
+    root = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     features = next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
@@ -129,7 +188,8 @@ def prepare(cache_folder: Path | None = None) -> None:
             setting (JAX_COMPILATION_CACHE_DIR), else `default_cache_folder()`.
 
     Raises:
-        ModelUnavailable: the slice has several hosts, and they could not be joined.
+        ModelUnavailable: the slice has several hosts, and they could not be joined; or there are no devices of the kind
+            that this machine has, or JAX_PLATFORMS names.
         RequestRejected: jax's setting is not a folder.
     """
     with _preparing:
@@ -142,6 +202,8 @@ def prepare(cache_folder: Path | None = None) -> None:
         chosen = jax.config.jax_platforms  # type: ignore[attr-defined]
         if not chosen and runs_on_cpu() and _has_libtpu_only():
             jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
+        if not runs_on_cpu():
+            _check_devices()
         if cache_folder is None and _use_cache_folder.cache_info().currsize:
             return  # an earlier call chose the folder
         _use_cache_folder(cache_folder or _subfolder_of_jax_cache() or default_cache_folder())
@@ -177,4 +239,31 @@ def _use_cache_folder(folder: Path) -> None:
     else:  # read only; jax would warn about every entry that it can't write
         jax.config.update("jax_persistent_cache_min_compile_time_secs", math.inf)
         jax.config.update("jax_enable_compilation_cache", folder.is_dir())
-        _log.warning("the folder of compiled programs can't be written, so new ones are not kept: %s", folder)
+        _log.warning(
+            "the folder of compiled programs can't be written, so new ones are not kept: %s (HFJAX_CACHE_DIR names it)",
+            folder,
+        )
+
+
+# mallopt's parameter numbers, from glibc's <malloc.h>.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+
+# Few, because each arena keeps its freed blocks; but XLA's compiler allocates in many threads, and with one arena for
+# all of them it takes a third longer.
+_ARENAS_PER_CORE = 2
+
+
+def keep_freed_memory() -> None:
+    """Make glibc keep large freed blocks instead of returning them to the kernel.
+
+    XLA on a CPU allocates every temporary with malloc on every call. By default glibc maps and unmaps large blocks, and
+    the page faults cost more than the arithmetic. The settings affect later allocations only. Outside the main thread
+    blocks of 64 MiB and more, as for large pictures, are still mapped: an arena there holds no larger ones. With
+    GLIBC_TUNABLES=glibc.malloc.hugetlb=1 in the environment such a fault maps 2 MiB, where Linux offers huge pages on
+    request; a running process can't set that. Does nothing where the C library has no mallopt (musl, macOS).
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, _ARENAS_PER_CORE * (os.cpu_count() or 1))
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

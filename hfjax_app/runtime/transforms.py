@@ -12,9 +12,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.int8 import Int8
-from hfjax_app.runtime.cpu.bf16_weights import Bf16Weights
-from hfjax_app.runtime.cpu.conv_layout import ConvLayout
-from hfjax_app.runtime.cpu.fused_linear import FusedLinear
+from hfjax_app.runtime.cpu.weights import Bf16Weights, ConvLayout, FusedLinear
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.experts import Experts, experts_of
 from hfjax_app.runtime.head_packing import HeadPacking

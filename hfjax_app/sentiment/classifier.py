@@ -12,8 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.limits import (
@@ -24,10 +22,7 @@ from hfjax_app.limits import (
 )
 from hfjax_app.line import FairLine
 from hfjax_app.runtime.bundle import Bundle
-from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from hfjax_app.runtime.checkpoints.safetensors_reader import read
-from hfjax_app.runtime.checkpoints.tokenizer_files import load
-from hfjax_app.runtime.held_memory import HeldMemory, bytes_of
+from hfjax_app.runtime.memory import HeldMemory, bytes_of
 from hfjax_app.runtime.mesh import replicated, serving_mesh
 from hfjax_app.runtime.module import Weights, weights_of
 from hfjax_app.runtime.parallel_calls import Calls
@@ -37,6 +32,7 @@ from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, WarmUp, ignore
+from hfjax_app.sentiment.checkpoint import ClassifierCheckpoint
 from hfjax_app.sentiment.encoding import Encoder, TokenIds
 from hfjax_app.sentiment.interface import Explanation, Prediction, checked_texts
 from hfjax_app.sentiment.micro_batch import MicroBatcher
@@ -127,16 +123,16 @@ class SentimentClassifier:
         """Load a checkpoint from a folder or by hub id, compile its programs and run them.
 
         Args:
-            source: a folder or a hub id.
+            source: a folder or a hub id, of a model or of a LoRA adapter.
             options: the constructor's.
 
         Raises:
             ModelUnavailable: in one line: which model, why not, and what would help.
         """
         prepare()
-        model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
-        tokenizer = load(AutoTokenizer.from_pretrained, source)
-        return cls(model, tokenizer, weights=read(model, source), **options)
+        checkpoint = ClassifierCheckpoint(source)
+        model, tokenizer = checkpoint.model(), checkpoint.tokenizer()
+        return cls(model, tokenizer, weights=checkpoint.weights(model), **options)
 
     @cached_property
     def held_memory(self) -> HeldMemory:

@@ -11,8 +11,13 @@ from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedModel
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.runtime.operators import QUERY_BLOCK
+from hfjax_app.runtime.seams.transformers import attention_of
 
-LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+USUAL = 512  # tokens that most classifiers read, and those without a number of positions
+_SCORES_BYTES = 2 << 30  # of a layer's attention; longer texts are cut
+_SCORE_BYTES = 8  # a score and its exponential
 _NO_TOKEN = -1  # where no token stands for padding
 
 
@@ -36,7 +41,7 @@ class Lengths:
     """How many tokens of a text a model reads, and the lengths of its programs.
 
     Args:
-        model: the limit is its number of positions.
+        model: the limit is its number of positions, or what the scores of its attention leave of _SCORES_BYTES.
         most: another limit, the tokenizer's.
 
     Attributes:
@@ -45,7 +50,7 @@ class Lengths:
     """
 
     def __init__(self, model: PreTrainedModel, most: int = LENGTHS[-1]):
-        self.token_limit = min(most, _positions(model), LENGTHS[-1])
+        self.token_limit = min(most, _positions(model), _affordable(model))
         self.lengths = [length for length in LENGTHS if length < self.token_limit] + [self.token_limit]
 
     def fitting(self, tokens: int) -> int:
@@ -145,11 +150,11 @@ def _token_ids(encodings: Sequence[Encoding]) -> list[TokenIds]:
 def _positions(model: PreTrainedModel) -> int:
     """How many tokens the model has positions for. RoBERTa and its relatives count positions from after the padding's.
 
-    A config without a number, or with -1 as XLNet's, has no limit: then it is the longest program.
+    A config without a number, or with -1 as XLNet's, has no limit: then it is USUAL.
     """
     positions: int = getattr(model.config, "max_position_embeddings", None) or 0
     if positions <= 0:
-        return LENGTHS[-1]
+        return USUAL
     words = input_embeddings(model)
     for module in model.modules():
         if not isinstance(module, torch.nn.Embedding) or module is words:
@@ -157,6 +162,18 @@ def _positions(model: PreTrainedModel) -> int:
         if module.num_embeddings == positions and module.padding_idx is not None:
             return positions - module.padding_idx - 1
     return positions
+
+
+def _affordable(model: PreTrainedModel) -> int:
+    """The longest of LENGTHS whose scores fit: of all pairs of tokens, or of a block's queries and all keys."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_attention_heads", None) or 1
+    at_once = QUERY_BLOCK if attention_of(model) == "sdpa" else LENGTHS[-1]
+    return max(
+        length
+        for length in LENGTHS
+        if length <= USUAL or heads * min(length, at_once) * length * _SCORE_BYTES <= _SCORES_BYTES
+    )
 
 
 def padding_id(model: PreTrainedModel) -> int:

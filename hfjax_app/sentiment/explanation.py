@@ -98,10 +98,14 @@ class Explainer:
             urgent: whether to go before calls that are not urgent.
 
         Raises:
-            ModelUnavailable: the programs are still compiled.
+            ModelUnavailable: the programs are still compiled, or the text has more tokens than the longest of them.
         """
         assert isinstance(self._encoder, Encoder)  # planned programs explain nothing
         traced = self._encoder.trace(text)
+        if len(traced.ids) > max(self._points):
+            raise ModelUnavailable(
+                f"the words of a text of {len(traced.ids):,} tokens are not explained: of {max(self._points)} at most"
+            )
         length = min((length for length in [*self._programs] if length >= len(traced.ids)), default=None)
         if length is None:
             raise ModelUnavailable("the program that explains texts is still being compiled; try again in a moment")

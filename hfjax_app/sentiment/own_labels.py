@@ -3,20 +3,31 @@ agrees with them."""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 
 import pandas as pd
 
 from hfjax_app.sentiment.bulk import Results, Row
-from hfjax_app.sentiment.table import Table
+from hfjax_app.sentiment.table import Table, own_name
 
 _SAMPLE = 200  # rows that decide which column has the labels
 _SHARE = 0.9  # of its values must be labels
 _COLUMN_NAMES = ("label", "labels", "sentiment", "class", "category", "target", "gold", "polarity", "rating", "stars")
 _LEAST_PREFIX = 3  # letters of an abbreviation, such as "pos"
 _NUMBER = re.compile(r"(\d{1,9})(?:\.0+)?")
+_ANY_NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.\d{1,9})?", re.ASCII)
+# The words of labels that have an order, and what makes them stronger or weaker.
+_RANKS = {
+    **dict.fromkeys(("negative", "neg", "bad", "bearish", "unhappy", "dissatisfied"), -2),
+    **dict.fromkeys(("neutral", "neu", "mixed", "okay", "ok", "average"), 0),
+    **dict.fromkeys(("positive", "pos", "good", "bullish", "happy", "satisfied"), 2),
+}
+_STRONGER, _WEAKER = ("very", "extremely", "strongly", "highly"), ("slightly", "somewhat", "weakly")
+_USUAL_POINTS = 11  # of a scale of whole numbers; what a longer one means is asked
+_LEAST_EVIDENCE = 10  # texts by which a reading is doubted
+_DOUBT = 0.2  # of them that agree with another reading and not with this one
 _BETWEEN = re.compile(r"[\s_-]+")
 
 
@@ -67,11 +78,101 @@ class LabelNames:
             if column == texts:
                 continue
             values = [row[at] for row in rows]
-            by_name = _plain(column) in _COLUMN_NAMES
+            by_name = _plain(own_name(column)) in _COLUMN_NAMES
             share = self.share(values)
+            if by_name and order_of(list(self._names.values())) is not None:  # then any scale may be labels
+                share = max(share, _share_of_numbers(values))
             if share >= _SHARE and (by_name or not all(_is_number(value) for value in values if value.strip())):
                 columns.append((by_name, share, column))
         return max(columns, key=lambda column: column[:2])[2] if columns else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What the numbers in a column mean.
+
+    Args:
+        told: how they are read.
+        labels: of each number, as the column writes it; a number that means none is not there.
+    """
+
+    told: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+NAMES_ONLY = Reading(told="")
+
+
+def order_of(labels: Sequence[str]) -> tuple[str, ...] | None:
+    """The labels from the worst to the best, by the numbers or the words in their names; None: they have no order."""
+    numbers = [re.findall(r"\d{1,9}", label) for label in labels]
+    ranks: list[int | None] = (
+        [int(found[0]) for found in numbers]
+        if all(len(found) == 1 for found in numbers) and not all(_plain(label).startswith("label") for label in labels)
+        else [_rank(label) for label in labels]
+    )
+    if len(labels) < 2 or None in ranks or len(set(ranks)) < len(labels):
+        return None
+    return tuple(label for _, label in sorted(zip(ranks, labels, strict=True), key=lambda pair: pair[0] or 0))
+
+
+def _rank(label: str) -> int | None:
+    *degree, word = _plain(label).split(" ")
+    if (rank := _RANKS.get(word)) is None or len(degree) > 1:
+        return None
+    if not degree:
+        return rank
+    return rank * 2 if degree[0] in _STRONGER else rank // 2 if degree[0] in _WEAKER else None
+
+
+def readings(labels: Sequence[str], values: Iterable[str]) -> tuple[list[Reading], bool]:
+    """What the numbers among a column's values may mean, the likeliest first, and whether that is certain.
+
+    It is certain where the labels' own names hold these numbers, where only the order of the labels fits them or only
+    the labels' ids do, and where both say the same.
+
+    Args:
+        labels: the classifier's, by id.
+        values: of the column.
+    """
+    names, order = LabelNames(labels), order_of(labels)
+    written = {text: float(text) for value in values if _ANY_NUMBER.fullmatch(text := value.strip())}
+    if not written:
+        return [NAMES_ONLY], True
+    by_name = {text: names.find(f"{number:g}") for text, number in written.items()}
+    fits = None not in by_name.values()
+    own = Reading(told="as the model's ids", labels={text: label for text, label in by_name.items() if label})
+    if not names.numbers_are_ids and fits:
+        return [Reading(told="as in the labels' names", labels=own.labels)], True
+    found = [own] if fits else []
+    low, high = min(written.values()), max(written.values())
+    if order is not None:
+        ups = {text: _on_scale(number, low, high, order) for text, number in written.items()}
+        downs = {text: _on_scale(number, low, high, order[::-1]) for text, number in written.items()}
+        found.insert(0, Reading(told="by their order", labels={text: label for text, label in ups.items() if label}))
+        found.append(Reading(told="in reverse order", labels={text: label for text, label in downs.items() if label}))
+    distinct = [reading for at, reading in enumerate(found) if reading.labels not in [r.labels for r in found[:at]]]
+    whole = all(number.is_integer() for number in written.values())
+    is_usual = order is None or (whole and 0 < high - low < _USUAL_POINTS)
+    return distinct, bool(distinct) and is_usual and (not fits or found[0].labels == own.labels)
+
+
+def _on_scale(number: float, low: float, high: float, order: Sequence[str]) -> str | None:
+    """The label at the same place between the worst and the best; None: in the middle of two."""
+    place = (number - low) / (high - low) * len(order) if high > low else 0.0
+    at = int(place)
+    if place == at and 0 < at < len(order):  # on the border of two
+        if 2 * at == len(order):
+            return None
+        at -= 2 * at < len(order)
+    return order[min(at, len(order) - 1)]
+
+
+def doubted(results: Results, column: str, chosen: Reading, others: Iterable[Reading]) -> bool:
+    """Whether the classifier agrees far more with another reading of the numbers."""
+    count, *more = (compare(results, column, reading).right for reading in (chosen, *others))
+    texts = compare(results, column, chosen).texts
+    return texts >= _LEAST_EVIDENCE and any(other - count > _DOUBT * texts for other in more)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,14 +183,14 @@ class Confusion:
         column: the file's column.
         matrix: texts by the file's label (rows) and the classifier's (columns); labels that neither has are left out.
         others: values of the column that name none of the classifier's labels, with their number of rows.
-        numbers: what each number in the column was read as, where the numbers are ids.
+        reading: of the numbers in the column.
         of_rows: the file's label of each row that has one, by the row's number.
     """
 
     column: str
     matrix: pd.DataFrame
     others: Counter[str]
-    numbers: dict[str, str]
+    reading: Reading
     of_rows: dict[int, str]
 
     def differs(self, row: Row) -> bool:
@@ -126,12 +227,13 @@ class Confusion:
         return _share(self.count(label, label), sum(self.count(other, label) for other in self.labels))
 
 
-def compare(results: Results, column: str) -> Confusion:
+def compare(results: Results, column: str, reading: Reading = NAMES_ONLY) -> Confusion:
     """The results beside a column of their file. Of labels that are independent, the likeliest one counts.
 
     Args:
         results: with `column` among its columns.
-        column: its cells are labels, as `LabelNames` finds them.
+        column: its cells are labels, as `LabelNames` finds them by name, or as `reading` says of numbers.
+        reading: one of `readings`.
     """
     names, at = LabelNames(results.labels), results.columns.index(column)
     known: dict[str, str | None] = {}
@@ -140,7 +242,7 @@ def compare(results: Results, column: str) -> Confusion:
     for row in results.rows:
         text = row.cells[at].strip()
         if text not in known:
-            known[text] = names.find(text)
+            known[text] = reading.labels.get(text) if _ANY_NUMBER.fullmatch(text) else names.find(text)
         label = known[text]
         if label is None:
             others[text] += 1
@@ -151,19 +253,24 @@ def compare(results: Results, column: str) -> Confusion:
     labels = [label for label in results.labels if any(label in pair for pair in set(pairs))]
     table = pd.DataFrame(pairs, columns=["file", "model"], dtype=object)
     matrix = pd.crosstab(table["file"], table["model"])
-    numbers = {text: label for text, label in known.items() if label is not None and _is_number(text)}
     return Confusion(
         column=column,
         matrix=matrix.reindex(index=labels, columns=labels, fill_value=0),
         others=others,
-        numbers=dict(sorted(numbers.items())) if names.numbers_are_ids else {},
+        reading=reading,
         of_rows=of_rows,
     )
 
 
 def _is_number(text: str) -> bool:
     """Whether a label is written as a number."""
-    return _NUMBER.fullmatch(_plain(text)) is not None
+    return _ANY_NUMBER.fullmatch(text.strip()) is not None
+
+
+def _share_of_numbers(values: Iterable[str]) -> float:
+    """Of the values that are not blank, how many are numbers."""
+    are_numbers = [_is_number(value) for value in values if value.strip()]
+    return sum(are_numbers) / len(are_numbers) if are_numbers else 0.0
 
 
 def _plain(text: str) -> str:

@@ -4,15 +4,12 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from jax.sharding import Mesh
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.line import FairLine
-from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import OnBytes, fetch, missing_bytes
-from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer, load
+from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.held_weights import weights_for
@@ -24,6 +21,7 @@ from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import ProgramSpec
+from hfjax_app.sentiment.checkpoint import ClassifierCheckpoint
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 
@@ -43,12 +41,12 @@ class SentimentPlanner:
     """
 
     def __init__(self, source: str | os.PathLike[str]):
-        self._source = source
-        self._model = empty_model(AutoModelForSequenceClassification, source, torch.float32)
+        self._checkpoint = ClassifierCheckpoint(source)
+        self._model = self._checkpoint.model()
         checked_labels(self._model)
         self._encoder: Encoder | Lengths
         try:
-            self._encoder = Encoder(load(AutoTokenizer.from_pretrained, source), self._model)
+            self._encoder = Encoder(self._checkpoint.tokenizer(), self._model)
         except NoTokenizer:
             self._encoder = Lengths(self._model)
         parameters = list(self._model.parameters())
@@ -64,11 +62,12 @@ class SentimentPlanner:
 
     def missing_bytes(self) -> int:
         """Bytes that `fetch` would download."""
-        return missing_bytes(self._source)
+        return sum(map(missing_bytes, self._checkpoint.sources))
 
     def fetch(self, on_bytes: OnBytes | None = None) -> None:
         """Download the weights where they are not here; raises what `hub.fetch` raises."""
-        weight_files(fetch(self._source, on_bytes=on_bytes), os.fspath(self._source))
+        *_, whole = self._checkpoint.sources  # an adapter's own file was read for the plan
+        weight_files(fetch(whole, on_bytes=on_bytes), os.fspath(whole))
 
     def mesh(self, devices: Sequence[Any]) -> Mesh | None:
         """The mesh of the programs for these devices; None: one CPU."""

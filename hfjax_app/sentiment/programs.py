@@ -12,7 +12,7 @@ from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
-from hfjax_app.sentiment.encoding import Encoder, Lengths, TokenIds, input_embeddings
+from hfjax_app.sentiment.encoding import USUAL, Encoder, Lengths, TokenIds, input_embeddings
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.padded_forward import logits_of
 
@@ -86,10 +86,15 @@ class ClassifierPrograms:
         explains = explains and not model.config.is_encoder_decoder and input_embeddings(model) is not None
         self.explainer = Explainer(model, encoder, weights, line, calls) if explains else None
 
+    @property
+    def _usual(self) -> int:
+        return self._encoder.fitting(min(USUAL, self._encoder.token_limit))
+
     def specs(self) -> list[ProgramSpec]:
-        """The programs, those that are needed most first. One row of the greatest length serves every text."""
-        *shorter, longest = self._lengths
-        ones = [(1, length) for length in (longest, *shorter)]
+        """The programs, those that are needed most first. One row of the greatest length serves every text; where that
+        would be slow for a usual text, there is one more from the beginning."""
+        first = dict.fromkeys((self._lengths[-1], self._usual, *self._lengths))
+        ones = [(1, length) for length in first]
         batches = [
             (self._tokens // length, length) for length in self._lengths if self._tokens // length >= FEWEST_ROWS
         ]
@@ -111,7 +116,7 @@ class ClassifierPrograms:
             function=self._function,
             args=(self._weights, *arguments),
             join=join,
-            general=shape == (1, self._lengths[-1]),
+            general=shape in ((1, self._lengths[-1]), (1, self._usual)),
         )
 
     def logits(self, texts: list[TokenIds], *, urgent: bool) -> np.ndarray:

@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Any, Literal
 
 from hfjax_app.errors import RequestRejected
 
@@ -33,6 +33,10 @@ _LEAST_SHARE = 0.25  # of the rows must have as many cells as the first one; els
 _HINT = re.compile(r'"?sep=([^"\r\n])"?[,;\t|]*\s*', re.IGNORECASE)
 _BACKSLASHED = re.compile(r'\\([\\"])')
 _SPACE = re.compile(r"\s*")
+TEXT_NAMES = ("text", "review", "sentence", "comment", "content", "message", "body", "tweet")
+_COUNT = re.compile(r"\d+", re.ASCII)  # a row's name in pandas' usual index
+_DEEPEST = 3  # levels of objects around rows
+_MOST_PARTS = 1_000_000  # lists and objects of a file that is one object
 BLANK, BROKEN = object(), object()  # in the place of a value: what stands on a line that holds none
 
 
@@ -173,21 +177,114 @@ class CsvForm:
 
 
 def json_values(file: IO[str], name: str) -> Iterator[object]:
-    """A value on each line, BLANK or BROKEN; or the items of one array, where the file is one.
+    """The rows of a file: of an array, of an object in one of pandas' orientations or around a list, or its lines.
 
     Args:
         file: at its start.
         name: for messages.
 
+    Returns:
+        An object for each row, or whatever else stands in its place, BLANK or BROKEN.
+
     Raises:
-        RequestRejected: while reading: an array is damaged, or is not the only value. A damaged line is no error.
+        RequestRejected: while reading: an array is damaged or not the only value, or an object holds several lists of
+            rows. A damaged line is no error.
     """
-    begin = next((line for line in file if line.strip()), "")
+    lines = (line for line in file if line.strip())
+    begin, has_more = next(lines, ""), next(lines, None) is not None
     file.seek(0)
     if begin.lstrip().startswith("["):
-        yield from _items(file.read(), name)
-    else:
-        yield from map(_value, file)
+        yield from _named(_items(file.read(), name))
+        return
+    if begin.lstrip().startswith("{") and not (has_more and _value(begin) is not BROKEN):
+        whole = _object(file.read(), name)
+        file.seek(0)
+        if whole is not None:
+            yield from _named(_rows_of(whole, name))
+            return
+    yield from map(_value, file)
+
+
+def _object(text: str, name: str) -> dict[str, Any] | None:
+    """The one object that a file is; None: it is none."""
+    if text.count("{") + text.count("[") > _MOST_PARTS:  # each takes many times its characters
+        raise RequestRejected(f"{name!r}: one JSON object of more than {_MOST_PARTS:,} lists and objects; split it")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _rows_of(value: dict[str, Any], name: str) -> Iterator[object]:
+    """The rows that an object holds; the object itself where it is a row."""
+    for _ in range(_DEEPEST):
+        inside = next(iter(value.values()), None)
+        if len(value) == 1 and isinstance(inside, dict) and any(isinstance(each, list) for each in inside.values()):
+            value = inside
+    columns, data, schema = value.get("columns"), value.get("data"), value.get("schema")
+    if isinstance(columns, list) and isinstance(data, list):  # pandas' "split"
+        names = [str(column) for column in columns]
+        return (dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in data)
+    if isinstance(schema, dict) and isinstance(data, list):  # pandas' "table", whose index is no column
+        index = schema.get("primaryKey")
+        left_out = {key for key in index if isinstance(key, str)} if isinstance(index, list) else set()
+        return ({k: v for k, v in row.items() if k not in left_out} if isinstance(row, dict) else row for row in data)
+    if any(isinstance(each, str) and key.strip().lower() in TEXT_NAMES for key, each in value.items()):
+        return iter([value])
+    lists = dict(_lists(value, _DEEPEST))
+    if len(lists) > 1:
+        several = ", ".join(list(lists)[:5])[:200]
+        raise RequestRejected(f"{name!r} holds several lists of rows ({several}): keep one of them in a file")
+    if lists:
+        return iter(next(iter(lists.values())))
+    each = list(value.values())
+    if each and all(isinstance(column, list) for column in each):  # a list for each column
+        return (dict(zip(value, row, strict=True)) for row in zip_longest(*each))
+    if each and all(isinstance(inner, dict) for inner in each):
+        return _columns(value) if _is_by_column(value) else iter(each)
+    return iter([value])
+
+
+def _lists(value: dict[str, Any], depth: int) -> Iterator[tuple[str, list[Any]]]:
+    """The lists of objects or of lists in an object, with their paths."""
+    for key, each in value.items():
+        if isinstance(each, list) and each and isinstance(each[0], dict | list):
+            yield key, each
+        elif isinstance(each, dict) and depth:
+            yield from ((f"{key}.{path}", found) for path, found in _lists(each, depth - 1))
+
+
+def _is_by_column(value: dict[str, dict[str, Any]]) -> bool:
+    """Whether an object of objects has a column in each, as pandas' "columns", and not a row, as its "index"."""
+    first = next(iter(value.values()))
+    outer, inner = all(map(_COUNT.fullmatch, value)), all(map(_COUNT.fullmatch, first))
+    if outer != inner:
+        return inner
+    by_name = [any(key.strip().lower() in TEXT_NAMES for key in keys) for keys in (value, first)]
+    if by_name[0] != by_name[1]:
+        return by_name[0]
+    return len(first) > len(value) and all(each.keys() == first.keys() for each in value.values())
+
+
+def _columns(value: dict[str, dict[str, Any]]) -> Iterator[object]:
+    for row in dict.fromkeys(key for column in value.values() for key in column):
+        yield {name: column.get(row) for name, column in value.items()}
+
+
+def _named(rows: Iterator[object]) -> Iterator[object]:
+    """The rows; of lists, the first one gives the names of the others where it holds one that is known."""
+    names: list[str] | None = None
+    for number, row in enumerate(rows):
+        if number == 0 and isinstance(row, list) and _is_head(row):
+            names = row
+            continue
+        yield dict(zip(names, row, strict=False)) if names is not None and isinstance(row, list) else row
+
+
+def _is_head(row: list[Any]) -> bool:
+    texts = [cell.strip().lower() for cell in row if isinstance(cell, str)]
+    return len(texts) == len(row) and any(text in TEXT_NAMES for text in texts)
 
 
 def _value(line: str) -> object:

@@ -22,13 +22,13 @@ from hfjax_app.limits import (
     TABLE_MAX_NAME_CHARACTERS,
     TABLE_MAX_ROWS,
 )
-from hfjax_app.sentiment.rows import BLANK, BROKEN, CsvForm, Misquoted, encoding_of, json_values
+from hfjax_app.sentiment.rows import BLANK, BROKEN, TEXT_NAMES, CsvForm, Misquoted, encoding_of, json_values
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".txt")
 
 _SAMPLE = 200  # rows that decide a JSON file's columns, and which column likely holds the texts
-_TEXT_NAMES = ("text", "review", "sentence", "comment", "content", "message", "body", "tweet")
 _LINES = "line"
+_DEEPEST = 3  # levels of objects in a row whose fields are columns
 _COMMAS = CsvForm()
 _UNSHOWN = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")  # control characters and halves of surrogate pairs
 
@@ -211,9 +211,14 @@ def _json_shape(file: IO[str], name: str) -> _Shape:
 
 
 def _likely(lengths: dict[str, int]) -> str:
-    """The column with one of _TEXT_NAMES, else the one with the longest texts."""
-    texts = [column for name in _TEXT_NAMES for column in lengths if column.strip().lower() == name]
+    """The column with one of TEXT_NAMES, else the one with the longest texts."""
+    texts = [column for name in TEXT_NAMES for column in lengths if own_name(column).lower() == name]
     return texts[0] if texts else max(lengths, key=lengths.__getitem__)
+
+
+def own_name(column: str) -> str:
+    """A column's name without those of the objects that it stands in."""
+    return column.rpartition(".")[2].strip()
 
 
 def _unique(names: list[str]) -> list[str]:
@@ -247,8 +252,20 @@ def _json_cell(value: object, column: str, columns: tuple[str, ...]) -> Cell:
 
 
 def _fields(value: object) -> dict[str, object]:
-    """A JSON value's fields by column; a text alone is a line."""
-    return value if isinstance(value, dict) else {_LINES: value} if isinstance(value, str) else {}
+    """A JSON value's fields by column: those of objects inside it as `outer.inner`; a text alone is a line."""
+    if isinstance(value, str):
+        return {_LINES: value}
+    if isinstance(value, list):
+        value = {f"column {number}": cell for number, cell in enumerate(value, 1)}
+    return dict(_flat(value, "", _DEEPEST)) if isinstance(value, dict) else {}
+
+
+def _flat(value: dict[str, object], before: str, depth: int) -> Iterator[tuple[str, object]]:
+    for key, each in value.items():
+        if isinstance(each, dict) and each and depth:
+            yield from _flat(each, f"{before}{key}.", depth - 1)
+        else:
+            yield f"{before}{key}", each
 
 
 def _as_text(value: object) -> str:

@@ -84,7 +84,12 @@ def build_app(
         expose_headers=["Retry-After"],
     )
     app.add_middleware(RequestLog, registry=usage.registry)
-    app.add_middleware(Edge, trusted=settings.forwarded_allow_ips, cookies=(COOKIE, OAUTH_COOKIE))
+    app.add_middleware(
+        Edge,
+        trusted=settings.forwarded_allow_ips,
+        cookies=(COOKIE, OAUTH_COOKIE),
+        frames=settings.frame_ancestors,
+    )
     blocks, queue = build_studio(service, _log_event)
     app.include_router(api_router(service))
     add_docs(app)

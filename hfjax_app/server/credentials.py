@@ -34,7 +34,7 @@ class Credentials:
     """
 
     def __init__(self, settings: Settings):
-        self._keys = [_key(entry, number, settings) for number, entry in enumerate(_entries(settings.api_keys), 1)]
+        self._keys = [_key(entry, number) for number, entry in enumerate(_entries(settings.api_keys), 1)]
         names = [key.client.id for key in self._keys]
         if len({*names}) < len(names):
             raise RequestRejected("api_keys: two keys have the same name")
@@ -99,10 +99,10 @@ def _entries(value: str) -> list[str]:
     return entries
 
 
-def _key(entry: str, number: int, settings: Settings) -> _Key:
+def _key(entry: str, number: int) -> _Key:
     """From KEY, NAME:KEY or NAME:KEY:TOKENS, the tokens a day that this key may use."""
     *name, key = entry.split(":") if ":" in entry else (f"key-{number}", entry)
-    daily = settings.daily_tokens or None
+    daily = None
     if len(name) == 2 and key.isdigit():
         daily = int(key)
         name, key = name[:1], name[1]

@@ -32,14 +32,15 @@ class Edge:
         app: sees the client's address and scheme.
         trusted: addresses and networks of proxies with commas, or * for all.
         cookies: the names of this app's.
+        frames: origins whose pages may embed this app's, with commas, or * for all.
     """
 
-    def __init__(self, app: ASGIApp, *, trusted: str, cookies: Collection[str] = ()):
+    def __init__(self, app: ASGIApp, *, trusted: str, cookies: Collection[str] = (), frames: str = ""):
         proxied = ProxyHeadersMiddleware(cast(Any, app), trusted_hosts=trusted)
         self._app, self._trusted = app, trusted_by(proxied)
         self._proxied = cast(ASGIApp, proxied)  # the types of uvicorn and Starlette say the same in two ways
         self._cookies = {name.encode() for name in cookies}
-        self._policy = _policy(in_space="SPACE_ID" in os.environ)
+        self._policy = _policy(in_space="SPACE_ID" in os.environ, frames=frames)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -76,11 +77,13 @@ class Edge:
         return [*rest, (b"cookie", b";".join(own))] if own else rest
 
 
-def _policy(*, in_space: bool) -> str:
+def _policy(*, in_space: bool, frames: str) -> str:
     """The Content-Security-Policy, without the nonce at its end."""
     # The bar above the page of a Space shows the owner's picture, and the Space's page frames this one.
     hub = " https://huggingface.co https://*.huggingface.co" if in_space else ""
-    framed_by = f"'self'{hub} https://*.hf.space" if in_space else "'self'"
+    framed_by = " ".join(
+        [f"'self'{hub} https://*.hf.space" if in_space else "'self'", *filter(None, frames.split(","))]
+    )
     own = "'self' data: blob:"
     return (
         f"default-src 'self'; img-src {own}{hub}; media-src {own}; font-src {own}; connect-src {own}; "

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -48,14 +48,18 @@ class ChatService:
             raise RequestRejected(f"max tokens = {quoted(longest)}: at most {self._context}, the context")
         return self._models.find(request.model)
 
-    def reply(self, request: "ChatRequest", client: Client) -> "AsyncGenerator[Reply, None]":
+    async def reply(self, request: "ChatRequest", client: Client) -> "AsyncGenerator[Reply, None]":
         """The first answer to a request, as it grows; `ChatAssistant.reply` says how.
 
         Raises:
             NotFound, RequestRejected: as `find`.
             ModelUnavailable: the model is not ready.
         """
-        return self._counted(self.find(request).get().reply(request), client)
+        with closing(await self.find(request).get().answers(request)) as answers, self._count(client) as count:
+            async with aclosing(answers.replies[0]) as replies:
+                async for reply in replies:
+                    count.add(reply)
+                    yield reply
 
     async def answers(self, request: "ChatRequest", client: Client) -> "Answers":
         """Each answer to a request; the caller closes them. Raises: as `reply`, and what the model refuses."""
@@ -63,19 +67,35 @@ class ChatService:
         return replace(answers, replies=[self._counted(each, client) for each in answers.replies])
 
     async def _counted(self, replies: "AsyncGenerator[Reply, None]", client: Client) -> "AsyncGenerator[Reply, None]":
-        made, place, came = 0, 1, time.monotonic()
-        last: Reply | None = None
-        try:
+        with self._count(client) as count:
             async with aclosing(replies):
-                async for last in replies:
-                    if place and not last.place:
-                        self._usage.waited("slot", time.monotonic() - came)
-                    place = last.place
-                    if last.tokens and not made and last.ttft_s is not None:
-                        self._usage.began(client, last.prompt_tokens, last.ttft_s)
-                    self._usage.made(client, last.tokens - made)
-                    made = last.tokens
-                    yield last
-        finally:
-            if last is not None:
-                self._usage.ended(last.tokens_per_s)
+                async for reply in replies:
+                    count.add(reply)
+                    yield reply
+
+    def _count(self, client: Client) -> "_Count":
+        return _Count(self._usage, client)
+
+
+class _Count:
+    """What one answer takes, as it grows, and at the end of the block its rate."""
+
+    def __init__(self, usage: Usage, client: Client):
+        self._usage, self._client = usage, client
+        self._came, self._place, self._tokens = time.monotonic(), 1, 0
+        self._last: Reply | None = None
+
+    def add(self, reply: "Reply") -> None:
+        if self._place and not reply.place:
+            self._usage.waited("slot", time.monotonic() - self._came)
+        if reply.tokens and not self._tokens and reply.ttft_s is not None:
+            self._usage.began(self._client, reply.prompt_tokens, reply.ttft_s)
+        self._usage.made(self._client, reply.tokens - self._tokens)
+        self._place, self._tokens, self._last = reply.place, reply.tokens, reply
+
+    def __enter__(self) -> "_Count":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._last is not None:
+            self._usage.ended(self._last.tokens_per_s)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.config import RequestRouterConfig
 
 from hfjax_app.backends.models import KINDS
 from hfjax_app.limits import (
@@ -25,23 +25,26 @@ from hfjax_app.limits import (
 )
 from hfjax_app.serving.ingress import Ingress
 from hfjax_app.serving.replica import ChatReplica, ImageReplica, SentimentReplica
-from hfjax_app.settings import ServingSettings, Settings
+from hfjax_app.settings import Settings
 
 # Of several ingresses (docs/ray.md): Ray's own, because Ray's proxies use it, which may not have this app.
 _SESSIONS = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 _ROUTER = "hfjax_app.serving.replica_router.ReplicaRouter"
 _TEXTS_AT_ONCE = SENTIMENT_AT_ONCE + LISTS_AT_ONCE
+_CPUS = 0.5  # that Ray counts for a replica, for placement; it limits nothing
 _ONE_MORE = 1  # per cent of replicas, rounded up to one
 _TOLD_S = 2.0  # between two of a replica's reports to the routers
 
 
-def build_app(settings: ServingSettings) -> Application:
+def build_app(settings: Settings) -> Application:
     """The application; `serve run hfjax_app.serving:build_app slots=8` gives settings on the command line.
 
     Args:
         settings: HFJAX_* variables are their defaults. `host` and `port` are not read: they are Serve's `http_options`.
+            Models are loaded by a new configuration, so there is no operator's key.
     """
-    own = settings.of_one_machine()
+    # nothing here may rely on an address that only this machine reaches
+    own = settings.model_copy(update={"host": "0.0.0.0", "operator_key": "", "operator_folders": ""})
     kinds = {
         "chat": (ChatReplica, settings.chat_models, settings.slots, CHAT_QUEUE),
         "sentiment": (SentimentReplica, [settings.sentiment_model], _TEXTS_AT_ONCE, SENTIMENT_QUEUE),
@@ -50,7 +53,7 @@ def build_app(settings: ServingSettings) -> Application:
     handles = {
         kind: {
             model: serve.deployment(
-                replica, name=kind if not number else f"{kind}-{number + 1}", **_options(settings, kind, places, queue)
+                replica, name=kind if not number else f"{kind}-{number + 1}", **_options(places, queue)
             ).bind(_of_one_model(own, kind, model))
             for number, model in enumerate(models)
         }
@@ -65,7 +68,7 @@ def build_app(settings: ServingSettings) -> Application:
         max_surge_percent=_ONE_MORE,
         request_router_config=RequestRouterConfig(request_router_class=_SESSIONS),
         max_constructor_retry_count=REPLICA_STARTS,
-        ray_actor_options={"num_cpus": 0, **_without_tpu(settings)},
+        ray_actor_options={"num_cpus": 0},
     )
     application: Application = ingress.bind(own, handles)
     return application
@@ -79,30 +82,24 @@ def _of_one_model(settings: Settings, kind: str, model: str) -> Settings:
     return settings.model_copy(update=changed)
 
 
-def _options(settings: ServingSettings, kind: str, places: int, queue: int) -> dict[str, Any]:
-    """The deployment options of one kind of model.
+def _options(places: int, queue: int) -> dict[str, Any]:
+    """The deployment options of one kind of model; Serve's config file changes them by the deployment's name.
 
     Args:
-        settings: how many replicas, and on what.
-        kind: "chat", "sentiment" or "images".
         places: requests that a replica serves at the same time.
         queue: requests that wait in the ingress for a replica; later ones are refused.
 
     Returns:
         All but the name.
     """
-    fewest, most = getattr(settings, f"{kind}_replicas"), getattr(settings, f"{kind}_most_replicas")
-    tpus = getattr(settings, f"{kind}_tpus")
-    actor: dict[str, Any] = {"num_cpus": settings.replica_cpus}
-    actor |= {"resources": {"TPU": tpus}} if tpus else _without_tpu(settings)
-    options: dict[str, Any] = {
-        "ray_actor_options": actor,
+    return {
+        "num_replicas": 1,
+        "ray_actor_options": {"num_cpus": _CPUS},
         # as many wait in the replica as it serves, so that a free place is taken at once and clients take turns
         "max_ongoing_requests": 2 * places + REPLICA_REQUESTS_BESIDES,
         "max_queued_requests": queue,
         "graceful_shutdown_timeout_s": REPLICA_DRAIN_S,
-        # a replica of a new version starts before an old one ends; chips for both are seldom there
-        "max_surge_percent": 0 if tpus else _ONE_MORE,
+        "max_surge_percent": _ONE_MORE,  # a replica of a new version starts before an old one ends
         "max_constructor_retry_count": REPLICA_STARTS,
         "request_router_config": RequestRouterConfig(
             request_router_class=_ROUTER,
@@ -110,14 +107,3 @@ def _options(settings: ServingSettings, kind: str, places: int, queue: int) -> d
             request_routing_stats_period_s=_TOLD_S,
         ),
     }
-    if most <= fewest:
-        return options | {"num_replicas": fewest}
-    scaling = AutoscalingConfig(min_replicas=fewest, max_replicas=most, target_ongoing_requests=places)
-    return options | {"autoscaling_config": scaling}
-
-
-def _without_tpu(settings: ServingSettings) -> dict[str, Any]:
-    """The options of a process that must leave TPUs to the others on its host."""
-    if not any((settings.chat_tpus, settings.sentiment_tpus, settings.images_tpus)):
-        return {}
-    return {"runtime_env": {"env_vars": {"JAX_PLATFORMS": "cpu"}}}

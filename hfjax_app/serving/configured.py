@@ -9,7 +9,7 @@ import ray
 
 from hfjax_app.runtime.seams.ray import CLUSTER, listen_on_loopback
 from hfjax_app.serving.application import build_app
-from hfjax_app.settings import load_serving_settings
+from hfjax_app.settings import load_settings
 
 
 def stay_on_loopback() -> None:
@@ -23,4 +23,4 @@ def stay_on_loopback() -> None:
 
 
 stay_on_loopback()
-app = build_app(load_serving_settings())
+app = build_app(load_settings())

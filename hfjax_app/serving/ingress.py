@@ -42,8 +42,10 @@ class Ingress:
         from hfjax_app.server.app import build_app
         from hfjax_app.server.request_log import set_up_log
         from hfjax_app.serving.remote_backends import RemoteBackends
+        from hfjax_app.serving.replica import leave_chips
 
         set_up_log(self._settings.log)
+        leave_chips()
         loop = asyncio.get_running_loop()
         calls = {
             kind: {model: ReplicaCalls(handle, loop) for model, handle in handles.items()}

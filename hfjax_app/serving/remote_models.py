@@ -14,7 +14,7 @@ from hfjax_app.chat.reply import Reply
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.interface import ImageFacts
+from hfjax_app.images.interface import ImageFacts, PromptLength
 from hfjax_app.images.request import CompletedRequest, ImageRequest
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_MAX_CHARACTERS
@@ -74,7 +74,8 @@ class RemoteChat:
         self.calls = calls
         self.recommended: SamplingParams = facts["recommended"]
         self.notices: list[str] = facts["notices"]
-        self.sees: bool = facts["sees"]
+        self.thinks: bool | None = facts["thinks"]
+        self.picture_sizes: list[list[tuple[int, int, int]]] = facts["picture_sizes"]
         self.context: int = facts["context"]
         self.zero_shot: LabelScorer | None = RemoteLabels(calls) if facts["scores_labels"] else None
         self._texts: dict[int, str] = {}  # of tokens in log-probabilities
@@ -114,10 +115,10 @@ class RemoteChat:
 
     async def answers(self, request: ChatRequest) -> Answers:
         """As `ChatAssistant.answers`; each answer is asked of a replica, which refuses it at the first reply."""
-        return Answers(replies=[self.reply(each) for each in request.answers()])
+        return Answers(replies=[self._reply(each) for each in request.answers()])
 
-    async def reply(self, request: ChatRequest) -> Replies:
-        """As `ChatAssistant.reply`. A request that all replicas let wait is answered by Replies with a place."""
+    async def _reply(self, request: ChatRequest) -> Replies:
+        """One answer. A request that all replicas let wait is answered by Replies with a place."""
         last, waiting = _NO_REPLY, object()
         self._waiting.append(waiting)
         pieces = with_heartbeats(self.calls.stream("reply", request, session=_key(request)), HEARTBEAT_S)
@@ -126,7 +127,7 @@ class RemoteChat:
                 async for piece in pieces:
                     if piece is None:
                         place = self._waiting.index(waiting) + 1 if last is _NO_REPLY else last.place
-                        yield replace(last, place=place, new_tokens=(), new_logprobs=())
+                        yield replace(last, place=place, new_tokens=(), new_logprobs=(), prompt=(), prompt_logprobs=())
                         continue
                     if last is _NO_REPLY:
                         self._waiting.remove(waiting)
@@ -170,6 +171,10 @@ class RemoteImages:
     @property
     def steps(self) -> int:
         return self.calls.figure("steps")
+
+    def length(self, prompt: str) -> PromptLength:
+        found: PromptLength = self.calls.ask_from_thread("length", prompt)
+        return found
 
     def generate(
         self, request: ImageRequest, *, previews: bool = True, client: str = ""

@@ -1,6 +1,8 @@
 """A replica: a process with one model. Ray counts it in when its programs are warm and it has given an answer."""
 
 import asyncio
+import logging
+import os
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
@@ -8,6 +10,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import jax
+import ray
 from PIL import Image
 
 from hfjax_app.backends import Backend, Backends
@@ -29,11 +33,13 @@ from hfjax_app.settings import Settings
 if TYPE_CHECKING:
     from hfjax_app.chat.reply import Reply
     from hfjax_app.chat.request import ChatRequest
+    from hfjax_app.images.interface import PromptLength
     from hfjax_app.images.steps import ImageStep, Picture, Waiting
     from hfjax_app.sentiment.interface import Explanation, Prediction
 
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +57,14 @@ class Description:
     facts: Mapping[str, Any]
 
 
+def leave_chips() -> None:
+    """Compute on the CPU where the cluster has TPU chips and Ray gave this process none: they are another replica's."""
+    if ray.cluster_resources().get("TPU") and not ray.get_runtime_context().get_assigned_resources().get("TPU"):
+        os.environ["JAX_PLATFORMS"] = "cpu"
+        jax.config.update("jax_platforms", "cpu")
+        _log.info("Ray gave this process no TPU chips: it computes on the CPU (docs/ray.md)")
+
+
 class Replica(Generic[T]):
     """Loads and warms up a model; subclasses answer for it.
 
@@ -66,6 +80,7 @@ class Replica(Generic[T]):
 
     def __init__(self, settings: Settings):
         set_up_log(settings.log)
+        leave_chips()
         self._backends = Backends(settings, kinds=[self.kind]).start()
         self._backends.wait()
         self._backend: Backend[T] = self._backends.all[0]
@@ -143,22 +158,24 @@ class ChatReplica(Replica[ChatModel]):
     """Answers with a chat model. `ChatModel` says what the methods take; what they raise is returned as a Refusal."""
 
     kind = "chat"
-    described = ("recommended", "notices", "sees", "context")
+    described = ("recommended", "notices", "picture_sizes", "thinks", "context")
 
     async def reply(self, request: "ChatRequest") -> AsyncGenerator[Piece | Refusal, None]:
         """Closed when the ingress cancels the call, which frees the slot."""
         try:
-            async with aclosing(self.model.reply(request)) as replies:
-                async for reply in replies:
-                    yield Piece(reply=reply, texts=self._texts(reply))
+            with closing(await self.model.answers(request)) as answers:
+                async with aclosing(answers.replies[0]) as replies:
+                    async for reply in replies:
+                        yield Piece(reply=reply, texts=self._texts(reply))
         except Exception as error:
             yield Refusal.of(error)
 
     def _texts(self, reply: "Reply") -> dict[int, str]:
-        if not reply.new_logprobs:
+        logprobs = (*reply.prompt_logprobs, *reply.new_logprobs)
+        if not logprobs:
             return {}
-        likeliest = (token for logprobs in reply.new_logprobs for token, _ in logprobs.top)
-        return {token: self.model.detokenize([token]) for token in {*reply.new_tokens, *likeliest}}
+        likeliest = (token for each in logprobs for token, _ in each.top)
+        return {token: self.model.detokenize([token]) for token in {*reply.prompt, *reply.new_tokens, *likeliest}}
 
     @in_thread
     def answer_once(self) -> None:
@@ -233,6 +250,10 @@ class ImageReplica(Replica[ImageModel]):
                     yield step
         except Exception as error:
             yield Refusal.of(error)
+
+    @in_thread
+    def length(self, prompt: str) -> "PromptLength":
+        return self.model.length(prompt)
 
     @staticmethod
     def _portable(

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.sentiment.bulk import Results, Row
-from hfjax_app.sentiment.own_labels import Confusion
+from hfjax_app.sentiment.own_labels import Confusion, Reading, compare, doubted, readings
+from hfjax_app.studio.list_drawing import meaning
 from hfjax_app.validation import quoted
 
 ALL = "all rows"
@@ -19,7 +20,9 @@ class BulkJob:
         results: the rows that are done.
         total: how many rows the list has.
         cancelled: whether the visitor has cancelled it.
-        agreement: with the file's own labels; None: it has none, or the list is not done.
+        agreement: with the file's own labels; None: it has none, the list is not done, or their meaning is not certain.
+        column: with these; empty: there is none.
+        readings: what its numbers may mean, by their words.
         words: the latest search for the words that matter most.
         files: CSV files of the results, by what they show and by the number of rows that were done.
     """
@@ -28,6 +31,8 @@ class BulkJob:
     total: int
     cancelled: bool = False
     agreement: Confusion | None = None
+    column: str = ""
+    readings: dict[str, Reading] = field(default_factory=dict)
     words: "WordSearch | None" = None
     files: dict[tuple[str, int], Path] = field(default_factory=dict)
 
@@ -44,6 +49,32 @@ class BulkJob:
         if shown not in self.results.counts:
             raise RequestRejected(f"label {quoted(shown)}: no row has it; choose one from the list")
         return list(self.results.of(shown))
+
+    def compare(self, column: str) -> str | None:
+        """Compare the results with this column of the file, whose numbers are read where that is certain.
+
+        Returns:
+            Which of `readings` was chosen; None: it is for the visitor to choose, and `agreement` is None.
+        """
+        at = self.results.columns.index(column)
+        found, is_certain = readings(self.results.labels, {row.cells[at] for row in self.results.rows})
+        self.column, self.readings = column, {meaning(reading): reading for reading in found}
+        if not found or (is_certain and not doubted(self.results, column, found[0], found[1:])):
+            self.agreement = compare(self.results, column, *found[:1])
+            return next(iter(self.readings), "")
+        self.agreement = None
+        return None
+
+    def read_as(self, chosen: str) -> None:
+        """Compare once more, with the numbers read in this way.
+
+        Raises:
+            RequestRejected: it is none of `readings`.
+        """
+        if chosen not in self.readings:
+            raise RequestRejected(f"meaning {quoted(chosen)}: must be one of those in the list")
+        self.agreement = compare(self.results, self.column, self.readings[chosen])
+        self.files = {key: file for key, file in self.files.items() if key[0] != DIFFER}
 
     def search_words(self, label: str) -> "WordSearch":
         """Begin another search, in place of one that may still run."""

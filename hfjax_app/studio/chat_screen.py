@@ -24,6 +24,7 @@ goes the same way: its own code is traced once, and XLA compiles it.</p>"""
 _PLUS, _LENS = '<path d="M12 5v14M5 12h14"/>', '<circle cx="11" cy="11" r="6.5"/><path d="m16 16 4 4"/>'
 _LIST = '<path d="M4 7h16M4 12h16M4 17h10"/>'
 _CLIP = '<path d="M19 12.5 12.6 19a4.2 4.2 0 0 1-6-6l7-7a2.8 2.8 0 0 1 4 4l-6.9 6.9a1.4 1.4 0 0 1-2-2L15 8.6"/>'
+_CAMERA = '<path d="M4 8h3.5L9 5.5h6L16.5 8H20v11H4z"/><circle cx="12" cy="13" r="3.5"/>'
 _PICTURE = (
     '<rect x="4" y="5" width="16" height="14" rx="2"/><circle cx="9" cy="10" r="1.6"/><path d="m5 18 5-5 3 3 3-3 3 3"/>'
 )
@@ -56,7 +57,9 @@ ATTACHED = '<div id="attached"></div>'
 UNDER_BOX = f"""<div class="under"><button class="icon" type="button" data-do="file" aria-label="Paste a text file"
  title="Paste a text file">{icon(_CLIP)}</button>
 {icon_button("Add a picture", _PICTURE, 'data-do="picture"')}
+{icon_button("Take a picture", _CAMERA, 'data-do="camera"')}
 <input type="file" id="picture-files" accept="image/*" multiple hidden aria-label="Pictures">
+<input type="file" id="picture-camera" accept="image/*" capture="environment" hidden aria-label="Camera">
 <input type="file" id="paste-file" accept="text/*,.md,.py,.json,.csv,.log" hidden aria-label="A text file">
 <span class="ctx" id="context"></span></div>"""
 

@@ -1,7 +1,7 @@
 """The settings of a conversation, in the panel beside it. What their values mean is in `hfjax_app/chat/sampling`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -11,6 +11,9 @@ from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.chat.text.messages import Message
 from hfjax_app.client import sender
 from hfjax_app.studio.seed import typed_seed
+
+if TYPE_CHECKING:
+    from hfjax_app.chat.interface import ChatModel
 
 # The presets and the buttons are drawn by assets/chat_settings.js.
 _TOP = """<div class="panel-head"><h2 id="settings-title">Settings</h2>
@@ -31,7 +34,7 @@ class ChatSettings:
 
     Attributes:
         components: all of them, in the order of the values that `request` takes.
-        sampling: the sliders that a model may recommend values for.
+        of_model: those that a model has values for; whether it thinks is shown where its template can switch that.
     """
 
     def __init__(self, *, most: int, max_tokens: int):
@@ -56,6 +59,7 @@ class ChatSettings:
             stops = gr.Textbox(
                 "", label="Stop at", placeholder="words, one a line", lines=1, max_lines=4, elem_id="stop-strings"
             )
+            think = gr.Checkbox(True, label="Think before it answers", visible=False, elem_id="think")
             with gr.Accordion("Finer sampling", open=False, elem_id="finer-sampling"):
                 top_k = gr.Slider(0, 200, defaults.top_k, step=1, label="Top-k (0: all)", elem_id="top-k", buttons=[])
                 min_p = gr.Slider(
@@ -72,7 +76,7 @@ class ChatSettings:
                 )
                 seed = gr.Textbox("", label="Seed", placeholder="random", max_lines=1, elem_id="chat-seed")
         gr.HTML(_BOTTOM, apply_default_css=False)
-        self._fields: Mapping[str, gr.Textbox | gr.Slider] = {
+        self._fields: Mapping[str, gr.Textbox | gr.Slider | gr.Checkbox] = {
             "system_prompt": system_prompt,
             "max_tokens": longest,
             "temperature": temperature,
@@ -82,25 +86,27 @@ class ChatSettings:
             "min_p": min_p,
             "repetition_penalty": repetition_penalty,
             "stop": stops,
+            "think": think,
         }
         names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
         sliders = (temperature, top_p, top_k, min_p, repetition_penalty)
         self._sampling: Mapping[str, gr.Slider] = dict(zip(names, sliders, strict=True))
-        self.sampling: Sequence[gr.Slider] = tuple(self._sampling.values())
-        self.components: Sequence[gr.Textbox | gr.Slider] = tuple(self._fields.values())
+        self.of_model: Sequence[gr.Slider | gr.Checkbox] = (*self._sampling.values(), think)
+        self.components: Sequence[gr.Textbox | gr.Slider | gr.Checkbox] = tuple(self._fields.values())
 
-    def recommended(self, params: SamplingParams) -> dict[str, float]:
+    def recommended(self, model: "ChatModel") -> dict[str, float]:
         """The values that a model recommends, by name."""
-        return {name: getattr(params, name) for name in self._sampling}
+        sampling = {name: getattr(model.recommended, name) for name in self._sampling}
+        return sampling | {"think": model.thinks is not False}
 
-    def fitted(self, params: SamplingParams) -> list[dict[str, Any]]:
-        """The sliders with these values, also where one is out of the usual range."""
-        sliders = []
+    def fitted(self, model: "ChatModel") -> list[dict[str, Any]]:
+        """`of_model` with a model's values, also where one is out of the usual range."""
+        params, sliders = model.recommended, []
         for name, slider in self._sampling.items():
             value = getattr(params, name)
             low, high = min(slider.minimum, value), max(slider.maximum, value)
             sliders.append(gr.update(minimum=low, maximum=high, value=value))
-        return sliders
+        return [*sliders, gr.update(value=model.thinks is not False, visible=model.thinks is not None)]
 
     def request(self, values: Sequence[Any], messages: list[Message], *, model: str, begun: str = "") -> ChatRequest:
         """A request with the values of `components`, as the client sent them.
@@ -115,7 +121,7 @@ class ChatSettings:
             RequestRejected: see `ChatRequest`.
         """
         value_of = dict(zip(self._fields, values, strict=True))
-        system_prompt, stop = value_of.pop("system_prompt"), value_of.pop("stop")
+        system_prompt, stop, thinks = (value_of.pop(name) for name in ("system_prompt", "stop", "think"))
         value_of["seed"] = typed_seed(value_of["seed"])
         return ChatRequest(
             messages=messages,
@@ -123,6 +129,7 @@ class ChatSettings:
             sampling=SamplingParams.given(value_of),
             stop=[line for line in stop.splitlines() if line] if isinstance(stop, str) else stop,
             form=AnswerForm(begun=begun),
+            thinks=thinks,
             model=model,
             client=sender().id,
         )

@@ -24,14 +24,12 @@ from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
 from hfjax_app.runtime.seams.gradio import details_of
 from hfjax_app.studio.chat_screen import ATTACHED, BRIDGE_JS, HEAD, HEAD_START, HINT, LEFT, UNDER_BOX, hello
 from hfjax_app.studio.chat_settings import ChatSettings
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.markdown import LATEX_DELIMITERS, as_typed
 from hfjax_app.studio.model_loader import ModelLoader
 from hfjax_app.studio.model_picker import ModelPicker
-from hfjax_app.studio.tab import Shared, Tab
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED, Shared, Tab, update_after
 from hfjax_app.studio.transcript import Message, attached, note, position, read
-from hfjax_app.studio.updates import update_after
 
 if TYPE_CHECKING:
     from hfjax_app.backends import Backend
@@ -116,17 +114,18 @@ class ChatTab(Tab):
                 ModelLoader(self.picker, shared.service.models, "chat")
             self._bridge = gr.HTML("", html_template="", elem_id="chat-bridge", js_on_load=BRIDGE_JS)
         shown = [self._hello, self._notices, self._bridge]
-        self.picker.fill(self.loading, shown, self._settings.sampling, self._of_model)
+        self.picker.fill(self.loading, shown, self._settings.of_model, self._of_model)
         self._wire()
 
     def _of_model(self, backend: "Backend[ChatModel]") -> list[dict[str, Any]]:
         """What is to be known about the model, and the sampling parameters that it recommends."""
         assistant = backend.get()
         lines = "".join(f"<p>{html.escape(notice)}</p>" for notice in assistant.notices)
-        recommended = self._settings.recommended(assistant.recommended)
+        recommended = self._settings.recommended(assistant)
         facts = {
             "model": backend.name,
-            "sees": assistant.sees,
+            "sees": bool(assistant.picture_sizes),
+            "pictures": assistant.picture_sizes,
             "context": self._context,
             "max_tokens": self._service.max_tokens,
             "recommended": recommended,
@@ -135,7 +134,7 @@ class ChatTab(Tab):
             gr.update(value=hello(backend)),
             gr.update(value=lines, visible=bool(lines)),
             gr.update(value=json.dumps(facts)),
-            *self._settings.fitted(assistant.recommended),
+            *self._settings.fitted(assistant),
         ]
 
     def _wire(self) -> None:

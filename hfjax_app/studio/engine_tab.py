@@ -1,25 +1,28 @@
-"""The tab Engine: what is compiled, how fast, on what; and the ladder. Only reads what models count about themselves.
+"""The tab Engine: what is compiled, how fast, on what; and the ladder; as HTML of snapshots of what models count.
 
 An open tab asks once a second, or less often where many are open, and gets only what has changed. The first question
 after a visitor has left the tab stops its timer, so that a page whose tab is closed asks nothing.
 """
 
 import hashlib
+import html
+import re
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
 
 from hfjax_app.backends import Backends
-from hfjax_app.backends.snapshot import Snapshot, take
+from hfjax_app.backends.snapshot import ModelSnapshot, Snapshot, take
+from hfjax_app.chat.engine.stats import PERIOD_S, PERIODS, EngineActivity, SlotState
 from hfjax_app.ladder_result import read
 from hfjax_app.runtime.process import cache_folder
-from hfjax_app.studio.engine_drawing import live, programs
-from hfjax_app.studio.event_options import UNQUEUED
+from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.studio.ladder_drawing import ladder
-from hfjax_app.studio.tab import Shared, Tab
+from hfjax_app.studio.tab import UNQUEUED, Shared, Tab
 
 POLL_S = 1.0
 MOST_POLLS_PER_S = 8.0  # of all pages together
@@ -114,3 +117,216 @@ class _Pace:
                 self._every_s = min(max(POLL_S, float(round(pages / MOST_POLLS_PER_S))), LONGEST_POLL_S)
                 self._second, self._polls = second, 0
             return self._every_s
+
+
+MOST_SLOTS = 32  # that are drawn
+_NUMBERS = re.compile(r"_?(\d+(?:x\d+)*)$")
+# What the numbers behind a program's name count.
+_SHAPES = {
+    "chat prefill": "{} tokens, {} positions",
+    "chat decode": "{} slots, {} positions",
+    "chat speculate": "one slot, {} positions",
+    "chat copy": "{} positions",
+    "classify": "{} texts, {} tokens",
+    "explain": "{} points, {} tokens",
+}
+
+
+def live(snapshot: Snapshot) -> str:
+    """Tokens a second, slots, memory: what changes from second to second."""
+    chats = [(model, model.chat) for model in snapshot.models if model.chat is not None]
+    slots = "".join(_slots(model, activity, is_only=len(chats) == 1) for model, activity in chats)
+    if not slots:
+        waiting = "; ".join(f"{model.name}: {model.progress}" for model in snapshot.models if model.kind == "chat")
+        slots = _card("Slots", html.escape(waiting), "")
+    return (
+        f'<div class="engine-row kpis">{_kpis(snapshot, [activity for _, activity in chats])}</div>'
+        f'<div class="engine-row wide-left"><div class="engine-column">{slots}</div>{_memory(snapshot)}</div>'
+    )
+
+
+def programs(snapshot: Snapshot) -> str:
+    """The ledger: every program of every model."""
+    reports = [report for model in snapshot.models for report in model.programs]
+    seconds = sum(report.traced + report.compiling for report in reports)
+    cost = f", {seconds:,.0f} s of tracing and compiling" if seconds else ""
+    told = (
+        f"{len(reports)} in all{cost}. Each was traced from PyTorch code once and compiled by XLA, or read from a "
+        "cache or a bundle of an earlier start. Requests only run them."
+    )
+    heads = (
+        '<th scope="col">Program</th><th scope="col" class="shape">Shape</th><th scope="col" class="n trace">Trace</th>'
+        '<th scope="col" class="n">Compile</th><th scope="col" class="from">From</th>'
+    )
+    bodies = "".join(_ledger(model) for model in snapshot.models if model.programs)
+    table = (
+        '<div class="engine-table" tabindex="0" role="region" aria-label="Table of programs">'
+        f"<table><thead><tr>{heads}</tr></thead>{bodies}</table></div>"
+    )
+    return _card("Programs", told, table)
+
+
+def _card(title: str, told: str, content: str, classes: str = "") -> str:
+    return f'<section class="card {classes}"><header><h3>{title}</h3><p>{told}</p></header>{content}</section>'
+
+
+def _kpis(snapshot: Snapshot, chats: Sequence[EngineActivity]) -> str:
+    rates = [sum(parts) for parts in zip(*(chat.rates for chat in chats if chat.rates), strict=True)]
+    is_known = bool(rates) or not chats  # of replicas in other processes only the counters are
+    rates = rates or [0.0] * PERIODS
+    first = [seconds for chat in chats for seconds in chat.first_token_s]
+    median = f"{_number(statistics.median(first))} <small>s</small>" if first else "–"
+    told = f"median of {_count(len(first), 'answer')}" if first else "no answer yet"
+    drawn = [model.image_steps_per_s for model in snapshot.models if model.image_steps_per_s is not None]
+    steps = f"{_number(drawn[-1])} <small>a second</small>" if drawn else "–"
+    compiled = [(model.name, model.compiled_by_requests) for model in snapshot.models]
+    count = sum(number for _, number in compiled)
+    each = " · ".join(f"{html.escape(name)} {number}" for name, number in compiled)
+    why = f"{each}. Picture sizes that were not warm" if count else each
+    return "".join(
+        [
+            f'<section class="card kpi split"><div><h3>Tokens a second</h3><div class="v">'
+            f"{_number(rates[-1]) if is_known else '–'}</div><p>all users, prompts included</p></div>"
+            f"{_spark(rates) if is_known else ''}</section>",
+            _kpi("First token", median, told),
+            _kpi("Image steps", steps, "the latest picture" if drawn else "no picture yet"),
+            _kpi("Compiled on request", f'<span class="{"" if count else "right"}">{count}</span>', why),
+        ]
+    )
+
+
+def _kpi(title: str, value: str, told: str) -> str:
+    return f'<section class="card kpi"><h3>{title}</h3><div class="v">{value}</div><p>{told}</p></section>'
+
+
+def _spark(rates: Sequence[float]) -> str:
+    """A line of the rates, with an area below it, in a box of 300 x 60."""
+    top = max(*rates, 1.0)
+    points = [(300 * i / (len(rates) - 1), 58 - 56 * rate / top) for i, rate in enumerate(rates)]
+    line = "M" + "L".join(f"{x:.0f} {y:.0f}" for x, y in points)
+    minutes = len(rates) * PERIOD_S // 60
+    label = f"Tokens a second over {minutes} minutes: at most {_number(max(rates))}, {_number(rates[-1])} now"
+    return (
+        f'<figure><svg viewBox="0 0 300 60" preserveAspectRatio="none" role="img" aria-label="{label}">'
+        f'<path d="{line}L300 60L0 60Z" class="area"/><path d="{line}" class="line"/></svg>'
+        f'<figcaption aria-hidden="true"><span>{minutes} min ago</span><span>now</span></figcaption></figure>'
+    )
+
+
+def _slots(model: ModelSnapshot, activity: EngineActivity, *, is_only: bool) -> str:
+    stats = activity.stats
+    free = stats.slots - stats.busy
+    waiting = f", {_count(stats.waiting, 'request')} in line" if stats.waiting else ""
+    told = f"{model.context:,} tokens each: {stats.busy} at work in the same step, {free} free{waiting}"
+    cells = "".join(_slot(i, slot, model.context) for i, slot in enumerate(activity.slots[:MOST_SLOTS], 1))
+    more = stats.slots - MOST_SLOTS
+    rest = f'<p class="note">and {more} more</p>' if more > 0 else ""
+    if not activity.slots:
+        return _card(f"Slots of {html.escape(model.name)}", told, "")
+    key = _key(c2="kept from before", c3="read (prefill)", c1="written (decode)", c0="free")
+    title = "Slots" if is_only else f"Slots of {html.escape(model.name)}"
+    return _card(title, told, f'<ol class="slots">{cells}</ol>{rest}{key}')
+
+
+def _slot(number: int, slot: SlotState, context: int) -> str:
+    match slot.doing:
+        case "prefill":
+            doing, count = "prefill", f"{slot.reused + slot.prefilled:,} of {slot.prompt:,}"
+        case "decode":
+            doing, count = "decode", f"{slot.prompt + slot.made:,}"
+        case _:
+            doing, count = ("kept", f"{slot.reused:,}") if slot.reused else ("empty", "")
+    ends = [slot.reused, slot.reused + slot.prefilled, slot.reused + slot.prefilled + slot.made]
+    shares = ";".join(
+        f"--{name}:{100 * end / context:.1f}%" for name, end in zip(("re", "pre", "de"), ends, strict=True)
+    )
+    return (
+        f'<li class="slot {slot.doing}"><b>{number}</b><div class="col" style="{shares}"></div>'
+        f"<span>{doing}</span><span>{count}</span></li>"
+    )
+
+
+def _memory(snapshot: Snapshot) -> str:
+    held = [(model, model.memory) for model in snapshot.models if model.memory is not None]
+    rows = [(model.name, (memory.weights, memory.cache, model.temporary)) for model, memory in held]
+    sums = [sum(parts[i] for _, parts in rows) for i in range(3)]
+    used, limit, is_host = snapshot.memory_used, snapshot.memory_limit, snapshot.device.endswith("CPU")
+    if used is None or limit is None:
+        is_warm = all(model.state in ("ready", "failed") for model in snapshot.models)
+        told = "the models are in other processes" if is_warm else "known when all models are warm"
+        whole = max(sum(sums), 1)
+    elif is_host:
+        told = f"this process uses {_bytes(used)} of {_bytes(limit)}; models hold {_bytes(sum(sums))}"
+        whole = max(used, sum(sums))
+    else:
+        told, whole = f"{_bytes(used)} of {_bytes(limit)} in use on each device", limit
+    label = ", ".join(
+        f"{name} {_bytes(part)}" for name, part in zip(("weights", "cache", "temporaries"), sums, strict=True)
+    )
+    bar = f'<div class="mem" role="img" aria-label="{label}">{_parts(sums, whole)}</div>'
+    largest = max((sum(parts) for _, parts in rows), default=1)
+    lines = "".join(
+        f'<div class="memrow"><b>{html.escape(name)}</b><div class="mem" aria-hidden="true">{_parts(parts, largest)}'
+        f"</div><span>{_bytes(sum(parts))}</span></div>"
+        for name, parts in rows
+    )
+    key = _key(c1="weights", c2="cache", c3="temporaries", c0="Python and libraries" if is_host else "free")
+    note = '<p class="note">Counted before loading: a model that would not fit is refused by name.</p>'
+    return _card("Memory", f"{html.escape(snapshot.device)} · {told}", f"{bar}{key}{lines}{note}", "memory")
+
+
+def _parts(parts: Sequence[int], whole: int) -> str:
+    return "".join(
+        f'<i class="{name}" style="--w:{100 * part / whole:.1f}%"></i>'
+        for name, part in zip(("c1", "c2", "c3"), parts, strict=True)
+        if part
+    )
+
+
+def _key(**names: str) -> str:
+    return f'<div class="key">{"".join(f"<span><i class={c}></i>{name}</span>" for c, name in names.items())}</div>'
+
+
+def _ledger(model: ModelSnapshot) -> str:
+    count = _count(len(model.programs), "program")
+    head = f'<tr class="of"><th scope="rowgroup" colspan="5">{html.escape(model.name)} <span>{count}</span></th></tr>'
+    return f"<tbody>{head}{''.join(map(_program, model.programs))}</tbody>"
+
+
+def _program(report: ProgramReport) -> str:
+    name, shape = named(report.name)
+    trace, compiling = (f"{seconds:.2f} s" if seconds else "–" for seconds in (report.traced, report.compiling))
+    tag = "tag" if report.source == "compiled" else "tag a"
+    return (
+        f'<tr><th scope="row">{html.escape(name)}</th><td class="shape">{html.escape(shape)}</td>'
+        f'<td class="n trace">{trace}</td><td class="n">{compiling}</td>'
+        f'<td class="from"><span class="{tag}">{report.source}</span></td></tr>'
+    )
+
+
+def named(name: str) -> tuple[str, str]:
+    """A program's name and shape in words: "chat_decode_4x512" is "chat decode" and "4 slots, 512 positions"."""
+    found = _NUMBERS.search(name)
+    base = (name[: found.start()] if found else name).replace("_", " ")
+    numbers = found[1].split("x") if found else []
+    words = _SHAPES.get(base, "")
+    if words.count("{}") == len(numbers) and numbers:
+        filled = words.format(*(f"{int(number):,}" for number in numbers))
+        return base, re.sub(r"\b1 (\w+)s\b", r"1 \1", filled)
+    return base, " × ".join(numbers)
+
+
+def _number(value: float) -> str:
+    """Three digits at most: 207, 19.4, 0.12."""
+    return f"{value:,.0f}" if value >= 100 or value == 0 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1024:.0f} KiB"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

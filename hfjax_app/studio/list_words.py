@@ -10,15 +10,15 @@ import gradio as gr
 
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.backends import Backend
+from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_WAITING, WORDS_MAX_S, WORDS_MAX_TEXTS
+from hfjax_app.line import FairLine
 from hfjax_app.sentiment.bulk import Results, WordRanking, explain_each, sample
 from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.studio.bulk_job import BulkJob, stored
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.spoken import SAYS
-from hfjax_app.studio.updates import update_after, update_after_failure
-from hfjax_app.studio.waiting_line import WaitingLine
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED_UNPROCESSED, update_after, update_after_failure
 from hfjax_app.studio.word_drawing import WORDS_OF_A_LIST, bars
 from hfjax_app.validation import quoted
 
@@ -41,7 +41,7 @@ class ListWords:
         reset: the components that another list gives new values, see `emptied`.
     """
 
-    def __init__(self, backend: Backend[SentimentModel], line: WaitingLine, job: gr.State):
+    def __init__(self, backend: Backend[SentimentModel], line: FairLine, job: gr.State):
         self._backend, self._line = backend, line
         with gr.Row(elem_classes="card-head"):
             gr.HTML("<h3>Words that matter most</h3>", apply_default_css=False)
@@ -79,9 +79,9 @@ class ListWords:
         rows = job.results.rows[:]
         texts = await asyncio.to_thread(sample, rows)
         explanations, ranking = explain_each(classifier, texts, label), WordRanking()
-        with self._line.joined() as place:
+        with self._line.join(sender().id) as place:
             yield [_note("Starting …"), gr.Button(interactive=False), gr.Button(interactive=True)]
-            while (waiting := place()) and not search.cancelled:
+            while (waiting := place.number) and not search.cancelled:
                 yield [_note(f"Place {waiting} in line"), gr.skip(), gr.skip()]
                 await asyncio.sleep(REDRAW_S)
             yield [_note(f"Reading the first of {len(texts):,} texts …"), gr.skip(), gr.skip()]

@@ -12,20 +12,20 @@ import gradio as gr
 
 from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.backends import Backend
+from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_AT_ONCE, LISTS_WAITING
+from hfjax_app.line import FairLine
 from hfjax_app.sentiment.bulk import Results, classify_rows
-from hfjax_app.sentiment.own_labels import LabelNames, compare
+from hfjax_app.sentiment.own_labels import LabelNames
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.bulk_job import ALL, DIFFER, BulkJob, stored
-from hfjax_app.studio.event_options import UNPROCESSED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.files import MadeFiles
-from hfjax_app.studio.list_drawing import agreement, shares, table
+from hfjax_app.studio.list_drawing import agreement, asks, shares, table
 from hfjax_app.studio.list_words import ListWords
 from hfjax_app.studio.scripts import ASSETS
 from hfjax_app.studio.spoken import SAYS
-from hfjax_app.studio.updates import update_after, update_after_failure
-from hfjax_app.studio.waiting_line import WaitingLine
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED_UNPROCESSED, update_after, update_after_failure
 from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ManyTexts:
 
     def __init__(self, backend: "Backend[SentimentModel]", files: MadeFiles):
         self._backend, self._files = backend, files
-        self._line = WaitingLine(LISTS_AT_ONCE)
+        self._line = FairLine(LISTS_AT_ONCE)
         job = gr.State(None, time_to_live=SESSION_S)
         with gr.Row(equal_height=True, elem_classes="pair"):
             with gr.Column(scale=3, elem_classes="card"):
@@ -83,6 +83,9 @@ class ManyTexts:
                     fall = gr.HTML(elem_id="many-labels", apply_default_css=False)
                 with gr.Column(elem_classes="card"):
                     words = ListWords(backend, self._line, job)
+            read_as = gr.Dropdown(
+                [], label="What the numbers in the column with labels mean", visible=False, elem_id="many-meaning"
+            )
             beside = gr.HTML(visible=False, elem_id="many-agreement", apply_default_css=False)
             with gr.Column(elem_classes="card"):
                 with gr.Row(elem_classes="card-head"):
@@ -102,7 +105,8 @@ class ManyTexts:
             trigger_mode="always_last",
             **UNPROCESSED,
         )
-        outputs = [job, progress, panel, fall, beside, *words.reset, shown, rows, count, download, button, cancel]
+        compared = [read_as, beside, shown, rows, count, download]
+        outputs = [job, progress, panel, fall, *words.reset, *compared, button, cancel]
         self._same = [gr.skip()] * (len(outputs) - 5)
         work = button.click(
             self._run,
@@ -116,6 +120,7 @@ class ManyTexts:
         update_after(work, [button, cancel], _idle())
         cancel.click(self._cancel, [job], [cancel], **UNQUEUED_UNPROCESSED)
         shown.input(self._filter, [job, shown], [rows, count, download], **UNPROCESSED)
+        read_as.input(self._read_as, [job, read_as], compared, **UNPROCESSED)
 
     async def _inspect(self, file: object, has_header: object) -> list[Any]:
         """The columns of a file that was just uploaded, so that a mistake shows before anything is classified."""
@@ -147,11 +152,11 @@ class ManyTexts:
         if before is not None:
             before.drop_words()
         same = self._same
-        with self._line.joined() as place:
+        with self._line.join(sender().id) as place:
             buttons = gr.Button(interactive=False), gr.Button(interactive=True)
             # Hidden by a class and not by `visible`, so that charts are not removed and added within a moment.
             yield [job, _note("Starting …"), gr.Column(elem_classes="outdated"), *same, *buttons]
-            while (waiting := place()) and not job.cancelled:
+            while (waiting := place.number) and not job.cancelled:
                 yield [gr.skip(), _note(f"Place {waiting} in line"), gr.skip(), *same, gr.skip(), gr.skip()]
                 await asyncio.sleep(HEARTBEAT_S)
             started = time.perf_counter()
@@ -164,25 +169,39 @@ class ManyTexts:
         done, seconds = len(job.results.rows), time.perf_counter() - started
         ended = f"Cancelled: {done:,} of {job.total:,} rows done" if job.cancelled else f"{done:,} rows"
         note = _note(f"{ended} in {seconds:.1f} s", is_said=True)
-        choices = [(ALL, ALL), *((f"{label} · {count:,}", label) for label, count in job.results.counts.most_common())]
-        compared = ""
-        if truth and done:
-            job.agreement = await asyncio.to_thread(compare, job.results, truth)
-            compared = agreement(job.agreement)
-            if differing := job.agreement.texts - job.agreement.right:
-                choices.insert(1, (f"{DIFFER} · {differing:,}", DIFFER))
+        chosen = await asyncio.to_thread(job.compare, truth) if truth and done else ""
         yield [
             gr.skip(),
             note,
             gr.Column(visible=done > 0, elem_classes=""),
             shares(job.results),
-            gr.HTML(compared, visible=bool(compared)),
             *self._words.emptied(job.results),
-            gr.Dropdown(choices, value=ALL),
-            *await asyncio.to_thread(self._table, job, ALL),
+            gr.Dropdown([name for name in job.readings if name], value=chosen, visible=len(job.readings) > 1),
+            *await asyncio.to_thread(self._compared, job),
             gr.skip(),
             gr.skip(),
         ]
+
+    def _compared(self, job: BulkJob) -> list[Any]:
+        """The matrix or a question, the choice of rows, and all rows."""
+        choices = [(ALL, ALL), *((f"{label} · {count:,}", label) for label, count in job.results.counts.most_common())]
+        beside = ""
+        if job.agreement is not None:
+            beside = agreement(job.agreement)
+            if differing := job.agreement.texts - job.agreement.right:
+                choices.insert(1, (f"{DIFFER} · {differing:,}", DIFFER))
+        elif job.column:
+            beside = asks(job.column)
+        return [gr.HTML(beside, visible=bool(beside)), gr.Dropdown(choices, value=ALL), *self._table(job, ALL)]
+
+    async def _read_as(self, job: BulkJob | None, chosen: object) -> list[Any]:
+        """The visitor says what the numbers mean."""
+        with errors_shown():
+            if not isinstance(chosen, str):
+                raise RequestRejected(f"meaning: must be text, not {type(chosen).__name__}")
+            found = stored(job)
+            await asyncio.to_thread(found.read_as, chosen)
+            return [gr.skip(), *await asyncio.to_thread(self._compared, found)]
 
     def _cancel(self, job: BulkJob | None) -> gr.Button:
         """End the job after its current piece; the page then shows the results so far."""

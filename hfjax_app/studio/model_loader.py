@@ -11,8 +11,8 @@ from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.api.models import EVENT, LOAD_EVENT
 from hfjax_app.backends.model_loads import Load
 from hfjax_app.service.models import ModelsService
-from hfjax_app.studio.event_options import UNPROCESSED
 from hfjax_app.studio.model_picker import ModelPicker
+from hfjax_app.studio.tab import UNPROCESSED
 
 
 class ModelLoader:

@@ -15,9 +15,9 @@ from gradio.components import Component
 from hfjax_app.api.gradio_errors import errors_shown
 from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
-from hfjax_app.studio.event_options import UNQUEUED, UNQUEUED_UNPROCESSED
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.scripts import ASSETS
+from hfjax_app.studio.tab import UNQUEUED, UNQUEUED_UNPROCESSED
 
 T = TypeVar("T")
 

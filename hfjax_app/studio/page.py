@@ -1,18 +1,31 @@
-"""The page: top bar and tabs."""
+"""The page: top bar and tabs; and what Gradio leaves open to clients, closed.
+
+- Files are read only from the upload folder, nothing is downloaded from other hosts, and nothing is kept for links to a
+  page's values (`runtime/seams/gradio.py`).
+- A value that a component can't read is refused. Gradio writes it to the log, with what a visitor typed.
+- The queue is fair between clients, bounded, and can't be stopped by a request (`event_queue.py`).
+
+Which of Gradio's routes exist, and what a request may contain, is in `server/gradio_routes.py` and `gradio_events.py`.
+"""
+
+import logging
+from typing import Any
 
 import gradio as gr
 
 from hfjax_app.api.endpoints import add_endpoints
+from hfjax_app.errors import where
 from hfjax_app.limits import EVENTS_AT_ONCE
-from hfjax_app.runtime.seams.gradio import poll_every
+from hfjax_app.runtime.seams.gradio import close_doors, poll_every, queue_of
+from hfjax_app.service.admission import Admission
 from hfjax_app.service.service import Service
+from hfjax_app.service.usage import Usage
 from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.engine_tab import EngineTab
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.mark import mark
-from hfjax_app.studio.request_hardening import Page, harden
 from hfjax_app.studio.sentiment_tab import SentimentTab
 from hfjax_app.studio.status import StatusLine
 from hfjax_app.studio.tab import Shared, Tab
@@ -69,3 +82,35 @@ def build_studio(service: Service, log_event: LogEvent) -> tuple[gr.Blocks, Fair
     page.queue(api_open=False)  # no request may bypass the queue and its limits
     poll_every(page, QUEUE_POLL_S)
     return page, harden(page, service.admission, service.usage, log_event)
+
+
+_log = logging.getLogger(__name__)
+
+
+class Page(gr.Blocks):
+    """Blocks that refuse what their components can't read."""
+
+    async def preprocess_data(self, *arguments: Any, **options: Any) -> list[Any]:
+        try:
+            values: list[Any] = await super().preprocess_data(*arguments, **options)
+        except gr.Error:
+            raise
+        except Exception as error:
+            _log.info("a value that a component can't read: %s", where(error))
+            raise gr.Error("a value has the wrong form for its component", print_exception=False) from error
+        return values
+
+
+def harden(page: gr.Blocks, admission: Admission, usage: Usage, log_event: LogEvent) -> FairQueue:
+    """Apply all of it, after all events have been added.
+
+    Args:
+        page: with all its events.
+        admission, usage, log_event: see `FairQueue.take_over`.
+    """
+    close_doors(page)
+    queue = queue_of(page)
+    queue.__class__ = FairQueue
+    assert isinstance(queue, FairQueue)
+    queue.take_over(admission, usage, log_event)
+    return queue

@@ -10,6 +10,7 @@ import gradio as gr
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.request import MAX_SOFTNESS
 from hfjax_app.limits import PICTURE_ID_CHARACTERS, PICTURES_SENT, PICTURES_SENT_BYTES
 from hfjax_app.runtime.seams.gradio import component_endpoint
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:  # these modules import jax, and the page is served before tha
 
 WHITE = "#ffffff"
 _KINDS = ("background", "layer", "composite")
-_HOW = "<p>The picture is scaled and cut to the size. Paint over a part, and only that part is drawn anew.</p>"
+_HOW = """<p>The picture is scaled and cut to the size. Paint over a part, and only that part is drawn anew: the rest
+keeps its pixels and its resolution.</p>"""
 # The browser's own field for a colour: it works by keyboard, and its value is always "#rrggbb".
 _BACKGROUND = """<label><span>Background</span><span class="hint">Of what is transparent in it: white unless you pick
 another colour.</span><input type="color" value="{{value}}"></label>"""
@@ -95,7 +97,7 @@ class PictureInput:
 
     Attributes:
         editor: the component. Its value arrives unprocessed, for `read`.
-        components: the editor, the strength and the background, in the order that `arguments` takes their values.
+        components: the editor and the controls beside it, in the order that `arguments` takes their values.
     """
 
     def __init__(self) -> None:
@@ -132,7 +134,26 @@ class PictureInput:
                     elem_id="background",
                     apply_default_css=False,
                 )
-        self.components = (self.editor, self.strength, self.background)
+                self.softness = gr.Slider(
+                    0,
+                    MAX_SOFTNESS,
+                    1,
+                    step=0.5,
+                    label="Softness",
+                    info="How wide the seam around a painted part is.",
+                    elem_id="softness",
+                    buttons=[],
+                )
+                self.marked = gr.Checkbox(False, label="Only the marked part, larger", elem_id="only-marked")
+                self.expand = gr.Textbox(
+                    "",
+                    label="Larger canvas",
+                    info="Pixels left, right, up, down that are drawn around the picture.",
+                    placeholder="none, or such as 64, 64, 0, 0",
+                    max_lines=1,
+                    elem_id="expand",
+                )
+        self.components = (self.editor, self.strength, self.background, self.softness, self.marked, self.expand)
         self._sent = SentPictures()
         self.editor.accept_blobs = self._sent.accept
 
@@ -142,9 +163,18 @@ class PictureInput:
         Raises:
             RequestRejected: as `read`.
         """
-        editor, strength, background = values
+        editor, strength, background, softness, marked, expand = values
         image, mask = self.read(editor)
-        return {"image": image, "mask": mask, "strength": strength, "background": background}
+        expand = expand.strip() if isinstance(expand, str) else expand
+        return {
+            "image": image,
+            "mask": mask,
+            "strength": strength,
+            "background": background,
+            "softness": softness,
+            "region": "marked" if marked and (mask is not None or expand) else "whole",
+            "expand": expand,
+        }
 
     @staticmethod
     def reused(parameters: "GenerationParameters") -> list[Any]:
@@ -154,6 +184,9 @@ class PictureInput:
             gr.skip() if parameters.image else None,
             gr.skip() if (strength := parameters.values.get("strength")) is None else strength,
             parameters.values.get("background") or WHITE,
+            gr.skip() if (softness := parameters.values.get("softness")) is None else softness,
+            parameters.values.get("region") == "marked",
+            parameters.values.get("expand") or "",
         ]
 
     def read(self, value: Any) -> tuple[Image.Image | None, Image.Image | None]:

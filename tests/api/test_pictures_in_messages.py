@@ -27,7 +27,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     nothing = str(folder / "nothing")
     models = {"chat_model": str(folder / "seeing"), "sentiment_model": nothing, "image_model": nothing}
     with quickly_compiled():
-        backends = Backends(load_settings(**models, slots=1, context=128, speculation="never")).start()
+        backends = Backends(load_settings(**models, slots=1, context=128)).start()
         assert backends.wait_for_all_models(timeout=300)
         app = FastAPI()
         app.include_router(api_router(Service(backends)))
@@ -78,7 +78,10 @@ def test_their_tokens_are_counted(app: FastAPI) -> None:
         ({"image_url": {"url": "http://127.0.0.1/secret.png"}}, "none is fetched"),
         ({"image_url": {"url": "file:///etc/passwd"}}, "none is fetched"),
         ({"image_url": {"url": "data:image/png;base64,***"}}, "must be a data URL in base64"),
-        ({"image_url": {"url": url(b"GIF89a")}}, "picture can't be read as a PNG, JPEG or WebP picture: it is GIF"),
+        (
+            {"image_url": {"url": url(b"GIF89a")}},
+            "picture can't be read as a PNG, JPEG, WebP, GIF, TIFF, BMP or AVIF picture: it is",
+        ),
         ({"image_url": {"url": url(b"x" * 11_000_000)}}, "picture of 10.5 MB: at most 10 MB"),
         ({}, "image_url: must have the url"),
         ({"image_url": "data:image/png;base64,AA"}, "image_url"),

@@ -21,7 +21,7 @@ USER = {"role": "user", "content": "x"}
 @pytest.mark.parametrize(
     ("schema", "body", "errors"),
     [
-        (CompletionRequest, {"prompt": [0.5] * MANY}, 3),  # one for each kind of prompt
+        (CompletionRequest, {"prompt": [0.5] * MANY}, 4),  # one for each kind of prompt
         (CompletionRequest, {"prompt": "x", "stop": [None] * MANY}, 2),
         (CompletionRequest, {"prompt": "x", "logit_bias": {str(token): "x" for token in range(MANY)}}, 1),
         (ChatCompletionRequest, {"messages": [{}] * MANY}, 2),  # its two missing fields at most

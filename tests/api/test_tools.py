@@ -52,7 +52,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FastAPI]:
     nothing = str(folder / "nothing")
     models = {"chat_model": str(folder / "small"), "sentiment_model": nothing, "image_model": nothing}
     with quickly_compiled():
-        backends = Backends(load_settings(**models, slots=1, context=1024, speculation="never")).start()
+        backends = Backends(load_settings(**models, slots=1, context=1024)).start()
         assert backends.wait(timeout=300)
         app = FastAPI()
         app.include_router(api_router(Service(backends)))

@@ -35,7 +35,6 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
         image_model=nothing,
         slots=2,
         context=64,
-        speculation="never",
     )
     with quickly_compiled():
         started = Backends(settings).start()

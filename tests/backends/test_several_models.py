@@ -9,7 +9,7 @@ import pytest
 
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.runtime.free_memory import free_memory
+from hfjax_app.runtime.memory import free_memory
 from hfjax_app.runtime.process import collect_removed
 from hfjax_app.settings import load_settings
 from tests.backends.checkpoints import save_classifier
@@ -93,7 +93,7 @@ def test_a_model_without_room_is_refused_by_name(
     backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 64 KiB free. It is not loaded, and the others serve."""
-    monkeypatch.setattr("hfjax_app.runtime.free_memory.free_memory", lambda: 64 << 10)
+    monkeypatch.setattr("hfjax_app.runtime.memory.free_memory", lambda: 64 << 10)
     large = added(backends, "chat", "chat-llama")
     assert (large.state, large.reports) == ("failed", [])
     assert re.fullmatch(

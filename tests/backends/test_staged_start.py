@@ -4,7 +4,7 @@ import json
 import logging
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.settings import Settings, load_settings
 from tests.backends.checkpoints import save_chat
-from tests.conftest import quickly_compiled
 from tests.sentiment.conftest import save as save_classifier
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
@@ -31,18 +30,19 @@ def unseen(folder: Path) -> str:
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> Iterator[Settings]:
+def settings(tmp_path: Path, quick_compiler: None, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """With quick compilation, beside which an app would not start in stages."""
+    for module in ("loaders", "registry"):
+        monkeypatch.setattr(f"hfjax_app.backends.{module}.is_staged", lambda: True)
     save_chat(tmp_path / "chat")
     save_classifier(tmp_path / "sentiment")
-    with quickly_compiled():
-        yield load_settings(
-            warm_up="staged",
-            chat_model=unseen(tmp_path / "chat"),
-            sentiment_model=unseen(tmp_path / "sentiment"),
-            image_model=str(tmp_path / "nothing"),
-            slots=2,
-            context=128,
-        )
+    return load_settings(
+        chat_model=unseen(tmp_path / "chat"),
+        sentiment_model=unseen(tmp_path / "sentiment"),
+        image_model=str(tmp_path / "nothing"),
+        slots=2,
+        context=128,
+    )
 
 
 def expected(settings: Settings) -> list[list[int]]:

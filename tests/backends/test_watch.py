@@ -24,7 +24,7 @@ class Fault(Exception):
 def backends(quick_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     folder = tmp_path_factory.mktemp("models")
     missing, tiny = str(folder / "none"), str(save_chat(folder / "tiny"))
-    options = {"slots": 2, "context": 64, "speculation": "never"}
+    options = {"slots": 2, "context": 64}
     backends = Backends(Settings(chat_model=tiny, sentiment_model=missing, image_model=missing, **options))
     for backend in backends.all:
         backend.warm_up()

@@ -15,7 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from diffusers import AutoPipelineForText2Image, DiffusionPipeline, StableDiffusionPipeline
+from diffusers import (
+    AutoPipelineForText2Image,
+    DDIMScheduler,
+    DiffusionPipeline,
+    EulerDiscreteScheduler,
+    PNDMScheduler,
+    StableDiffusionPipeline,
+)
 from safetensors.torch import load_file, save_file
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import T5Config, T5EncoderModel
@@ -31,6 +38,8 @@ from hfjax_app.images.checkpoint import (
 )
 from hfjax_app.images.interface import Recommended
 from hfjax_app.images.networks import adapted_weights
+from hfjax_app.images.samplers import Samplers
+from hfjax_app.images.single_file import CONFIGS
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
@@ -40,6 +49,7 @@ from .pipelines import CLASSES, TOKENS, pixart, stable_diffusion_2, stable_diffu
 
 CARD = "---\ninference:\n  parameters:\n    {}\n---\n# A model\n"
 WEIGHTS = "diffusion_pytorch_model.safetensors"
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4f' * 32}\nsize 268435456\n"
 
 
 def weights(pipeline: DiffusionPipeline, files: Checkpoint | None) -> dict[str, Weights]:
@@ -200,7 +210,7 @@ def single_file(
     pipeline: StableDiffusionPipeline, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
     """All weights of `pipeline` in one file; its configs are those of `folder`."""
-    monkeypatch.setattr("hfjax_app.images.single_file.configs_of_kind", {"v1": str(folder)}.__getitem__)
+    monkeypatch.setitem(CONFIGS, "v1", str(folder))
     file = tmp_path / "mix" / "someMix_v3.safetensors"
     file.parent.mkdir()
     save_file(original_layout.whole(pipeline), file)
@@ -231,6 +241,73 @@ def test_single_files_that_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"no tensors")
     with pytest.raises(ModelUnavailable, match="is no safetensors file, or is damaged"):
         read_empty(file)
+
+
+ZERO_SIGNAL = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "changed"),
+    [
+        ((), {}, {}),
+        (("v_pred",), {}, {"prediction_type": "v_prediction"}),
+        (("v_pred", "ztsnr"), {}, {"prediction_type": "v_prediction"} | ZERO_SIGNAL),
+        ((), {"modelspec.prediction_type": "v"}, {"prediction_type": "v_prediction"}),
+        ((), {"modelspec.prediction_type": "epsilon"}, {"prediction_type": "epsilon"}),
+        ((), {"modelspec.prediction_type": "a novel one"}, {}),
+        (
+            (),
+            {"ss_v_parameterization": "True", "ss_zero_terminal_snr": "True"},
+            {"prediction_type": "v_prediction"} | ZERO_SIGNAL,
+        ),
+    ],
+    ids=str,
+)
+def test_a_single_file_says_what_it_predicts(
+    folder: Path, single_file: Path, tensors: tuple[str, ...], metadata: dict[str, str], changed: dict[str, Any]
+) -> None:
+    """By tensors as ComfyUI reads them, or kohya's metadata. It was drawn as if it predicted noise: grey mush."""
+    state = load_file(single_file) | {name: torch.zeros(0) for name in tensors}
+    save_file(state, single_file, metadata)
+    want = DDIMScheduler.from_pretrained(folder, subfolder="scheduler").config
+    for pipeline in (read_empty(single_file), read_whole(single_file)):
+        found = pipeline.scheduler.config
+        assert {name: found.get(name) for name in changed} == changed
+        assert all(found[name] == want[name] for name in ("prediction_type", "timestep_spacing") if name not in changed)
+        Samplers(pipeline.scheduler)
+
+
+def test_a_scheduler_without_the_options_of_a_single_file_is_replaced(
+    pipeline: StableDiffusionPipeline, single_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stable Diffusion 1's own, PNDM, has no schedule that ends without signal."""
+    changed = tmp_path / "configs"
+    pipeline.save_pretrained(changed)
+    PNDMScheduler(skip_prk_steps=True, steps_offset=1).save_pretrained(changed / "scheduler")
+    index = json.loads((changed / "model_index.json").read_text())
+    (changed / "model_index.json").write_text(json.dumps(index | {"scheduler": ["diffusers", "PNDMScheduler"]}))
+    monkeypatch.setitem(CONFIGS, "v1", str(changed))
+    save_file(load_file(single_file) | {"v_pred": torch.zeros(0), "ztsnr": torch.zeros(0)}, single_file)
+    found = read_empty(single_file).scheduler
+    assert isinstance(found, EulerDiscreteScheduler)
+    assert {name: found.config[name] for name in ZERO_SIGNAL} == ZERO_SIGNAL
+
+
+@pytest.mark.parametrize("lost", ["unet/diffusion_pytorch_model.safetensors", "tokenizer/tokenizer.json"])
+def test_a_folder_that_was_cloned_without_git_lfs(pipeline: StableDiffusionPipeline, tmp_path: Path, lost: str) -> None:
+    """To copy or download it again, as the advice was, gives the same text again."""
+    pipeline.save_pretrained(tmp_path)
+    (tmp_path / lost).write_text(POINTER)
+    with pytest.raises(ModelUnavailable, match=r"cloned without git-lfs.*run `git lfs pull` there") as caught:
+        read(tmp_path)
+    assert Path(lost).name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_single_file_that_is_a_pointer(tmp_path: Path) -> None:
+    (tmp_path / "mix.safetensors").write_text(POINTER)
+    with pytest.raises(ModelUnavailable, match=r"without git-lfs, which has the content of mix.safetensors"):
+        read_empty(tmp_path / "mix.safetensors")
 
 
 @pytest.mark.parametrize("part", ["unet", "tokenizer"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import StableDiffusionImg2ImgPipeline, StableDiffusionInpaintPipeline, StableDiffusionPipeline
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFilter
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images import Comparison, ImageGenerator, ImageRequest, Picture, noise, replay
@@ -128,10 +128,115 @@ def test_a_size_that_the_denoiser_cannot_cut_into_patches_is_refused() -> None:
 def test_pictures_of_any_shape_are_cut_to_size(generator: ImageGenerator, shape: tuple[int, int]) -> None:
     """The quotients of these sides are rounded up: Pillow refuses a box that begins at -1e-14."""
     picture = Image.new("RGB", shape, (200, 40, 40))
-    steps = generator.generate(
-        ImageRequest("red dot", image=picture, mask=Image.new("L", shape, 255), steps=2, strength=1.0)
+    for mask, size in ((None, generator.facts.size), (Image.new("L", shape, 255), shape)):
+        steps = generator.generate(ImageRequest("red dot", image=picture, mask=mask, steps=2, strength=1.0))
+        assert list(steps)[-1].pictures[0].image.size == size
+
+
+def photograph(size: tuple[int, int]) -> Image.Image:
+    """Noise: each pixel that changes is seen."""
+    return Image.fromarray(np.random.default_rng(3).integers(0, 256, (size[1], size[0], 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("size", "painted", "options"),
+    [
+        ((32, 32), (0, 0, 9, 9), {}),
+        ((150, 100), (90, 20, 129, 60), {}),
+        ((150, 100), (0, 20, 9, 60), {"softness": 3}),  # far from the middle
+        ((150, 100), (70, 40, 79, 49), {"region": "marked"}),
+        ((150, 100), (0, 0, 149, 99), {"region": "marked", "softness": 0}),
+        ((64, 64), (60, 60, 63, 63), {"expand": "0,32,16,0"}),
+        ((64, 64), None, {"expand": "16,16,16,16", "region": "marked"}),
+    ],
+    ids=str,
+)
+def test_painting_over_a_part_leaves_the_rest_alone(
+    generator: ImageGenerator,
+    size: tuple[int, int],
+    painted: tuple[int, int, int, int] | None,
+    options: dict[str, Any],
+    compilations: Callable,
+) -> None:
+    """Everything went through the autoencoder, at the drawing's size. Replays give the same to the last bit."""
+    picture = photograph(size)
+    left, right, up, down = map(int, options.get("expand", "0,0,0,0").split(","))
+    whole = (left + size[0] + right, up + size[1] + down)
+    mask = None if painted is None else Image.new("L", size)
+    drawn = np.ones((whole[1], whole[0]), bool)
+    drawn[up : up + size[1], left : left + size[0]] = False
+    if mask is not None and painted is not None:
+        ImageDraw.Draw(mask).rectangle(painted, fill=255)
+        drawn[up + painted[1] : up + painted[3] + 1, left + painted[0] : left + painted[2] + 1] = True
+    with compilations() as seen:
+        made = edited(generator, image=picture, mask=mask, strength=1.0, **options)
+    assert (seen, made.image.size) == ([], whole)
+    scale = made.place.box[2] / 32 * generator.facts.scale  # pixels of the picture a latent
+    seam = round((options.get("softness", 1) + 1) * scale) + 1
+    near = np.array(Image.fromarray(drawn).filter(ImageFilter.MaxFilter(2 * seam + 1)))
+    apart = np.zeros((*near.shape, 3), np.int16)
+    apart[up : up + size[1], left : left + size[0]] = picture
+    apart = np.abs(np.asarray(made.image, np.int16) - apart).max(2)
+    assert apart[~near].max(initial=0) == 0
+    assert apart[drawn].mean() > 20
+    [again] = [step for step in replay(generator, made.png, image=picture) if isinstance(step, Comparison)]
+    assert again.is_identical, again.summary
+    [again] = [step for step in replay(generator, made.png, image=picture, mask=mask) if isinstance(step, Comparison)]
+    assert again.is_identical, again.summary
+
+
+def test_the_marked_part_is_drawn_larger(generator: ImageGenerator) -> None:
+    """The whole has a pixel of the drawing for nine, the marked part has about one for four."""
+    mask = Image.new("L", (96, 96))
+    ImageDraw.Draw(mask).rectangle((40, 40, 47, 47), fill=255)
+    whole, marked = (
+        edited(generator, image=photograph((96, 96)), mask=mask, region=region).place for region in ("whole", "marked")
     )
-    assert list(steps)[-1].pictures[0].image.size == generator.facts.size
+    assert whole.box == (0, 0, 96, 96)
+    assert marked.box == (8, 8, 72, 72)
+    assert marked.mask.sum() > whole.mask.sum()
+
+
+def test_a_picture_smaller_than_the_drawing_is_enlarged(generator: ImageGenerator) -> None:
+    mask = Image.new("L", (16, 12))
+    ImageDraw.Draw(mask).rectangle((0, 0, 5, 5), fill=255)
+    assert edited(generator, image=photograph((16, 12)), mask=mask).image.size == (32, 24)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"expand": "64,64"}, "expand = '64,64': must be the pixels left, right, up and down, such as 64,64,0,0"),
+        ({"expand": "1,2,3,4,5"}, "expand ="),
+        ({"expand": "-1,0,0,0"}, "expand ="),
+        ({"expand": "0,0,0,2049"}, "expand = '0,0,0,2049'.*each at most 2048"),
+        ({"expand": 7}, "expand = 7"),
+        ({"expand": "1,0,0,0", "image": None}, "there is no picture to enlarge"),
+        ({"region": "small"}, "region = 'small': must be whole or marked"),
+        ({"region": "marked"}, "nothing is marked"),
+        ({"softness": 8.5}, "softness = 8.5: must be a number from 0 to 8"),
+        ({"softness": float("nan")}, "softness = nan"),
+        ({"mask": Image.new("L", (32, 24), 255)}, "mask of 32 x 24: it must have the shape of the picture, 32 x 32"),
+        ({"mask": Image.new("L", (32, 32), 255), "box": (0, 0, 0, 4)}, "box = .*: must be left, top, width and height"),
+        ({"mask": Image.new("L", (32, 32), 255), "box": (0, 0, True, 4)}, "box ="),
+        ({"mask": Image.new("L", (32, 32), 255), "box": (0, 0, 4, 10**9)}, "box ="),
+        ({"mask": Image.new("L", (32, 32), 255), "box": (40, 0, 4, 4)}, "box = 40,0,4,4: it lies outside"),
+        ({"mask": Image.new("L", (16, 16), 255), "box": (0, 0, 4, 4)}, "mask of 16 x 16: with a box it must be as la"),
+        ({"box": (0, 0, 4, 4)}, "box: there is no mask"),
+    ],
+    ids=str,
+)
+def test_wrong_places_are_refused_at_once(generator: ImageGenerator, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RequestRejected, match=message) as caught:
+        generator.generate(ImageRequest("red dot", **{"image": drawing()} | options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_box_of_a_forged_file_costs_little(generator: ImageGenerator) -> None:
+    mask = Image.new("L", (32, 32), 255)
+    for box in ((-999_999, -999_999, 10**6, 10**6), (5, -9, 1, 10**6), (-3, 31, 10**6, 1)):
+        made = edited(generator, image=photograph((32, 32)), mask=mask, box=box)
+        assert made.image.size == (32, 32)
 
 
 def test_a_transparent_picture_is_white_there_and_says_so(generator: ImageGenerator) -> None:

@@ -1,5 +1,6 @@
 """The families of today, read from their files, against their own `__call__` in torch: pictures, before rounding."""
 
+import inspect
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -40,8 +41,8 @@ def torch_pixels(name: str, pipeline: Any, shape: tuple[int, ...], request: dict
     fresh = (torch.tensor(np.asarray(noise.step_noise(key, i, shape))) for i in range(STEPS))
     argument, needed = GUIDANCE.get(name, ("guidance_scale", {}))
     options[argument] = options.pop("guidance_scale")
-    if "Sana" in name:
-        options |= {"use_resolution_binning": False, "clean_caption": False}
+    accepted = inspect.signature(pipeline.__call__).parameters
+    options |= {name: False for name in ("use_resolution_binning", "clean_caption") if name in accepted}
     with GivenNoise(chain([torch.from_numpy(first)], fresh)):
         return pipeline(num_inference_steps=STEPS, output_type="np", **needed | options).images[0]
 

@@ -187,17 +187,17 @@ def test_much_that_is_left_out_is_counted() -> None:
 def test_values_are_fitted_to_the_model(generator: ImageGenerator) -> None:
     """Each of these refused the whole file."""
     line = "Steps: 150, Sampler: DPM++ 3M SDE Exponential, CFG scale: 35, Seed: -1, Size: 500x9000, Model: other"
-    _, parameters = read_png(png(parameters=f"(red:1.3) [blue:0.8] {'cat, ' * 300}\nNegative prompt: dog\n{line}"))
+    _, parameters = read_png(png(parameters=f"(red:1.3) [blue:0.8] {'cat, ' * 3000}\nNegative prompt: dog\n{line}"))
     taken = fitted(parameters, generator.facts)
     values = taken.values
     assert (values["steps"], values["guidance_scale"], values["seed"]) == (100, 20.0, None)
     assert values["scheduler"] == "DPM++ 2M SDE"
-    assert len(values["prompt"]) == 1000
+    assert len(values["prompt"]) == 10_000
     assert values["negative_prompt"] == "dog"
     generator.generate(taken.request()).close()  # checks them
     assert [note.split(":")[0] for note in taken.left_out] == [
-        *("steps 150", "guidance scale 35", "seed -1", "the prompt behind its first 1,000 characters"),
-        "weights of words, which are read as text",  # of [blue:0.8] alone
+        *("steps 150", "guidance scale 35", "seed -1", "the prompt behind its first 10,000 characters"),
+        "prompt",  # [blue:0.8] is read as text
         *("size 500 x 9000", "scheduler DPM++ 3M SDE Exponential", "model other"),
     ]
 

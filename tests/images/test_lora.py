@@ -81,3 +81,70 @@ def test_what_does_not_fit_is_refused(make_pipeline: Callable[..., Any], loras: 
         Lora(source=str(tmp_path / "..")).file()
     with pytest.raises(ModelUnavailable, match="LoRA: model 'owner/none' is no folder here"):
         Lora(source="owner/none").file()
+
+
+def test_loras_of_the_first_training_scripts(
+    pipeline: StableDiffusionPipeline, make_pipeline: Any, tmp_path: Path
+) -> None:
+    """Layers of their text encoders were counted by other names, and the file refused."""
+    torch.manual_seed(1)
+    state = {}
+    for part, ends in (("text_encoder", ("q_proj", "v_proj")), ("unet", ("attn1.to_q", "attn1.to_v"))):
+        for name, module in getattr(pipeline, part).named_modules():
+            if name.endswith(ends):
+                layer, _, last = name.rpartition(".")
+                key = f"unet.{layer}.processor.{last}_lora"
+                if part == "text_encoder":
+                    key = f"text_encoder.text_model.{name.removeprefix('text_model.')}.lora_linear_layer"
+                state[f"{key}.down.weight"] = torch.randn(2, module.in_features)
+                state[f"{key}.up.weight"] = torch.randn(module.out_features, 2)
+    file = tmp_path / "old.safetensors"
+    save_file(state, file)
+    merged, attached = make_pipeline(), make_pipeline()
+    merge(merged, [Lora(source=str(file))])
+    attached.load_lora_weights(dict(state))
+    ids = torch.tensor([[0, 5, 6, 1]])
+    with torch.no_grad():
+        got, want, without = (each.text_encoder(ids)[0] for each in (merged, attached, pipeline))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert (want - without).abs().max() > 0.1
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The snapshot of "owner/style" in the hub's cache, empty."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    repository = tmp_path / "models--owner--style"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("a" * 40)
+    snapshot = repository / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    return snapshot
+
+
+def test_a_lora_by_hub_id_is_the_one_file_that_there_is(cached: Path) -> None:
+    """Only diffusers' own name of the file was looked for."""
+    lora = Lora(source="owner/style")
+    (cached / "README.md").write_text("A style.")
+    with pytest.raises(ModelUnavailable, match="LoRA 'owner/style' has 0 safetensors files"):
+        lora.file()
+    (cached / "style_v2.safetensors").write_bytes(b"x")
+    assert lora.file() == cached / "style_v2.safetensors"
+    (cached / "more").mkdir()
+    (cached / "more" / "style_v1.safetensors").write_bytes(b"x")
+    with pytest.raises(
+        ModelUnavailable, match=r"name one of them, as owner/style/FILE: more/style_v1.*, style_v2.safe"
+    ):
+        lora.file()
+    assert Lora(source="owner/style/more/style_v1.safetensors").file() == cached / "more" / "style_v1.safetensors"
+    (cached / "pytorch_lora_weights.safetensors").write_bytes(b"x")
+    assert lora.file() == cached / "pytorch_lora_weights.safetensors"
+
+
+def test_a_folder_of_several_loras_names_them(make_pipeline: Callable[..., Any], tmp_path: Path) -> None:
+    for name in "ba":
+        (tmp_path / f"{name}.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\n")
+    with pytest.raises(ModelUnavailable, match=r"has 2 safetensors files: name one of them, .*: a.safetensors, b.safe"):
+        Lora(source=str(tmp_path)).file()
+    with pytest.raises(ModelUnavailable, match="run `git lfs pull` there"):
+        merge(make_pipeline(), [Lora(source=str(tmp_path / "a.safetensors"))])

@@ -16,9 +16,12 @@ from diffusers import (
     HeunDiscreteScheduler,
     LCMScheduler,
     PNDMScheduler,
+    SASolverScheduler,
+    TCDScheduler,
     UniPCMultistepScheduler,
 )
 
+from hfjax_app.errors import RequestRejected
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Timing, probe
 
@@ -118,3 +121,39 @@ def test_a_checkpoint_s_own_scheduler_has_its_usual_name() -> None:
     assert samplers.default == "DPM++ 2M SDE Karras"
     assert "DPM++ 2M" in samplers.names
     assert samplers.schedule("Euler", 9).timesteps[1] != samplers.schedule("Euler Karras", 9).timesteps[1]
+
+
+def test_tcd_is_taken() -> None:
+    """It was refused: it was asked for more steps than its teacher has."""
+    own = TCDScheduler.from_config(STABLE_DIFFUSION)
+    samplers = Samplers(own)
+    assert samplers.names[0] == "TCDScheduler"
+    assert {"LCM", "DPM++ 2M"} <= set(samplers.names)
+    got, want = samplers.schedule(None, 8), probe(own, Timing.of(8))
+    np.testing.assert_array_equal(got.coefficients[:, : want.depth], want.coefficients)
+    assert got.extras[:-1, 1, 0].all(), "its steps but the last add noise"
+    with pytest.raises(RequestRejected, match="steps = 51: TCDScheduler can't do that many"):
+        samplers.schedule(None, 51)
+
+
+@pytest.mark.parametrize(
+    ("own", "instead", "changed"),
+    [
+        (DDIMScheduler(thresholding=True), "DDIM", {"thresholding": False, "clip_sample": False}),
+        (DDIMScheduler(), "DDIM", {"clip_sample": False}),
+        (PNDMScheduler(), "PNDMScheduler", {"skip_prk_steps": True}),
+        (SASolverScheduler(), "DPM++ 2M", {"algorithm_type": "dpmsolver++"}),
+    ],
+    ids=["thresholding", "clipping", "Runge-Kutta", "noise that is kept"],
+)
+def test_a_scheduler_that_can_not_run_is_replaced(
+    own: Any, instead: str, changed: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the betas that the checkpoint was trained with, and a line in the log."""
+    samplers = Samplers(own)
+    assert samplers.default == instead
+    taken = samplers._schedulers[instead].config
+    assert {name: taken[name] for name in changed} == changed
+    assert (taken["beta_start"], taken["beta_schedule"]) == (own.config["beta_start"], own.config["beta_schedule"])
+    assert f"{type(own).__name__} can't run in a compiled program" in caplog.text
+    assert "takes its place" in caplog.text

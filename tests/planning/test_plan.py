@@ -69,13 +69,12 @@ class Case:
     layers: int
     slots: int
     context: int
-    speculation: str = "auto"
 
     def arguments(self, folder: Path) -> list[str]:
         """The command's arguments, with the model in a new folder."""
         config_of(self.name, self.layers).save_pretrained(folder)
         make_tokenizer().save_pretrained(folder)
-        size = ["--slots", str(self.slots), "--context", str(self.context), "--speculation", self.speculation]
+        size = ["--slots", str(self.slots), "--context", str(self.context)]
         return ["plan", "--json", "--chat-model", str(folder), "--topology", self.topology, *size]
 
 
@@ -107,7 +106,7 @@ def check(case: Case, found: dict[str, Any]) -> None:
     assert found["fits"] is True
     assert {program["name"].partition("_")[0] for program in programs} == {"chat"}
     assert programs[-1]["name"] == "chat_score"
-    assert any(p["name"].startswith("chat_speculate") for p in programs) == (case.speculation != "never")
+    assert any(p["name"].startswith("chat_speculate") for p in programs)
     for program in programs:
         of_slots = program["name"] != "chat_score"
         if of_slots:
@@ -145,7 +144,7 @@ def check(case: Case, found: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_two_layers_compile_for_a_tpu(name: str, topology: str, slots: int, tmp_path: Path) -> None:
     """On one chip and on four. Whole models are also compiled with drafts."""
-    case = Case(name=name, topology=topology, slots=slots, layers=2, context=256, speculation="never")
+    case = Case(name=name, topology=topology, slots=slots, layers=2, context=256)
     result = planned(tmp_path, case, **HASTY)
     assert result.returncode == 0, result.stderr
     check(case, json.loads(result.stdout))

@@ -12,7 +12,7 @@ from hfjax_app.__main__ import main
 from hfjax_app.chat.torch_reference import compare, reference
 from hfjax_app.embedded import resolve
 
-SMALL = ["--model", "chat-llama", "--slots", "2", "--context", "64", "--speculation", "never", "--tokens", "8"]
+SMALL = ["--model", "chat-llama", "--slots", "2", "--context", "64", "--tokens", "8"]
 
 
 @pytest.mark.slow

@@ -104,7 +104,7 @@ def test_a_config_without_a_tokenizer_is_planned(plan: Callable[..., tuple[int, 
     DistilBertConfig(**config).save_pretrained(tmp_path / "sentiment")
     assert [file.name for file in tmp_path.rglob("*.*")] == ["config.json"] * 2
     chosen = [option for kind in ("chat", "sentiment") for option in (f"--{kind}-model", tmp_path / kind)]
-    status, text, log = plan(*chosen, "--slots", 1, "--context", 64, "--speculation", "never")
+    status, text, log = plan(*chosen, "--slots", 1, "--context", 64)
     assert status == 0, log
     assert text.count("no tokenizer here") == 2
     assert "chat template: unknown; end tokens: 2" in text
@@ -120,9 +120,9 @@ def test_one_cpu_keeps_weights_in_bfloat16_as_the_app_does(
     model.save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
     for dtype, words in {"auto": "bfloat16, computed in float32", "float32": "float32"}.items():
-        size = ("--slots", 1, "--context", 64, "--speculation", "never")
+        size = ("--slots", 1, "--context", 64)
         status, found, _ = plan("--chat-model", tmp_path, "--dtype", dtype, *size, "--json")
-        engine = ChatEngine.from_pretrained(tmp_path, slots=1, context=64, dtype=dtype, speculation="never")
+        engine = ChatEngine.from_pretrained(tmp_path, slots=1, context=64, dtype=dtype)
         assert status == 0
         assert found["preflight"]["chat"]["dtype"] == words
         assert found["chat"]["weights"] == sum(weight.nbytes for weight in engine.runner.weights.values())
@@ -270,7 +270,7 @@ def test_a_plan_that_the_compiler_refuses_gets_advice_that_fits(
         max_position_embeddings=16384,
     ).save_pretrained(tmp_path)
     make_tokenizer().save_pretrained(tmp_path)
-    options = ("--chat-model", tmp_path, "--context", 16384, "--speculation", "never")
+    options = ("--chat-model", tmp_path, "--context", 16384)
     found = on_a_tpu("v5e:1x1", *options, "--slots", 16, status=1)
     assert (found["fits"], "chat" in found) == (False, False)
     advice = {"int8": False, "slots": 9, "context": 10240, "topology_with_int8": None, "topology": "v6e:1x1"}

@@ -21,6 +21,19 @@ def test_upsample_nearest_equals_torch(size: tuple[int, int]) -> None:
     np.testing.assert_array_equal(np.asarray(got), upsample(torch.from_numpy(image)).numpy())
 
 
+@pytest.mark.parametrize("size", [(8, 6), (3, 2), (4, 5)])
+def test_bilinear_scaling_with_antialiasing_equals_torch(size: tuple[int, int]) -> None:
+    """Up, down, and on one axis."""
+    image = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype(np.float32)
+
+    def scaled(_: torch.nn.Module, image: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.interpolate(image, size=size, mode="bilinear", antialias=True)
+
+    got = jax.jit(pure_function(torch.nn.Identity(), scaled))({}, image)
+    right = scaled(torch.nn.Identity(), torch.from_numpy(image)).numpy()
+    np.testing.assert_allclose(np.asarray(got), right, atol=1e-6)
+
+
 def test_upsample_nearest_by_a_factor_equals_torch() -> None:
     """The overload without a size."""
     image = np.random.default_rng(0).standard_normal((1, 2, 3, 3)).astype(np.float32)
@@ -200,6 +213,25 @@ def test_attention_of_many_scores_with_shared_keys_equals_torch() -> None:
     got = jax.jit(attention)({}, *map(as_jax, (query, key, value)))
     want = torch.nn.functional.scaled_dot_product_attention(query, key, value).numpy()
     np.testing.assert_allclose(np.asarray(got), want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1100, 700), (2, 4, 1100, 700), (1100, 700), (2, 1, 1, 700)], ids=str)
+@pytest.mark.parametrize("added", [False, True], ids=["bool", "added"])
+def test_attention_of_many_queries_with_a_mask_equals_torch(shape: tuple[int, ...], added: bool) -> None:
+    """In blocks of queries, the last of which is filled up."""
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 1100, 8, generator=generator)
+    key, value = (torch.randn(2, 4, 700, 8, generator=generator) for _ in range(2))
+    mask = torch.rand(shape, generator=generator) < 0.7
+    given = torch.zeros(shape).masked_fill(~mask, -torch.inf) if added else mask
+    attention = pure_function(
+        torch.nn.Identity(), lambda _, *args: torch.nn.functional.scaled_dot_product_attention(*args)
+    )
+    program = jax.jit(attention).lower({}, *map(as_jax, (query, key, value, given))).compile()
+    assert " while(" in program.as_text()
+    got = program({}, *map(as_jax, (query, key, value, given)))
+    want = torch.nn.functional.scaled_dot_product_attention(query, key, value, given).numpy()
+    np.testing.assert_allclose(np.asarray(got), want, rtol=1e-4, atol=1e-5)
 
 
 def as_jax(tensor: torch.Tensor) -> jax.Array:

@@ -31,7 +31,7 @@ print(json.dumps({"cached": [report.cached for report in programs.reports], "sum
 
 PAGE_FAULTS = """
 import resource, sys
-from hfjax_app.runtime.cpu.allocator import keep_freed_memory
+from hfjax_app.runtime.process import keep_freed_memory
 if sys.argv[1] == "tuned":
     keep_freed_memory()
 import jax, jax.numpy as jnp, numpy as np
@@ -276,3 +276,71 @@ def test_what_another_process_is_writing_stays(tmp_path: Path) -> None:
         assert unsealed.exists()
     assert compile_cache.open_folder(tmp_path)
     assert not unsealed.exists(), "the other one has ended"
+
+
+PREPARED = """
+import sys
+from pathlib import Path
+from hfjax_app.errors import HfjaxError
+from hfjax_app.runtime import process
+process.has_tpu = lambda: sys.argv[2] == "chips"
+try:
+    process.prepare(Path(sys.argv[1]))
+except HfjaxError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("platforms", "chips", "said"),
+    [
+        ("", "chips", "this machine has TPU chips and jax finds none: another process may hold them"),
+        ("cpu", "chips", ""),
+        (
+            "cuda",
+            "none",
+            "JAX_PLATFORMS = 'cuda': jax has no such devices without its plugin: pip install 'jax[cuda13]==",
+        ),
+        ("abacus", "none", "JAX_PLATFORMS = 'abacus': jax has no such devices: "),
+    ],
+)
+def test_devices_that_jax_can_t_use_are_told(tmp_path: Path, platforms: str, chips: str, said: str) -> None:
+    """jax turned to the CPU without a word where another process held the TPU."""
+    library = tmp_path / "libtpu"  # a library that finds no chip
+    library.mkdir()
+    (library / "__init__.py").write_text(
+        "def configure_library_path(): pass\ndef get_library_path(): return '/nowhere/libtpu.so'\n"
+    )
+    names = ("JAX_PLATFORMS", "TPU_LIBRARY_PATH")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment |= {"PYTHONPATH": f"{Path.cwd()}{os.pathsep}{tmp_path}", "TPU_SKIP_MDS_QUERY": "1"}
+    environment |= {"JAX_PLATFORMS": platforms} if platforms else {}
+    command = [sys.executable, "-c", PREPARED, str(tmp_path / "programs"), chips]
+    done = subprocess.run(command, env=environment, text=True, capture_output=True, check=True)
+    assert done.stdout.startswith(said)
+    assert done.stdout.count("\n") <= 1
+    assert bool(said) == bool(done.stdout)
+
+
+def test_the_process_that_holds_the_chips_is_named(tmp_path: Path) -> None:
+    """/proc as Linux has it, with one process that holds a chip and one whose files are another user's."""
+    for number, name, target in ((7, "python3", "/dev/null"), (8, "jupyter", "/dev/vfio/1"), (9, "x", "/dev/accel0")):
+        (tmp_path / str(number) / "fd").mkdir(parents=True)
+        (tmp_path / str(number) / "comm").write_text(f"{name}\n")
+        (tmp_path / str(number) / "fd" / "3").symlink_to(target)
+    (tmp_path / "9" / "fd" / "3").unlink()
+    (tmp_path / "9" / "fd" / "3").write_text("")  # no link: it can't be read
+    assert process._held_by(tmp_path) == "process 8 (jupyter) holds them: end it first"
+    (tmp_path / "8" / "fd" / "3").unlink()
+    assert process._held_by(tmp_path) == ""
+
+
+def test_a_user_without_a_home_has_a_folder_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs with another user's number: the start ended with a traceback."""
+
+    def nowhere() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", nowhere)
+    assert f"hfjax-{os.getuid()}" in process.default_cache_folder().parts

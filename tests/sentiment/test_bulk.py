@@ -45,7 +45,7 @@ def test_every_row_keeps_its_place(classifier: SentimentClassifier) -> None:
         Cell(text="w\0"),
         Cell(text="w\ud800"),
         Cell(text="w1 " * 5000),
-        Cell(text="w1" + " " * 20_000),
+        Cell(text="w1" + " " * 70_000),
         Cell(text="", note="not a line of JSON"),
     ]
     results = run(classifier, cells)
@@ -57,7 +57,7 @@ def test_every_row_keeps_its_place(classifier: SentimentClassifier) -> None:
     assert notes[3] == "row has 3 cells instead of 2"
     assert "NUL" in notes[4]
     assert "surrogate" in notes[5]
-    assert notes[7] == "first 10,000 characters used"
+    assert notes[7] == "first 60,000 characters used"
     assert notes[8] == "not a line of JSON"
     assert [row.prediction is None for row in results.rows] == [at in (1, 4, 5, 8) for at in range(9)]
     expected = classifier.classify(["w1 w2", long, "w3"])

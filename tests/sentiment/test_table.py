@@ -1,10 +1,15 @@
 """Files and pasted lines, as users have them and as attackers make them."""
 
 import json
+import random
+import subprocess
+import sys
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 
 from hfjax_app.errors import RequestRejected
@@ -113,6 +118,143 @@ def test_one_array_of_json(tmp_path: Path, name: str) -> None:
         ("1", "fine", "", ""), ("", "so\nso", '["x"]', ""), ("", "", "", "plain"),
     ]  # fmt: skip
     assert opened(write(tmp_path, name, json.dumps(rows))).rows == 4
+
+
+ROWS = [{"id": 1, "Review": "good, really\ngood", "stars": 5}, {"id": 2, "Review": 'she said "no"', "stars": 1}]
+
+
+def in_pandas(**options: Any) -> Any:
+    return json.loads(pd.DataFrame(ROWS).to_json(**options))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(in_pandas(orient=orient) for orient in ("records", "split", "index", "columns", "table")),
+        pd.DataFrame(ROWS, index=["first", "second"]).to_dict("index"),
+        pd.DataFrame(ROWS, index=["first", "second"]).to_dict("dict"),
+        pd.DataFrame(ROWS).to_dict("list"),
+        pd.DataFrame(ROWS).to_dict("tight"),
+        {"rows": ROWS},
+        {"count": 2, "next": None, "results": ROWS},
+        {"response": {"status": {"code": 0}, "docs": ROWS}},
+        {"result": in_pandas(orient="split")},
+        {"values": [[*ROWS[0]], *(list(row.values()) for row in ROWS)]},
+        [[*ROWS[0]], *(list(row.values()) for row in ROWS)],
+    ],
+    ids=lambda content: json.dumps(content)[:40],
+)
+@pytest.mark.parametrize("indent", [None, 2], ids=["in a line", "in many"])
+def test_json_of_every_form_is_the_same_table(tmp_path: Path, content: Any, indent: int | None) -> None:
+    """Each of pandas' orientations, and objects around the rows: their lines were "not a line of JSON"."""
+    source = opened(write(tmp_path, "a.json", json.dumps(content, indent=indent)))
+    assert (source.columns, source.likely, source.rows) == (("id", "Review", "stars"), "Review", 2)
+    assert [cell.row for cell in source.cells("Review")] == [
+        tuple(value if isinstance(value, str) else str(value) for value in row.values()) for row in ROWS
+    ]
+    assert not any(cell.note for cell in source.cells("Review"))
+
+
+def test_json_of_pandas_values_and_lines(tmp_path: Path) -> None:
+    frame = pd.DataFrame(ROWS)
+    values = opened(write(tmp_path, "a.json", frame.to_json(orient="values")))
+    assert (values.columns, values.likely) == (("column 1", "column 2", "column 3"), "column 2")
+    assert texts(values) == [row["Review"] for row in ROWS]
+    lines = opened(write(tmp_path, "b.json", frame.to_json(orient="records", lines=True)))
+    assert texts(lines) == texts(values)
+    one = opened(write(tmp_path, "a.jsonl", json.dumps({"text": "fine", "tags": [{"a": 1}]})))
+    assert (one.rows, texts(one)) == (1, ["fine"])
+
+
+def test_objects_in_rows_are_columns(tmp_path: Path) -> None:
+    """As the hub's viewer of datasets gives them."""
+    rows = [{"row_idx": at, "row": {"text": text, "of": {"label": at}}, "cells": []} for at, text in enumerate("ab")]
+    source = opened(write(tmp_path, "a.json", json.dumps({"features": [], "rows": rows})))
+    assert source.columns == ("row_idx", "row.text", "row.of.label", "cells")
+    assert (source.likely, texts(source)) == ("row.text", ["a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"train": ROWS, "test": ROWS}, r"several lists of rows \(train, test\): keep one of them in a file"),
+        ({"rows": []}, "hold no JSON objects|holds no rows"),
+        ({"a": 1}, None),
+        ({}, "hold no JSON objects"),
+        ({"columns": [], "data": []}, "holds no rows"),
+    ],
+)
+def test_objects_around_no_rows_or_several(tmp_path: Path, content: Any, said: str | None) -> None:
+    path = write(tmp_path, "a.json", json.dumps(content))
+    if said is None:
+        assert opened(path).rows == 1
+        return
+    with pytest.raises(RequestRejected, match=said):
+        opened(path)
+
+
+@pytest.mark.slow
+def test_any_json_is_read_or_refused_in_one_line(tmp_path: Path) -> None:
+    """Values of all kinds inside each other, and texts of them with parts left out."""
+    draw = random.Random(0)
+
+    def value(depth: int) -> Any:
+        kind = draw.randint(0, 9 if depth else 5)
+        if kind > 7:
+            return [value(depth - 1) for _ in range(draw.randint(0, 4))]
+        if kind > 5:
+            names = ("text", "0", "1", "data", "columns", "schema", "index", "a.b", "", "\ud800", "label")
+            return {draw.choice(names): value(depth - 1) for _ in range(draw.randint(0, 4))}
+        return draw.choice([None, True, 1, -2.5, 10**30, "text", "I loved it", "", "\0", "\ud83d", float("nan")])
+
+    for _ in range(3_000):
+        content = json.dumps(value(5), indent=draw.choice([None, 1]))
+        if draw.random() < 0.3:
+            at = draw.randint(0, len(content))
+            content = content[:at] + content[at + draw.randint(0, 3) :]
+        path = write(tmp_path, draw.choice(["a.json", "a.jsonl"]), content)
+        try:
+            source = opened(path)
+            cells = [cell for column in source.columns for cell in source.cells(column)]
+        except RequestRejected as error:
+            said = str(error)
+        else:
+            said = "".join(cell.note for cell in cells)
+            assert all(isinstance(each, str) for cell in cells for each in cell.row)
+        assert "\n" not in said
+
+
+LARGE = """
+import resource, sys
+from pathlib import Path
+from hfjax_app.errors import RequestRejected
+from hfjax_app.sentiment.table import opened
+resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+try:
+    source = opened(Path(sys.argv[1]))
+    print(sum(1 for _ in source.cells(source.likely)))
+except RequestRejected as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"a":[' + "[],".join([""] * 3_000_000) + "[]]}", "more than 1,000,000 lists and objects"),
+        ('{"a":' * 500_000, "hold no JSON objects"),
+        ("[" + ",".join(f'{{"a{at}":1}}' for at in range(600_000)) + "]", "more than 100,000 rows"),
+        ("{" + ",".join(f'"{at}":{{"a{at}":1}}' for at in range(400_000)) + "}", "more than 100,000 rows"),
+        ('{"a":[' + ",".join(["1"] * 5_000_000) + "]}", "more than 100,000 rows"),
+        ('{"columns":["a"],"data":[' + ",".join(["[1]"] * 900_000) + "]}", "more than 100,000 rows"),
+    ],
+    ids=["lists", "deep", "array", "index", "numbers", "split"],
+)
+def test_large_json_takes_little_memory(tmp_path: Path, content: str, said: str) -> None:
+    path = write(tmp_path, "a.json", content[:TABLE_MAX_BYTES])
+    done = subprocess.run([sys.executable, "-c", LARGE, str(path)], text=True, capture_output=True, check=True)
+    assert said in done.stdout
 
 
 def test_without_a_header(tmp_path: Path) -> None:

@@ -161,7 +161,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         "name": "hfjax",
         "route_prefix": "/",
         "import_path": "hfjax_app.serving:build_app",
-        "args": {"chat_model": "chat-gemma", "slots": SLOTS, "chat_replicas": 2, "replica_cpus": 0.1},
+        "args": {"chat_model": "chat-gemma", "slots": SLOTS},
+        "deployments": [
+            {"name": "chat", "num_replicas": 2, "ray_actor_options": {"num_cpus": 0.1}},
+            {"name": "sentiment", "ray_actor_options": {"num_cpus": 0.1}},
+            {"name": "images", "ray_actor_options": {"num_cpus": 0.1}},
+        ],
     }
     options = {"host": "127.0.0.1", "port": port}
     config = {"proxy_location": "HeadOnly", "http_options": options, "applications": [application]}

@@ -189,7 +189,10 @@ def second_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_model("llama").save_pretrained(folder)
     tokenizer = make_tokenizer()
     tokenizer.eos_token = None  # random weights would end some answers before the first token
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    tokenizer.chat_template = (  # whose reasoning can be switched off
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+        "{% if enable_thinking is defined and not enable_thinking %}at once: {% endif %}"
+    )
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -230,7 +233,6 @@ def slow_studio(tmp_path_factory: pytest.TempPathFactory, slow_model: Path) -> I
         HFJAX_IMAGE_MODEL=str(missing / "no-images"),
         HFJAX_SLOTS="2",
         HFJAX_CONTEXT="512",
-        HFJAX_SPECULATION="never",
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",  # slow programs, quick compilation
     )
     states = {"chat": "ready", "sentiment": "failed", "images": "failed"}

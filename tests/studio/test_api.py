@@ -38,6 +38,11 @@ GENERATE = {
     "strength": 0.8,
     "model": None,
     "background": "#ffffff",
+    "variation_of": None,
+    "variation": 0.3,
+    "softness": 1.0,
+    "region": "whole",
+    "expand": "",
 }
 NO_PICTURE = "data:image/png;base64,aGVsbG8="
 SURROGATE = "half \ud800 a pair"
@@ -186,6 +191,11 @@ def test_files_that_were_never_uploaded(studio: Studio, file: Any) -> None:
         ("mask", NO_PICTURE, "mask can't be read as a PNG"),
         ("strength", math.nan, "strength = nan"),
         ("background", "white", "background = 'white': must be a colour"),
+        ("softness", 9, "softness = 9: must be a number from 0 to 8"),
+        ("region", "half", "region = 'half': must be whole or marked"),
+        ("region", ["half"], "region = ['half']"),
+        ("expand", "64", "expand = '64': must be the pixels left, right, up and down"),
+        ("expand", "64,0,0,0", "expand: there is no picture to enlarge"),
     ],
 )
 def test_bad_pictures(studio: Studio, field: str, value: Any, says: str) -> None:

@@ -24,7 +24,6 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
         HFJAX_IMAGE_MODEL=str(folder / "none"),
         HFJAX_SLOTS="2",
         HFJAX_CONTEXT="512",
-        HFJAX_SPECULATION="never",
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",
     )
     studio.wait_until(lambda health: health["backends"]["chat"]["state"] == "ready", START_S, "ready")
@@ -82,3 +81,25 @@ def test_each_conversation_has_its_own_attached_pictures(seeing: Studio, visit: 
     expect(page.locator("#attached img")).to_have_count(0)
     page.locator("#chat-list [data-open]").first.click()
     expect(page.locator("#attached img")).to_have_count(1)
+
+
+@pytest.mark.slow
+def test_attached_pictures_open_and_change_places(seeing: Studio, visit: Visit) -> None:
+    """With their tokens, which the context's counter has too; by mouse and by keys."""
+    page = visit(seeing)
+    attach(page, 1, 2)
+    places = page.locator("#attached [data-picture]")
+    expect(places.locator("small")).to_have_text(["16", "16"])
+    expect(page.locator("#context")).to_contain_text("32 of 512")
+    first, second = page.locator("#attached img").evaluate_all("images => images.map(image => image.src)")
+    page.get_by_role("button", name="Open picture 1").click()
+    expect(page.locator("dialog img")).to_have_attribute("src", first)
+    page.keyboard.press("Escape")
+    expect(page.locator("dialog")).to_have_count(0)
+    places.first.drag_to(places.nth(1))
+    expect(page.locator("#attached img").first).to_have_attribute("src", second)
+    page.get_by_role("button", name="Open picture 2").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#attached img").first).to_have_attribute("src", first)
+    page.get_by_role("button", name="Remove picture 1").click()
+    expect(page.locator("#context")).to_contain_text("16 of 512")

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import uvicorn
@@ -195,6 +195,31 @@ def test_only_own_cookies_are_read() -> None:
         edge = Edge(app, trusted="", cookies=(COOKIE, OAUTH_COOKIE))
         asyncio.run(edge(scope, None, None))  # type: ignore[arg-type]
         assert kept.pop() == ([] if own is None else [(b"cookie", own)])
+
+
+@pytest.mark.parametrize(
+    ("space", "frames", "ancestors"),
+    [
+        (None, "", "'self'"),
+        (None, "https://a.example,https://b.example", "'self' https://a.example https://b.example"),
+        ("ada/studio", "*", "'self' https://huggingface.co https://*.huggingface.co https://*.hf.space *"),
+    ],
+)
+def test_who_may_frame_a_page(monkeypatch: pytest.MonkeyPatch, space: str | None, frames: str, ancestors: str) -> None:
+    if space is not None:
+        monkeypatch.setenv("SPACE_ID", space)
+    sent: list[dict[str, Any]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "path": "/", "method": "GET", "headers": []}
+    asyncio.run(Edge(app, trusted="", frames=frames)(scope, None, send))  # type: ignore[arg-type]
+    policy = dict(sent[0]["headers"])[b"content-security-policy"].decode()
+    assert f"; frame-ancestors {ancestors}; " in policy
 
 
 @pytest.mark.parametrize("server", [{"HTTP_HEADERS_S": 0.3}], indirect=True)

@@ -135,9 +135,9 @@ def test_wrong_settings_are_refused_without_their_secrets(settings: dict[str, st
 
 def test_files_hold_keys_and_hashes(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"# ours\nada:{KEY}:500\n{OTHER}\n")
-    credentials = Credentials(load_settings(api_keys=str(tmp_path / "keys"), daily_tokens=9))
+    credentials = Credentials(load_settings(api_keys=str(tmp_path / "keys")))
     assert credentials.of_key(KEY) == Client(id="key:ada", is_known=True, daily_tokens=500)
-    assert credentials.of_key(OTHER) == Client(id="key:key-2", is_known=True, daily_tokens=9)
+    assert credentials.of_key(OTHER) == Client(id="key:key-2", is_known=True, daily_tokens=None)
     (tmp_path / "users").write_text("ada:right\n")
     with pytest.raises(RequestRejected, match="must be of bcrypt"):
         Credentials(load_settings(auth=str(tmp_path / "users")))

@@ -7,9 +7,9 @@ import pytest
 from hfjax_app.backends.snapshot import ModelSnapshot, Snapshot
 from hfjax_app.chat.engine.stats import PERIODS, EngineActivity, EngineStats, SlotState
 from hfjax_app.ladder_result import CHAT, PARTS, LadderResult, PartResult, RungResult
-from hfjax_app.runtime.held_memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.program_report import ProgramReport
-from hfjax_app.studio.engine_drawing import live, named, programs
+from hfjax_app.studio.engine_tab import live, named, programs
 from hfjax_app.studio.ladder_drawing import ladder
 
 HOSTILE = '<img src=x onerror="alert(1)">'

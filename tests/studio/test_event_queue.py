@@ -24,7 +24,7 @@ from hfjax_app.service.admission import Admission
 from hfjax_app.service.usage import Usage
 from hfjax_app.studio import event_queue, waiting_results
 from hfjax_app.studio.event_queue import FairQueue
-from hfjax_app.studio.request_hardening import harden
+from hfjax_app.studio.page import harden
 
 from .conftest import LIMIT_S, served
 

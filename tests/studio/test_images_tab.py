@@ -204,6 +204,20 @@ def test_a_file_without_settings_is_rejected(page: Page, tmp_path: Path) -> None
     expect(page.locator("#generate")).to_be_enabled()
 
 
+def test_a_long_prompt_is_counted_in_pieces(page: Page) -> None:
+    """What follows the first piece matters too."""
+    count = page.locator("#prompt-length")
+    page.locator("#prompt textarea").fill("a red circle")
+    expect(count).to_have_text(re.compile(r"^\s*\d+ of \d+ tokens\s*$"))
+    page.locator("#prompt textarea").fill("a red circle, " * 30)
+    expect(count).to_have_text(re.compile(r"^\s*\d+ tokens in \d pieces of \d+\s*$"))
+    page.locator("#prompt textarea").fill("a red circle, " * 300)
+    expect(count).to_contain_text("the end is not read")
+    generate(page, "a red circle, " * 30)
+    page.locator("#prompt textarea").fill("")
+    expect(count).not_to_contain_text("tokens")
+
+
 def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable[..., Page], tmp_path: Path) -> None:
     """A blue picture with a painted stroke across its middle: the corner stays, the parameters hold picture and mask.
 
@@ -236,18 +250,24 @@ def test_only_what_is_painted_over_is_drawn_anew(studio: Studio, visit: Callable
         page.mouse.up()
         page.mouse.move(0, 0)
         settled(page)
+    page.locator("#only-marked input").check()
+    page.locator("#expand input, #expand textarea").fill("0, 16, 0, 0")
     picture = generate(page, "a red circle on a blue background")
     parameters = json.loads(picture.info["hfjax"])
-    assert parameters["strength"] == 0.8
+    assert (parameters["strength"], parameters["softness"]) == (0.8, 1.0)
+    assert (parameters["region"], parameters["expand"]) == ("marked", "0,16,0,0")
     assert parameters["image"]
     assert parameters["mask"]
-    red, _, blue = picture.convert("RGB").getpixel((2, 2))
-    assert blue > 150 > red
+    assert picture.size == (80, 64)
+    assert picture.convert("RGB").getpixel((2, 2)) == (30, 60, 220)
+    expect(page.locator("#prompt-length")).to_contain_text("tokens")
     page.locator("#recipe button").first.click()
     page.locator("#recipe-file input[type=file]").set_input_files(plain)
     expect(page.locator("#recipe-file")).to_contain_text("plain")
     page.locator("#reuse").click()
     expect(page.locator("#image-message")).to_contain_text("The settings of the picture are in place.")
+    expect(page.locator("#only-marked input")).not_to_be_checked()
+    expect(page.locator("#expand input, #expand textarea")).to_have_value("")
     generate(page, "a red circle")
     assert shown(page) == plain.read_bytes()
 

@@ -133,7 +133,7 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
             tab = ImagesTab(Shared(service=service, files=MadeFiles()))
         generator.threads.clear()
         source = {"background": sent, "layers": [sent]}
-        values = (source, 0.8, "#ffffff", "", 2, 1.0, "DDIM", "8 x 8")
+        values = (source, 0.8, "#ffffff", 1.0, False, "", "", 2, 1.0, "DDIM", "8 x 8")
         return [
             await everything(tab._generate("a", "", [], *values, 1, 0, True, "", 0.3, 0)),
             await everything(tab._generate("a", "", [], *values, 2, 0, True, "", 0.3, 0)),
@@ -150,7 +150,7 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
     assert len(two[-1][8]) == 2
     assert "Identical" in comparison[-1][1]
     assert settings[1] == "a"
-    assert settings[11] == str(REQUEST.seed), "as text: a browser would round the number"
+    assert settings[14] == str(REQUEST.seed), "as text: a browser would round the number"
 
 
 def test_the_api_keeps_pictures_out_of_the_event_loop(generator: Generator) -> None:

@@ -5,12 +5,16 @@ import re
 import shutil
 import subprocess
 import time
+import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import uvicorn
+from openai import OpenAI
 from playwright.sync_api import Browser, ConsoleMessage, expect
 
 from hfjax_app.backends import Backends
@@ -18,7 +22,21 @@ from hfjax_app.runtime.seams.server import PatientForAWhile
 from hfjax_app.server.app import Studio, build_app
 from hfjax_app.settings import Settings
 
-from .conftest import LIMIT_S, ROOT, free_port, served
+from .conftest import (
+    LIMIT_MS,
+    LIMIT_S,
+    ROOT,
+    START_S,
+    end,
+    free_port,
+    load,
+    open_tab,
+    running,
+    served,
+    settled,
+    start,
+    watch,
+)
 
 NGINX = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin")
 
@@ -34,13 +52,34 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         studio: Studio = build_app(Backends(Settings(root_path="/studio")))
         return uvicorn.Config(studio.app, http=PatientForAWhile, proxy_headers=False, log_level="warning")
 
-    with served(serve) as inner:
-        while (nginx := started(folder, inner)) is None:
-            """Another process took the port first."""
-        process, outer = nginx
-        with process:
-            yield f"{outer}/studio"
-            process.terminate()
+    with served(serve) as inner, behind_nginx(folder, inner) as outer:
+        yield outer
+
+
+@pytest.fixture(scope="module")
+def warm_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same with models that answer."""
+    if NGINX is None:
+        pytest.skip("nginx is not installed: apt-get install nginx-light")
+    folder: Path = tmp_path_factory.mktemp("nginx-warm")
+    studio = start(folder / "log", HFJAX_ROOT_PATH="/studio", JAX_DISABLE_MOST_OPTIMIZATIONS="1")
+    try:
+        studio.wait_until(lambda health: health["status"] == "ready", START_S, "warm")
+        with behind_nginx(folder, studio.url) as outer:
+            yield outer
+    finally:
+        end(studio)
+
+
+@contextmanager
+def behind_nginx(folder: Path, inner: str) -> Iterator[str]:
+    """nginx before the server `inner`; the value is the studio's address."""
+    while (nginx := started(folder, inner)) is None:
+        """Another process took the port first."""
+    process, outer = nginx
+    with process:
+        yield f"{outer}/studio"
+        process.terminate()
 
 
 def started(folder: Path, inner: str) -> tuple[subprocess.Popen[bytes], str] | None:
@@ -108,6 +147,45 @@ def test_large_files_go_up_and_come_down(site: str) -> None:
     assert httpx.get(f"{site}/gradio_api/file={path}", timeout=LIMIT_S).content == content
     over = httpx.post(f"{site}/gradio_api/upload", content=b"x" * (17 << 20), timeout=LIMIT_S)
     assert over.status_code == 413
+
+
+@pytest.mark.slow
+def test_files_of_visitors_pass_through_a_browser(warm_site: str, browser: Browser, tmp_path: Path) -> None:
+    """A list goes up and its results come down, pictures come as a zip file, and an answer of /v1 streams."""
+    page = watch(browser.new_page())
+    faults: list[str] = []
+    page.on("response", lambda answer: faults.append(answer.url) if answer.status >= 400 else None)
+    load(page, f"{warm_site}/")
+    open_tab(page, "Sentiment")
+    open_tab(page, "Many texts")
+    (tmp_path / "list.csv").write_text("text,label\n" + "I loved it,1\nIt was awful,0\n" * 6)
+    page.locator("#many-file input[type=file]").set_input_files(tmp_path / "list.csv")
+    expect(page.locator("#many-progress")).to_contain_text("list.csv: 12 rows")
+    settled(page).locator("#classify-all").click()
+    expect(page.locator("#many-progress")).to_contain_text("12 rows in")
+    settled(page)
+    with page.expect_download() as results:
+        page.locator("#many-download").click()
+    results.value.save_as(tmp_path / "results.csv")
+    assert (tmp_path / "results.csv").read_text(encoding="utf-8-sig").count("\n") == 13
+    open_tab(page, "Images")
+    for prompt in ("a red circle", "a yellow star"):
+        page.locator("#prompt textarea").fill(prompt)
+        with running(page, "#cancel:enabled", LIMIT_MS):
+            page.locator("#prompt textarea").press("Enter")
+        settled(page)
+    with page.expect_download() as pictures:
+        page.locator("#all-as-zip").click()
+    pictures.value.save_as(tmp_path / "pictures.zip")
+    with zipfile.ZipFile(tmp_path / "pictures.zip") as archive:
+        assert len([name for name in archive.namelist() if name.endswith(".png")]) == 2
+    assert faults == []
+    page.close()
+    with OpenAI(base_url=f"{warm_site}/v1", api_key="none", max_retries=0) as client:
+        asked: Any = [{"role": "user", "content": "What is JAX?"}]
+        events = list(client.chat.completions.create(model="chat-gemma", messages=asked, stream=True, temperature=0))
+    assert "Python" in "".join(event.choices[0].delta.content or "" for event in events)
+    assert len(events) > 3
 
 
 def test_a_forwarded_address_is_believed_only_from_a_proxy() -> None:

@@ -216,6 +216,26 @@ def test_the_example_beside_its_labels_and_its_words(page: Page) -> None:
     expect(page.locator("#stop-words")).to_be_disabled()
 
 
+def test_the_page_asks_what_numbers_mean(page: Page, tmp_path: Path) -> None:
+    """0 and 1 were read as the ids of three labels, so that what was positive counted as neutral."""
+    open_many(page)
+    (tmp_path / "a.csv").write_text("text,label\n" + "I loved it,1\nIt was awful,0\n" * 2)
+    bring(page, tmp_path / "a.csv")
+    expect(page.locator("#many-truth input")).to_have_value("label")
+    settled(page).locator("#classify-all").click()
+    expect(page.locator("#many-progress")).to_contain_text("4 rows in")
+    expect(page.locator("#many-agreement")).to_contain_text("It is not certain what the numbers in label mean")
+    settled(page).locator("#many-meaning input").click()
+    page.get_by_role("option", name="by their order: 0 is negative, 1 is positive").click()
+    expect(page.locator("#many-agreement header")).to_contain_text("100.0 % agree: 4 of 4 texts")
+    expect(page.locator("#many-agreement")).to_contain_text("Numbers are read by their order: 0 is negative, 1 is pos")
+    (tmp_path / "b.csv").write_text("text,label\nI loved it,1\nIt was awful,-1\n")
+    bring(page, tmp_path / "b.csv")
+    expect(page.locator("#many-progress")).to_contain_text("b.csv: 2 rows")
+    settled(page).locator("#classify-all").click()
+    expect(page.locator("#many-agreement header")).to_contain_text("100.0 % agree: 2 of 2 texts")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [

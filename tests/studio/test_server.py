@@ -72,7 +72,6 @@ def ending_studio(tmp_path: Path, slow_model: Path, request: pytest.FixtureReque
         HFJAX_SENTIMENT_MODEL=str(tmp_path / "none"),
         HFJAX_IMAGE_MODEL=str(tmp_path / "none"),
         HFJAX_SLOTS="2",
-        HFJAX_SPECULATION="never",
         HFJAX_GRACE=str(request.param),
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",
     )
@@ -161,7 +160,6 @@ def killed_and_started(tmp_path: Path, model: Path, after_s: float | None = None
         "HFJAX_IMAGE_MODEL": missing,
         "HFJAX_SLOTS": "1",
         "HFJAX_CONTEXT": "64",
-        "HFJAX_SPECULATION": "never",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
     }
     studio = start(tmp_path / "log-killed", **environment)

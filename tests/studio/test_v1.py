@@ -120,6 +120,50 @@ def test_a_text_is_continued(client: OpenAI, studio: Studio) -> None:
     assert ended.choices[0].finish_reason == "stop"
 
 
+def test_several_prompts_and_their_own_logprobs(client: OpenAI, studio: Studio) -> None:
+    """As programs that evaluate models ask: the prompt's log-probabilities, and no answer at all."""
+    options: dict[str, Any] = {"model": "chat-gemma", "temperature": 0, "logprobs": 1}
+    texts = ["Once upon a time", "JAX is a Python library"]
+    studio.wait_until(lambda health: health["status"] == "ready", LIMIT_S, "programs")
+    ids = [post(studio, "/tokenize", {"prompt": text}).json()["tokens"] for text in texts]
+    alone = [client.completions.create(**options, prompt=text, max_tokens=5).choices[0].text for text in texts]
+    together = client.completions.create(**options, prompt=ids, max_tokens=5, echo=True, n=2)
+    assert [choice.index for choice in together.choices] == [0, 1, 2, 3]
+    assert together.usage.prompt_tokens == sum(map(len, ids))
+    for choice, text, answer in zip(together.choices[::2], texts, alone, strict=True):
+        assert choice.text.endswith(text + answer)
+        assert choice.logprobs.token_logprobs[0] is None
+        assert max(choice.logprobs.token_logprobs[1:]) < 0
+        assert len(choice.logprobs.tokens) == len(choice.logprobs.text_offset) == len(choice.logprobs.top_logprobs)
+    scored = client.completions.create(**options, prompt=ids, max_tokens=0, echo=True)
+    assert scored.usage.completion_tokens == 0
+    for choice, whole, prompt in zip(scored.choices, together.choices[::2], ids, strict=True):
+        assert len(choice.logprobs.tokens) == len(prompt)
+        assert choice.logprobs.token_logprobs == whole.logprobs.token_logprobs[: len(prompt)]
+        assert choice.finish_reason == "length"
+    streamed = list(client.completions.create(**options, prompt=ids, max_tokens=5, echo=True, stream=True))
+    for index, choice in enumerate(together.choices[::2]):
+        parts = [event.choices[0] for event in streamed if event.choices and event.choices[0].index == index]
+        assert "".join(part.text for part in parts) == choice.text
+        assert [token for part in parts for token in part.logprobs.tokens] == choice.logprobs.tokens
+        assert [at for part in parts for at in part.logprobs.text_offset] == choice.logprobs.text_offset
+    studio.wait_idle()
+
+
+def test_an_answer_goes_on_and_ends_as_the_client_says(client: OpenAI) -> None:
+    options: dict[str, Any] = {"model": "chat-gemma", "temperature": 0, "max_tokens": 12}
+    whole = client.chat.completions.create(**options, messages=ASKED).choices[0].message.content
+    first = " ".join(whole.split()[:3])
+    begun = [*ASKED, {"role": "assistant", "content": first}]
+    more = {"continue_final_message": True, "add_generation_prompt": False}
+    rest = client.chat.completions.create(**options, messages=begun, extra_body=more).choices[0].message.content
+    assert (first + rest).startswith(whole)
+    for field in ("ignore_eos", "min_tokens"):
+        extra = {field: 200} if field == "min_tokens" else {field: True}
+        long = client.chat.completions.create(**options | {"max_tokens": 200}, messages=ASKED, extra_body=extra)
+        assert (long.usage.completion_tokens, long.choices[0].finish_reason) == (200, "length")
+
+
 class Colour(BaseModel):
     name: Literal["red", "green", "blue"]
     shade: int = Field(ge=0, le=99)
@@ -198,7 +242,10 @@ def test_many_at_once_say_what_each_says_alone(studio: Studio) -> None:
         ({"tools": [WEATHER]}, 400, "this model's chat template has no place for them"),
         ({"tools": [{"type": "retrieval"}]}, 400, "tools: each must be"),
         ({"tool_choice": "required"}, 400, "tool_choice: there is no such tool"),
-        ({"functions": []}, 400, "functions: this app does not know this field"),
+        ({"functions": [{}]}, 400, "functions = [{}]: List should have at most 0 items"),
+        ({"audio": {"voice": "ash"}}, 400, "audio: this app does not know this field"),
+        ({"min_tokens": 9, "max_tokens": 8}, 400, "min tokens = 9: must be a whole number from 0 to max tokens, 8"),
+        ({"chat_template_kwargs": {"messages": []}}, 400, "chat_template_kwargs: messages is not the client's to set"),
         ({"messages": [*STORY, {"role": "tool", "content": "x", "tool_call_id": "a"}]}, 400, "of a call before it"),
         ({"response_format": {"type": "xml"}}, 400, "response_format.type"),
         ({"response_format": {"type": "json_schema"}}, 400, "needs json_schema.schema"),
@@ -239,6 +286,35 @@ def test_pictures(client: OpenAI) -> None:
         client.images.edit(model="images", image=("a.png", files[0], "image/png"), prompt="a", quality="low")
     with pytest.raises(APIStatusError, match="size = '1024x1024': one of 64x64"):
         client.images.generate(**options, size="1024x1024")
+
+
+def test_an_edit_keeps_what_the_mask_does_not_mark(client: OpenAI) -> None:
+    """At the picture's own resolution; a larger canvas too."""
+
+    def png(picture: Image.Image) -> bytes:
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        return file.getvalue()
+
+    picture = Image.new("RGB", (192, 96), (10, 200, 30))
+    mask = Image.new("RGBA", (192, 96), "black")
+    mask.paste((0, 0, 0, 0), (0, 0, 60, 60))
+    for region, expand, size in (("whole", "", (192, 96)), ("marked", "0,0,0,32", (192, 128))):
+        edited = client.images.edit(
+            model="images",
+            image=("a.png", png(picture), "image/png"),
+            mask=("mask.png", png(mask), "image/png"),
+            prompt="a red circle",
+            extra_body={"region": region, "expand": expand, "seed": "1", "steps": "3"},
+        )
+        made = Image.open(io.BytesIO(base64.b64decode(edited.data[0].b64_json))).convert("RGB")
+        assert made.size == size
+        assert made.crop((120, 0, 192, 60)).getcolors() == [(72 * 60, (10, 200, 30))]
+        assert len(made.crop((0, 0, 60, 60)).getcolors(maxcolors=1 << 20)) > 10
+    with pytest.raises(APIStatusError, match="region = 'half': must be whole or marked"):
+        client.images.edit(
+            model="images", image=("a.png", png(picture), "image/png"), prompt="a", extra_body={"region": "half"}
+        )
 
 
 def test_sentiment(studio: Studio) -> None:

@@ -26,7 +26,15 @@ DONE = "data: [DONE]\n\n"
 
 
 class Form(Protocol):
-    """How a route writes its answers."""
+    """How a route writes its answers.
+
+    Attributes:
+        per_prompt: choices of each prompt, which follow each other.
+        is_large: whether a choice has so much that it is written in a thread.
+    """
+
+    per_prompt: int
+    is_large: bool
 
     def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
         """The choice of all replies to one prompt."""
@@ -40,6 +48,9 @@ class Form(Protocol):
     def frame(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         """The object around choices."""
 
+    def made(self, reply: "Reply") -> int:
+        """The tokens of an answer that are sent."""
+
 
 def finish_reason(reply: "Reply") -> str | None:
     if reply.finish_reason == "stop" and reply.tool_calls:
@@ -47,14 +58,15 @@ def finish_reason(reply: "Reply") -> str | None:
     return None if reply.finish_reason is None else _FINISH.get(reply.finish_reason, reply.finish_reason)
 
 
-def usage_of(last: "Sequence[Reply]") -> dict[str, Any]:
+def usage_of(form: Form, last: "Sequence[Reply]") -> dict[str, Any]:
     """OpenAI's usage of the last replies to the choices of one request."""
-    prompt, made = last[0].prompt_tokens, sum(reply.tokens for reply in last)
+    prompts = last[:: form.per_prompt]
+    prompt, made = sum(reply.prompt_tokens for reply in prompts), sum(map(form.made, last))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": made,
         "total_tokens": prompt + made,
-        "prompt_tokens_details": {"cached_tokens": last[0].reused_tokens},
+        "prompt_tokens_details": {"cached_tokens": sum(reply.reused_tokens for reply in prompts)},
     }
 
 
@@ -82,8 +94,12 @@ async def answered(form: Form, choices: Sequence[Replies], request: Request) -> 
         for task in (*tasks, left):
             task.cancel()
         await asyncio.gather(*tasks, *either, return_exceptions=True)
-    body = form.frame([form.whole(index, replies) for index, replies in enumerate(found)], stream=False)
-    return body | {"usage": usage_of([replies[-1] for replies in found])}
+
+    def written() -> list[dict[str, Any]]:
+        return [form.whole(index, replies) for index, replies in enumerate(found)]
+
+    body = form.frame(await asyncio.to_thread(written) if form.is_large else written(), stream=False)
+    return body | {"usage": usage_of(form, [replies[-1] for replies in found])}
 
 
 async def _left(request: Request) -> None:
@@ -137,11 +153,17 @@ async def _events(
                 yield _event(form.frame([choice], stream=True))
         async with aclosing(merged(firsts, choices)) as replies:
             async for index, reply in replies:
-                if (choice := form.part(index, last.get(index), reply)) is not None:
+                before = last.get(index)
+                choice = (
+                    form.part(index, before, reply)
+                    if not form.is_large
+                    else (await asyncio.to_thread(form.part, index, before, reply))
+                )
+                if choice is not None:
                     yield _event(form.frame([choice], stream=True))
                 last[index] = reply
         if include_usage:
-            usage = {"usage": usage_of([last[index] for index in range(len(choices))])}
+            usage = {"usage": usage_of(form, [last[index] for index in range(len(choices))])}
             yield _event(form.frame([], stream=True) | usage)
         yield DONE
     except HfjaxError as error:

@@ -1,17 +1,20 @@
 """POST /v1/chat/completions and /v1/completions."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from hfjax_app.api.v1.choices import EventStream, Replies, answered, finish_reason
-from hfjax_app.api.v1.conversation import request_of_chat, request_of_text
+from hfjax_app.api.v1.conversation import request_of_chat, requests_of_texts
 from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, Sampling
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import client_of
@@ -19,6 +22,7 @@ from hfjax_app.service.service import Service
 
 if TYPE_CHECKING:
     from hfjax_app.chat.reply import Reply
+    from hfjax_app.chat.sampling.logprobs import TokenLogprobs
     from hfjax_app.chat.text.tools import ToolCall
 
 
@@ -32,6 +36,7 @@ class _Form:
         model: the model's name.
         text_of: token ids to text, for logprobs.
         has_logprobs: whether the request asks for them.
+        per_prompt: choices of each prompt.
     """
 
     prefix: ClassVar[str]
@@ -41,9 +46,14 @@ class _Form:
     model: str
     text_of: Callable[[Sequence[int]], str]
     has_logprobs: bool
+    per_prompt: int = 1
+    is_large: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._id, self._created = f"{self.prefix}-{secrets.token_hex(12)}", int(time.time())
+
+    def made(self, reply: "Reply") -> int:
+        return reply.tokens
 
     def frame(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         kind = self.stream_kind if stream else self.kind
@@ -104,36 +114,79 @@ def _call(call: "ToolCall") -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
+@dataclass(kw_only=True, eq=False)
 class TextForm(_Form):
-    """Completions: plain text."""
+    """Completions: plain text.
+
+    Attributes:
+        echoed: the prompts that stand before their answers; empty: none does.
+        answers: whether the answers are sent, and not their prompts alone.
+    """
 
     prefix, kind, stream_kind = "cmpl", "text_completion", "text_completion"
 
+    echoed: Sequence[str] = ()
+    answers: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._ends: dict[int, int] = {}  # of the texts of tokens so far, by choice
+        self._texts: dict[int, str] = {}  # by token
+
+    @property
+    def is_large(self) -> bool:  # type: ignore[override]
+        """Log-probabilities of whole prompts are."""
+        return self.has_logprobs and bool(self.echoed)
+
+    def made(self, reply: "Reply") -> int:
+        return reply.tokens if self.answers else 0
+
     def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
         last = replies[-1]
-        return self._choice(index, last.text, replies, finish_reason(last))
+        return self._choice(index, self._text(index, last.text), replies, finish_reason(last))
 
     def first(self, index: int) -> None:
         return None
 
     def part(self, index: int, before: "Reply | None", reply: "Reply") -> dict[str, Any] | None:
-        text = reply.text[len(before.text if before else "") :]
+        text = self._text(index, reply.text) if before is None else reply.text[len(before.text) :] * self.answers
         choice = self._choice(index, text, [reply], finish_reason(reply))
         has_logprobs = choice["logprobs"] is not None and choice["logprobs"]["tokens"]
         return choice if text or reply.finish_reason is not None or has_logprobs else None
 
-    def _choice(self, index: int, text: str, replies: "Sequence[Reply]", reason: str | None) -> dict[str, Any]:
-        return {"index": index, "text": text, "logprobs": self._logprobs(replies), "finish_reason": reason}
+    def _text(self, index: int, answer: str) -> str:
+        before = self.echoed[index // self.per_prompt] if self.echoed else ""
+        return before + answer if self.answers else before
 
-    def _logprobs(self, replies: "Sequence[Reply]") -> dict[str, Any] | None:
+    def _choice(self, index: int, text: str, replies: "Sequence[Reply]", reason: str | None) -> dict[str, Any]:
+        logprobs = self._logprobs(index, replies)
+        reason = "length" if reason is not None and not self.answers else reason
+        return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+    def _logprobs(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any] | None:
         if not self.has_logprobs:
             return None
-        found = [pair for reply in replies for pair in zip(reply.new_tokens, reply.new_logprobs, strict=False)]
+        found: list[tuple[int, TokenLogprobs | None]] = []
+        for reply in replies:
+            found += zip(reply.prompt, (None, *reply.prompt_logprobs), strict=False)
+            if self.answers:
+                found += zip(reply.new_tokens, reply.new_logprobs, strict=False)
+        texts = [self._token(token) for token, _ in found]
+        *offsets, end = accumulate(map(len, texts), initial=self._ends.get(index, 0))
+        self._ends[index] = end
         return {
-            "tokens": [self.text_of([token]) for token, _ in found],
-            "token_logprobs": [each.logprob for _, each in found],
-            "top_logprobs": [{self.text_of([token]): value for token, value in each.top} for _, each in found],
+            "tokens": texts,
+            "token_logprobs": [None if each is None else each.logprob for _, each in found],
+            "top_logprobs": [
+                None if each is None else {self._token(token): value for token, value in each.top} for _, each in found
+            ],
+            "text_offset": offsets,
         }
+
+    def _token(self, token: int) -> str:
+        if token not in self._texts:
+            self._texts[token] = self.text_of([token])
+        return self._texts[token]
 
 
 class Completions:
@@ -149,27 +202,41 @@ class Completions:
     async def chat(self, body: ChatCompletionRequest, request: Request) -> Response:
         """Answer a conversation. `stream` true: as server-sent events."""
         client = client_of(request.scope)
-        return await self._answer(body, request_of_chat(body, client.id), request, ChatForm)
+        return await self._answer(body, [request_of_chat(body, client.id)], request, ChatForm)
 
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
-        """Continue a text, without a chat template. `stream` true: as server-sent events."""
+        """Continue a text, or each of several, without a chat template. `stream` true: as server-sent events."""
         client = client_of(request.scope)
-        return await self._answer(body, request_of_text(body, client.id), request, TextForm)
+        prompts = requests_of_texts(body, client.id)
+        form: Callable[..., _Form] = TextForm
+        if body.echo:
+            model = self._chat.find(prompts[0]).get()
+            echoed = [
+                prompt.text
+                if isinstance(prompt.text, str)
+                else await asyncio.to_thread(model.detokenize, prompt.text or ())
+                for prompt in prompts
+            ]
+            form = partial(TextForm, echoed=echoed, answers=body.max_tokens != 0)
+        return await self._answer(body, prompts, request, form)
 
     async def _answer(
-        self, body: Sampling, chat_request: ChatRequest, request: Request, form: type[ChatForm] | type[TextForm]
+        self, body: Sampling, prompts: Sequence[ChatRequest], request: Request, form: Callable[..., Any]
     ) -> Response:
-        client, backend = client_of(request.scope), self._chat.find(chat_request)
+        client, backend = client_of(request.scope), self._chat.find(prompts[0])
         held, choices = ExitStack(), list[Replies]()
-        held.callback(self._admission.enter(client, "chat", backend).release)
         try:
-            answers = await self._chat.answers(chat_request, client)
-            held.callback(answers.close)
-            choices = answers.replies
+            for _ in prompts:
+                held.callback(self._admission.enter(client, "chat", backend).release)
+            for prompt in prompts:
+                answers = await self._chat.answers(prompt, client)
+                held.callback(answers.close)
+                choices += answers.replies
             written = form(
                 model=backend.name,
                 text_of=backend.get().detokenize,
-                has_logprobs=chat_request.sampling.logprobs is not None,
+                has_logprobs=prompts[0].sampling.logprobs is not None,
+                per_prompt=body.n,
             )
             if not body.stream:
                 with held:

@@ -1,6 +1,9 @@
 """OpenAI's bodies -> ChatRequest."""
 
+import json
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hfjax_app.api.v1.schemas import (
@@ -8,6 +11,7 @@ from hfjax_app.api.v1.schemas import (
     CompletionRequest,
     Message,
     NamedTool,
+    OfTemplate,
     Part,
     Sampling,
 )
@@ -17,7 +21,7 @@ from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.errors import RequestRejected
-from hfjax_app.limits import CHAT_MAX_PICTURES
+from hfjax_app.limits import CHAT_MAX_PICTURES, CHAT_MAX_PROMPTS
 from hfjax_app.validation import quoted
 
 _SAME_NAMES = (
@@ -30,9 +34,17 @@ _SAME_NAMES = (
     "frequency_penalty",
     "repetition_penalty",
     "max_tokens",
+    "min_tokens",
+    "ignore_eos",
 )
-
-
+_OTHER_NAMES = {
+    "repeat_penalty": "repetition_penalty",
+    "max_completion_tokens": "max_tokens",
+    "n_predict": "max_tokens",
+}
+# By which vLLM's and llama.cpp's clients leave a value open.
+_OPEN = {"top_k": 0, "seed": None, "max_tokens": None}
+_META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")  # of regular expressions
 _OF_TOOLS = ("tool_calls", "tool_call_id")
 
 
@@ -51,41 +63,80 @@ def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
         raise RequestRejected(f"messages with {pictures} pictures: at most {CHAT_MAX_PICTURES}; leave out the oldest")
     for message in messages[first:]:
         turn: dict[str, Any] = {"role": str(message.role), "content": _content(message)}
-        if message.reasoning_content is not None:
-            turn["reasoning"] = message.reasoning_content
+        if (reasoning := message.reasoning_content or message.reasoning) is not None:
+            turn["reasoning"] = reasoning
         turns.append(turn | {name: value for name in _OF_TOOLS if (value := getattr(message, name)) is not None})
     return turns, "\n".join(_text(message) for message in messages[:first])
 
 
 def request_of_chat(body: ChatCompletionRequest, client: str) -> ChatRequest:
-    """A chat completion. Raises: as `ChatRequest`, `form_of` and `_sampling`."""
-    turns, system_prompt = turns_of(body.messages)
+    """A chat completion. Raises: as `ChatRequest`, `conversation_of`, `form_of` and `_sampling`."""
+    conversation, begun = conversation_of(body, body.messages)
+    _check_best_of(body)
     return ChatRequest(
-        messages=turns,
-        system_prompt=system_prompt,
+        **conversation,
         sampling=_sampling(body),
         stop=_stop(body),
-        form=form_of(body),
+        stop_tokens=body.stop_token_ids or (),
+        form=replace(form_of(body), begun=begun),
         model=body.model,
         count=body.n,
         client=client,
     )
 
 
-def request_of_text(body: CompletionRequest, client: str) -> ChatRequest:
-    """A completion. Raises: as `ChatRequest`, and for a list of several prompts."""
+def conversation_of(body: OfTemplate, messages: Sequence[Message]) -> tuple[dict[str, Any], str]:
+    """Fields of a ChatRequest that its prompt is made of, and the beginning of the answer.
+
+    Raises:
+        RequestRejected: as `turns_of`, or there is no beginning to go on from.
+    """
+    begun = ""
+    if body.continue_final_message:
+        if body.add_generation_prompt:
+            raise RequestRejected("add_generation_prompt and continue_final_message: one of them must be false")
+        *messages, last = messages
+        if last.role != "assistant" or last.tool_calls or last.reasoning_content or last.reasoning:
+            raise RequestRejected("continue_final_message: the last message must be the assistant's, of text only")
+        begun = _text(last)
+    turns, system_prompt = turns_of(messages)
+    fields = {
+        "messages": turns,
+        "system_prompt": system_prompt,
+        "effort": body.reasoning_effort,
+        "variables": body.chat_template_kwargs or {},
+        "opens": body.add_generation_prompt is not False or bool(body.continue_final_message),
+    }
+    return fields, begun
+
+
+def requests_of_texts(body: CompletionRequest, client: str) -> list[ChatRequest]:
+    """The completions of each prompt. Raises: as `ChatRequest`, and for no prompt or too many."""
     prompt: Any = body.prompt
-    if isinstance(prompt, list) and (len(prompt) != 1 if prompt and isinstance(prompt[0], str) else not prompt):
-        raise RequestRejected(f"prompt: a list of {len(prompt)}; send one text, or the token ids of one text")
-    return ChatRequest(
-        text=prompt[0] if isinstance(prompt, list) and isinstance(prompt[0], str) else prompt,
-        sampling=_sampling(body),
-        stop=_stop(body),
-        form=AnswerForm(grammar=grammar_of(body)),
-        model=body.model,
-        count=body.n,
-        client=client,
-    )
+    one = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], int))
+    prompts: list[Any] = [prompt] if one else prompt
+    if not 1 <= len(prompts) <= CHAT_MAX_PROMPTS:
+        raise RequestRejected(f"prompt: a list of {len(prompts)}; send 1 to {CHAT_MAX_PROMPTS}")
+    _check_best_of(body)
+    sampling, stop, form = _sampling(body), _stop(body), AnswerForm(grammar=grammar_of(body))
+    return [
+        ChatRequest(
+            text=text,
+            sampling=sampling,
+            stop=stop,
+            stop_tokens=body.stop_token_ids or (),
+            form=form,
+            model=body.model,
+            count=body.n,
+            client=client,
+        )
+        for text in prompts
+    ]
+
+
+def _check_best_of(body: Sampling) -> None:
+    if body.best_of is not None and body.best_of != body.n:
+        raise RequestRejected(f"best_of = {body.best_of}: must be n, {body.n}; all answers that are made are sent")
 
 
 def _sampling(body: Sampling) -> SamplingParams:
@@ -95,17 +146,22 @@ def _sampling(body: Sampling) -> SamplingParams:
         RequestRejected: a value is out of range; says which, and the limit.
     """
     given: dict[str, Any] = {name: getattr(body, name) for name in _SAME_NAMES}
+    for other, name in _OTHER_NAMES.items():
+        if (value := getattr(body, other, None)) is not None:
+            given[name] = value
+    given |= {name: left for name, left in _OPEN.items() if given[name] == -1}
     if body.logit_bias is not None:
         given["logit_bias"] = {_token(token): bias for token, bias in body.logit_bias.items()}
     if isinstance(body, ChatCompletionRequest):
-        if body.max_completion_tokens is not None:
-            given["max_tokens"] = body.max_completion_tokens
         if body.top_logprobs is not None and not body.logprobs:
             raise RequestRejected(f"top_logprobs = {body.top_logprobs}: logprobs must be true then")
         if body.logprobs:
             given["logprobs"] = body.top_logprobs or 0
     elif isinstance(body, CompletionRequest):
         given["logprobs"] = body.logprobs
+        if body.echo:
+            given["prompt_logprobs"] = body.logprobs
+            given["max_tokens"] = 1 if given["max_tokens"] == 0 else given["max_tokens"]  # which is not sent
     return SamplingParams.given(given)
 
 
@@ -136,18 +192,57 @@ def grammar_of(request: Sampling) -> AnswerGrammar | None:
     """What the answer must be; None: any text.
 
     Raises:
-        RequestRejected: the schema or the expression is no such thing or too large, or there are both.
+        RequestRejected: a schema or an expression is no such thing or too large, or there are several.
     """
-    wanted = request.response_format if isinstance(request, ChatCompletionRequest) else None
+    outputs = request.structured_outputs
+    schemas: dict[str, Any] = {
+        "response_format": _schema_of_format(request) if isinstance(request, ChatCompletionRequest) else None,
+        "guided_json": request.guided_json,
+        "json_schema": request.json_schema,
+        "structured_outputs.json": outputs and outputs.json_,
+    }
+    expressions: dict[str, Any] = {
+        "guided_regex": request.guided_regex,
+        "regex": request.regex,
+        "structured_outputs.regex": outputs and outputs.regex,
+    }
+    choices = {"guided_choice": request.guided_choice, "structured_outputs.choice": outputs and outputs.choice}
+    found = {name: each for name, each in {**schemas, **expressions, **choices}.items() if each is not None}
+    if len(found) > 1:
+        raise RequestRejected(f"{' and '.join(found)}: send one of them")
+    for name, value in found.items():
+        if name in schemas:
+            return AnswerGrammar.of_schema(_as_json(value, name), name)
+        return AnswerGrammar.of_regex(value if name in expressions else _one_of(value, name), name)
+    return None
+
+
+def _schema_of_format(request: ChatCompletionRequest) -> Any:
+    wanted = request.response_format
     if wanted is None or wanted.type == "text":
-        return None if request.guided_regex is None else AnswerGrammar.of_regex(request.guided_regex, "guided_regex")
-    if request.guided_regex is not None:
-        raise RequestRejected("response_format and guided_regex: send one of them")
+        return None
     if wanted.type == "json_object":
-        return AnswerGrammar.of_schema({"type": "object"}, "response_format")
+        return {"type": "object"}
     if wanted.json_schema is None or wanted.json_schema.schema_ is None:
         raise RequestRejected("response_format of type 'json_schema' needs json_schema.schema")
-    return AnswerGrammar.of_schema(wanted.json_schema.schema_, "response_format")
+    return wanted.json_schema.schema_
+
+
+def _as_json(schema: Any, name: str) -> Any:
+    """A schema, which may be JSON as text."""
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return json.loads(schema)
+    except (ValueError, RecursionError):
+        raise RequestRejected(f"{name}: must be a JSON schema, an object, also as text") from None
+
+
+def _one_of(texts: Sequence[str], name: str) -> str:
+    """The regular expression of these texts."""
+    if not texts or not all(texts):
+        raise RequestRejected(f"{name}: must be a list of texts, none of them empty")
+    return "|".join(_META.sub(lambda mark: f"\\{mark[0]}", text) for text in texts)
 
 
 def _stop(body: Sampling) -> list[str]:
@@ -167,7 +262,7 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
     if message.role != "user" or not any(part.type == "image_url" for part in _parts(message)):
         return _text(message)
     return [
-        {"type": "image", "image": _picture(part)}
+        {"type": "image", "image": _picture(part), "detail": (part.image_url and part.image_url.detail) or "auto"}
         if part.type == "image_url"
         else {"type": "text", "text": _text_of(part)}
         for part in _parts(message)

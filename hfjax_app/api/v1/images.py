@@ -51,7 +51,8 @@ class Images:
 
         def pictures() -> dict[str, Any]:
             painted = None if mask is None else _painted(read_picture(mask, "mask"))
-            return {"image": read_picture(image, "image"), "mask": painted, "strength": body.strength}
+            started = {"image": read_picture(image, "image"), "mask": painted}
+            return started | {name: getattr(body, name) for name in ("strength", "softness", "region", "expand")}
 
         return await self._drawn(body, request, pictures)
 

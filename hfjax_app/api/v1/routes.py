@@ -1,16 +1,32 @@
-"""The list of routes that OpenAI's clients speak to, and of this app's own in the same manner."""
+"""The routes that OpenAI's clients speak to, and this app's own in the same manner: models, tokens, sentiment."""
 
+import asyncio
 import time
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 
 from hfjax_app.api.v1.completions import Completions
+from hfjax_app.api.v1.conversation import conversation_of
 from hfjax_app.api.v1.docs_page import docs_page
 from hfjax_app.api.v1.errors import EnvelopeRoute
 from hfjax_app.api.v1.images import Images
-from hfjax_app.api.v1.others import Others
+from hfjax_app.api.v1.schemas import (
+    ClassifyRequest,
+    DetokenizeRequest,
+    ExplainRequest,
+    TokenizeRequest,
+    ZeroShotRequest,
+)
+from hfjax_app.chat.request import ChatRequest
+from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.text.tools import checked_tools
+from hfjax_app.client import client_of
+from hfjax_app.errors import NotFound, RequestRejected
+from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, SENTIMENT_MAX_TEXTS
 from hfjax_app.service.service import Service
+from hfjax_app.validation import checked_text, quoted
 
 
 def api_router(service: Service) -> APIRouter:
@@ -50,3 +66,95 @@ def add_docs(app: FastAPI) -> None:
     @app.get("/docs", include_in_schema=False)
     def docs(request: Request) -> HTMLResponse:
         return HTMLResponse(docs_page(app.openapi(), str(request.base_url).rstrip("/")))
+
+
+class Others:
+    """Answers these routes.
+
+    Args:
+        service: answers.
+        created: when the app started, in seconds since 1970.
+    """
+
+    def __init__(self, service: Service, created: int):
+        self._backends, self._admission, self._created = service.backends, service.admission, created
+        self._sentiment = service.sentiment
+
+    def models(self) -> dict[str, Any]:
+        """Every model that answers or warms up."""
+        return {"object": "list", "data": [self._described(backend) for backend in self._backends.all]}
+
+    def model(self, name: str) -> dict[str, Any]:
+        """One model."""
+        for backend in self._backends.all:
+            if backend.name == name:
+                return self._described(backend)
+        names = ", ".join(backend.name for backend in self._backends.all)
+        raise NotFound(f"model {quoted(name)} is not loaded; there are: {names}")
+
+    def _described(self, backend: Any) -> dict[str, Any]:
+        about = {"id": backend.name, "object": "model", "created": self._created, "owned_by": "hfjax"}
+        return about | {"kind": backend.kind, "state": backend.state, "progress": backend.progress}
+
+    async def classify(self, body: ClassifyRequest, request: Request) -> dict[str, Any]:
+        """The probability of each label for a text or for several."""
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        if not 1 <= len(texts) <= SENTIMENT_MAX_TEXTS:
+            raise RequestRejected(f"input of {len(texts)} texts: must be 1 to {SENTIMENT_MAX_TEXTS}")
+        for text in texts:
+            checked_text(text, "input", SENTIMENT_MAX_CHARACTERS)
+        backend = self._backends.sentiment_models.find(body.model)
+        judge = self._sentiment
+        with self._admission.enter(client_of(request.scope), "sentiment", backend):
+            if len(texts) == 1:
+                predictions = [await judge.predict(texts[0], backend.name)]
+            else:
+                predictions = await judge.predict_all(texts, backend.name)
+        results = [
+            {"index": index, "label": found.top, "scores": found.scores, "cut": found.cut}
+            for index, found in enumerate(predictions)
+        ]
+        return {"object": "list", "model": backend.name, "data": results}
+
+    async def explain(self, body: ExplainRequest, request: Request) -> dict[str, Any]:
+        """What each word contributed to a label's logit; the likeliest label's if none is given."""
+        backend = self._backends.sentiment_models.find(body.model)
+        checked_text(body.input, "input", SENTIMENT_MAX_CHARACTERS)
+        with self._admission.enter(client_of(request.scope), "sentiment", backend):
+            found = await self._sentiment.explanation(body.input, body.label, backend.name)
+        words = [{"text": text, "contribution": share} for text, share in found.pieces]
+        about = {"label": found.label, "logit": float(found.logit), "baseline": float(found.baseline)}
+        return {"object": "explanation", "model": backend.name, **about, "words": words}
+
+    async def zero_shot(self, body: ZeroShotRequest, request: Request) -> dict[str, Any]:
+        """The probability of each of your own labels for a text, by a chat model or a sentiment model for NLI."""
+        judge = self._sentiment.judge() if body.model is None else self._backends.chat_models.find(body.model)
+        with self._admission.enter(client_of(request.scope), "zero-shot", judge):
+            scores = await self._sentiment.label_scores(body.input, body.labels, judge)
+        return {"object": "zero_shot", "model": judge.name, "scores": scores}
+
+    async def tokenize(self, body: TokenizeRequest, request: Request) -> JSONResponse:
+        """The token ids of a text, or of a conversation with its chat template."""
+        if (body.prompt is None) == (body.messages is None):
+            raise RequestRejected("send a prompt or messages, one of them")
+        prompt, messages = body.prompt or "", body.messages
+        backend = self._backends.chat_models.find(body.model)
+        with self._admission.enter(client_of(request.scope), "tokens", backend):
+            assistant = backend.get()
+            if messages is None:
+                tokens = await asyncio.to_thread(assistant.tokenize, prompt)
+            else:
+                fields, begun = conversation_of(body, messages)
+                form = AnswerForm(tools=checked_tools(body.tools or []), begun=begun)
+                tokens = await asyncio.to_thread(assistant.count, ChatRequest(**fields, form=form))
+        # a response, because FastAPI would look at each token
+        return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": assistant.context})
+
+    async def detokenize(self, body: DetokenizeRequest, request: Request) -> dict[str, Any]:
+        """The text of token ids."""
+        backend = self._backends.chat_models.find(body.model)
+        with self._admission.enter(client_of(request.scope), "tokens", backend):
+            assistant = backend.get()
+            if len(body.tokens) > assistant.context:
+                raise RequestRejected(f"{len(body.tokens)} tokens: at most {assistant.context}, the context")
+            return {"prompt": await asyncio.to_thread(assistant.detokenize, body.tokens)}

@@ -36,6 +36,7 @@ from hfjax_app.chat.engine.scheduler import DecodeStep, PrefillStep, Scheduler
 from hfjax_app.chat.engine.stats import Counters, EngineActivity, EngineStats, Throughput
 from hfjax_app.chat.model.decode_loops import NOT_A_NUMBER, NOTHING, DecodeOutput, DraftCounts
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.model.slot_functions import PromptChunk
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs, token_logprobs
 from hfjax_app.errors import ConstraintFailed, EngineStopped, HfjaxError, Overloaded, kind_and_line
 from hfjax_app.limits import CHAT_QUEUE, RETRY_AFTER_S
@@ -67,7 +68,13 @@ class DispatchedCall:
         """Wait for the output: each request's new tokens, and the counts of a call that drafts."""
         wanted = any(request.top_logprobs is not None for request in self.columns)
         output = self.output
-        tokens, logprobs, drafts = jax.device_get((output.tokens, output.logprobs if wanted else None, output.drafts))
+        tokens, logprobs, drafts, scores = jax.device_get(
+            (output.tokens, output.logprobs if wanted else None, output.drafts, output.prompt)
+        )
+        if scores is not None and isinstance(self.step, PrefillStep):
+            request, read = self.step.request, self.step.stop - self.step.start - self.step.is_last
+            first = jax.tree.map(lambda leaf: leaf[:read], scores)
+            request.scores += token_logprobs(first, request.prompt_logprobs or 0)
         answers = []
         for request, column in self.columns.items():
             made = tokens[:, column] != NOTHING
@@ -92,6 +99,7 @@ class EngineLoop:
             decode_chunk=runner.decode_chunk,
             positions_before_wrap=runner.positions_before_wrap,
             rollback=runner.rollback,
+            scored_chunk=runner.scored_chunk,
         )
         self.alive = False
         self._changed = threading.Condition()  # guards scheduler and alive; not held while the device computes
@@ -283,6 +291,9 @@ class EngineLoop:
 
     def _run(self, step: PrefillStep | DecodeStep) -> None:
         """Dispatch a call."""
+        if isinstance(step, PrefillStep) and step.sees:
+            self._see(step)
+            return
         output, columns = self._prefill(step) if isinstance(step, PrefillStep) else self._decode(step)
         output.tokens.copy_to_host_async()  # starts as soon as they are made
         now = time.perf_counter()
@@ -298,20 +309,42 @@ class EngineLoop:
                 self._counters.decode_calls += 1
                 self.scheduler.decoded(step)
 
-    def _prefill(self, step: PrefillStep) -> tuple[DecodeOutput, Sequence[int]]:
-        request, count = step.request, step.stop - step.start
+    def _see(self, step: PrefillStep) -> None:
+        """Dispatch the vision tower on a picture. Nothing is read back: the call that writes it follows."""
+        assert self.runner.vision is not None, "requests with pictures are refused without it"
+        assert step.picture is not None
+        self._copy_prefix(step)
+        step.request.embeddings = self.runner.vision(step.picture)
+        with self._changed:
+            self.scheduler.prefilled(step)
+
+    def _copy_prefix(self, step: PrefillStep) -> None:
         if step.source is not None:
             self.runner.copy(step.source, step.slot, step.start, step.written)
+
+    def _prefill(self, step: PrefillStep) -> tuple[DecodeOutput, Sequence[int]]:
+        request, count = step.request, step.stop - step.start
+        self._copy_prefix(step)
         if step.start == request.reused:
             self._counters.reused_tokens += request.reused
         if step.picture is not None:
-            output = self.runner.write_picture(step.slot, step.picture, step.start)
+            own = None if request.positions is None else request.positions[:, step.start : step.stop]
+            seen, request.embeddings = request.embeddings, None
+            output = self.runner.write_picture(step.slot, step.picture, seen, step.start, own)
         else:
             tokens = np.zeros(step.size, np.int32)
             tokens[:count] = request.prompt[step.start : step.stop]
             max_tokens, constraint = (request.max_tokens, request.constraint) if step.is_last else (0, None)
             allowed = None if constraint is None else constraint.allowed
-            output = self.runner.prefill(step.slot, tokens, step.start, count, max_tokens, request.sampler, allowed)
+            place = (step.slot, tokens, step.start, count, max_tokens)
+            if request.prompt_logprobs is None:
+                output = self.runner.prefill(*place, request.sampler, allowed, shift=request.shift(step.start))
+            else:
+                targets = np.zeros(step.size, np.int32)
+                after = request.prompt[step.start + 1 : step.stop + 1]
+                targets[: len(after)] = after
+                chunk = PromptChunk.of(*place, request.sampler, self.runner.shift)
+                output = self.runner.score(chunk, targets, allowed)
         return output, (0,)
 
     def _decode(self, step: DecodeStep) -> tuple[DecodeOutput, Sequence[int]]:
@@ -393,7 +426,7 @@ class EngineLoop:
         if failure is not None:
             self._fail(request, failure)
             return
-        if tokens and not request.answer:
+        if is_first := bool(tokens) and not request.answer:
             self._first_token_s.append(self._read_at - request.arrived_at)
         request.answer.extend(tokens)
         reason = None
@@ -411,6 +444,7 @@ class EngineLoop:
         progress = Progress(
             tokens=tokens,
             logprobs=logprobs,
+            prompt_logprobs=tuple(request.scores) if is_first and request.prompt_logprobs is not None else None,
             reused_tokens=request.reused,
             drafted_tokens=drafted,
             accepted_tokens=accepted,

@@ -7,7 +7,7 @@ import contextlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,9 +27,10 @@ from hfjax_app.chat.sampling.params import SamplingParams, recommended
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.text.end_tokens import end_tokens
 from hfjax_app.chat.text.tokenizer import load_tokenizer
-from hfjax_app.chat.vision.picture import Picture, placed
+from hfjax_app.chat.vision.picture import Grid, Picture, placed
 from hfjax_app.chat.vision.vision_tower import VisionTower
-from hfjax_app.errors import EngineStopped, RequestRejected
+from hfjax_app.errors import EngineStopped, ModelUnavailable, Overloaded, RequestRejected
+from hfjax_app.limits import CHAT_MAX_SCORED_TOKENS
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.lora import base_and_adapter
@@ -125,7 +126,7 @@ class ChatEngine:
         if chosen.end_tokens is None:
             chosen = replace(chosen, end_tokens=end_tokens(model, tokenizer))
         mesh, saved = serving_mesh(), saved_dtype(base)
-        vision = VisionTower.of(base, model, tokenizer, chosen.context, mesh) if pictures else None
+        vision = VisionTower.of(base, model, tokenizer, chosen, mesh) if pictures else None
         # On shapes first: a model that can't run here is refused before its weights are downloaded.
         engine = cls(model, tokenizer, chosen, mesh=mesh, saved_dtype=saved, vision=vision, bundle=bundle)
         if missing is not None:
@@ -208,6 +209,11 @@ class ChatEngine:
         """Raise RequestRejected as `submit` would; works before the engine is started."""
         self._request(prompt, params, pictures)
 
+    def check_ready(self, grids: Iterable[Grid]) -> None:
+        """Raise Overloaded if the programs for pictures of these grids are still compiled: text is served before."""
+        if any(not self.runner.can_see(grid) for grid in grids):
+            raise Overloaded("pictures are not ready yet, their programs are being compiled; try again in a minute", 60)
+
     def submit(
         self,
         prompt: Sequence[int],
@@ -233,10 +239,14 @@ class ChatEngine:
 
         Raises:
             RequestRejected: the prompt or parameters are out of range; nothing was computed.
-            Overloaded: the queue is full.
+            Overloaded: the queue is full, or pictures are not ready.
+            ModelUnavailable: log-probabilities of the prompt are wanted before their program has joined.
             EngineStopped: the engine is not running.
         """
+        self.check_ready(picture.grid for picture in pictures)
         request = self._request(prompt, params, pictures)
+        if params.prompt_logprobs is not None and self.runner.programs.score is None:
+            raise ModelUnavailable("the program that scores prompts is still being compiled; try again in a moment")
         request.deliver, request.client, request.public, request.constraint = deliver, client, public, constraint
         loop = self._loop
         loop.submit(request)
@@ -293,13 +303,22 @@ class ChatEngine:
             raise RequestRejected(f"logit bias for token id {quoted(biased)}: this model's go from 0 to {most}")
         if pictures and self.vision is None:
             raise RequestRejected("pictures: this model answers to text only")
+        if params.prompt_logprobs is not None:
+            if len(ids) > CHAT_MAX_SCORED_TOKENS:
+                most = f"at most {CHAT_MAX_SCORED_TOKENS:,} with log-probabilities of its tokens"
+                raise RequestRejected(f"prompt of {len(ids):,} tokens: {most}")
+            if pictures:
+                raise RequestRejected("log-probabilities of a prompt with pictures: there are none of a picture")
+        places = placed(ids, pictures)
         room = self.context - len(ids)
         seed = secrets.randbits(64) if params.seed is None else params.seed
         return Request(
             prompt=ids,
             max_tokens=min(params.max_tokens, room),
-            pictures=placed(ids, pictures, self.vision.tokens) if pictures and self.vision is not None else (),
+            pictures=places,
+            positions=None if self.vision is None else self.vision.positions(ids, places),
             sampler=packed(sampler_state(params, seed)),
             top_logprobs=params.logprobs,
+            prompt_logprobs=params.prompt_logprobs,
             length_reason="length" if params.max_tokens <= room else "context",
         )

@@ -89,10 +89,15 @@ class PrefixCache:
         self._slots[chosen].used = next(self._clock)
         return chosen
 
-    def begin(self, index: int, prompt: Sequence[int], *, client: str = "", public: int = 0) -> PrefixMatch:
-        """Find the longest prefix of the prompt in any slot, and record it as the start of slot `index`."""
+    def begin(
+        self, index: int, prompt: Sequence[int], *, client: str = "", public: int = 0, reuses: bool = True
+    ) -> PrefixMatch:
+        """Find the longest prefix of the prompt in any slot, and record it as the start of slot `index`.
+
+        `reuses` False: the slot begins anew.
+        """
         slot = self._slots[index]
-        usable = {i: self.usable(i, prompt, client=client, public=public) for i in range(self.count)}
+        usable = {i: reuses * self.usable(i, prompt, client=client, public=public) for i in range(self.count)}
         here = usable.pop(index)
         source = max(usable, key=lambda i: usable[i], default=None)
         there = 0 if source is None else usable[source]

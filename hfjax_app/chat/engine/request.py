@@ -4,7 +4,7 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -46,6 +46,7 @@ class Progress:
     Args:
         tokens: the new tokens.
         logprobs: one entry per token if the request's params ask for them, else empty.
+        prompt_logprobs: of the prompt's tokens but the first one, with the first tokens; None: not asked for, or told.
         reused_tokens: prompt tokens that needed no prefill; known with the first tokens.
         drafted_tokens: tokens that were drafted from the conversation to make these.
         accepted_tokens: drafted tokens that were accepted.
@@ -56,6 +57,7 @@ class Progress:
 
     tokens: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     reused_tokens: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
@@ -79,11 +81,13 @@ class Request:
         prompt: token ids, at least one; those of pictures are negative.
         max_tokens: tokens to make, at least one; prompt and answer fit the context.
         pictures: in the prompt, in order.
+        positions: the model's own of the prompt's tokens, int32 [axes, tokens]; None: as they are counted.
         client: who sent it: requests of several clients are served round robin, and share no prefixes beyond `public`.
         public: how many of the first tokens are the operator's own, which all clients share.
         deliver: called with each Progress.
         sampler: uint32 [words], `sampler.packed`.
         top_logprobs: how many likely tokens the log-probabilities name; None: none are wanted.
+        prompt_logprobs: the same of the prompt's tokens; then nothing that is in the cache is reused.
         length_reason: the finish reason when `max_tokens` are made.
         constraint: of the answer. What its next token may be depends on all that were read, so it gets one a call.
 
@@ -91,6 +95,7 @@ class Request:
         slot: its index; None while waiting.
         reused: prompt tokens that were in the cache before.
         prefilled: prompt tokens that are in the cache or were dispatched.
+        seen: where the picture begins that the vision tower was last called for; -1: none.
         scheduled: tokens that the device was asked to make. It makes at most max_tokens, and fewer after an end token.
         drafted: tokens that the device may have drafted after the newest one.
         begun: whether its first prefill step was scheduled.
@@ -98,34 +103,45 @@ class Request:
 
     Attributes, which the engine loop keeps:
         answer: tokens that were read.
+        scores: of the prompt's tokens but the first one, as far as they were read.
         cancelled: the client has left.
         arrived_at: seconds, by time.perf_counter.
         draft_tracker: made when the request is first alone.
+        embeddings: of the picture that was seen and is to be written, on the devices.
     """
 
     prompt: tuple[int, ...]
     max_tokens: int
     pictures: tuple[PlacedPicture, ...] = ()
+    positions: np.ndarray | None = None
     client: str = ""
     public: int = 0
     deliver: Callable[[Progress], None] = _unheard
     sampler: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))
     top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
     length_reason: str = "length"
     constraint: Constraint | None = None
 
     slot: int | None = None
     reused: int = 0
     prefilled: int = 0
+    seen: int = -1
     scheduled: int = 0
     drafted: int = 0
     begun: bool = False
     released: bool = False
 
     answer: list[int] = field(default_factory=list)
+    scores: list[TokenLogprobs] = field(default_factory=list)
     cancelled: bool = False
     arrived_at: float = 0.0
     draft_tracker: DraftTracker | None = None
+    embeddings: Any = None
+
+    def shift(self, at: int) -> int:
+        """What the model's own position of the prompt's token `at` is beyond it."""
+        return 0 if self.positions is None else int(self.positions[0, at]) - at
 
 
 class Ticket:

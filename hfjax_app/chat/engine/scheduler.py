@@ -22,7 +22,8 @@ CONTENDED_CHUNK = 4
 class PrefillStep:
     """The next chunk of a prompt: a call with room for `size` tokens writes prompt[start:stop] into the request's slot.
 
-    A picture has a call of its own, which writes `picture`.
+    A picture has two calls of its own, so that others' answers go on between them: one in which the vision tower `sees`
+    it, and one that writes it.
 
     If `source` is given, the positions below `start` are copied from that slot first; positions below `written` may
     have been written there.
@@ -35,6 +36,7 @@ class PrefillStep:
     source: int | None = None
     written: int = 0
     picture: Picture | None = None
+    sees: bool = False
 
     @property
     def slot(self) -> int:
@@ -85,6 +87,7 @@ class Scheduler:
             answer is running, because a running answer would pause for so long.
         decode_chunk: the most tokens that a decode step makes for each request.
         positions_before_wrap, rollback: how much of a slot can be rolled back, as in PrefixCache.
+        scored_chunk: the size of a prefill step with log-probabilities of the prompt.
     """
 
     def __init__(
@@ -95,8 +98,9 @@ class Scheduler:
         decode_chunk: int,
         positions_before_wrap: int,
         rollback: int,
+        scored_chunk: int = 1,
     ):
-        self.prefill_chunks, self.decode_chunk = prefill_chunks, decode_chunk
+        self.prefill_chunks, self.decode_chunk, self.scored_chunk = prefill_chunks, decode_chunk, scored_chunk
         self.slots = PrefixCache(
             count=slots, positions_before_wrap=positions_before_wrap, rollback=rollback, chunk=prefill_chunks[0]
         )
@@ -169,24 +173,43 @@ class Scheduler:
         request, source, written = self._prefilling[0], None, 0
         if not request.begun:
             assert request.slot is not None
-            match = self.slots.begin(request.slot, request.prompt, client=request.client, public=request.public)
+            match = self.slots.begin(
+                request.slot,
+                request.prompt,
+                client=request.client,
+                public=request.public,
+                reuses=request.prompt_logprobs is None,
+            )
             request.reused = request.prefilled = match.start
             request.begun, source, written = True, match.source, match.written
-        start, size, picture = request.prefilled, self.prefill_chunks[0], None
+        start, size, picture, sees = request.prefilled, self.prefill_chunks[0], None, False
         ahead = next((placed for placed in request.pictures if placed.start >= start), None)
         if ahead is not None and ahead.start == start:
-            stop, size, picture = ahead.stop, ahead.stop - start, ahead.picture
+            picture, sees = ahead.picture, request.seen != start
+            stop, size = (start, 0) if sees else (ahead.stop, ahead.stop - start)
         else:
             left = (len(request.prompt) if ahead is None else ahead.start) - start
-            if not any(r is not None and r.scheduled for r in self.running):
+            if request.prompt_logprobs is not None:
+                size = self.scored_chunk
+            elif not any(r is not None and r.scheduled for r in self.running):
                 size = max(filter(lambda wide: wide <= 2 * left, self.prefill_chunks), default=size)
             stop = start + min(size, left)
         return PrefillStep(
-            request=request, start=start, stop=stop, size=size, source=source, written=written, picture=picture
+            request=request,
+            start=start,
+            stop=stop,
+            size=size,
+            source=source,
+            written=written,
+            picture=picture,
+            sees=sees,
         )
 
     def prefilled(self, step: PrefillStep) -> None:
         """Record that this step was dispatched; the prompt's last one also makes the answer's first token."""
+        if step.sees:
+            step.request.seen = step.start
+            return
         step.request.prefilled = step.stop
         self.slots.wrote(step.slot, step.request.prompt[: step.stop], step.stop)
         if step.is_last:

@@ -24,7 +24,7 @@ from hfjax_app.chat.model.kv_cache import KVCache
 from hfjax_app.chat.sampling.logprobs import Logprobs, logprobs_of
 from hfjax_app.chat.sampling.params import MAX_LOGPROBS
 from hfjax_app.chat.sampling.penalties import Occurrences, occurrences
-from hfjax_app.chat.sampling.sampler import SamplerState, sample, unpacked
+from hfjax_app.chat.sampling.sampler import Ending, SamplerState, sample, unpacked
 from hfjax_app.chat.sampling.token_mask import TokenMasks
 
 # In place of a token: the slot made none, or its logits were not numbers.
@@ -75,6 +75,7 @@ class DecodeState(NamedTuple):
     history: jax.Array  # int32 [slots, context], the token at each position up to `position`, as in the cache
     answer_from: jax.Array  # int32 [slots], the position of the answer's first token
     sampler: jax.Array  # uint32 [slots, words], sampler.packed
+    shift: jax.Array | None = None  # int32 [slots], as in `Decoder.forward`; None: no conversation has one
 
     def updated(self, slots: jax.Array, new: "DecodeState") -> "DecodeState":
         """Replace these slots' entries (int32 [n], all different) in the fields that tokens change."""
@@ -106,6 +107,7 @@ class DecodeOutput(NamedTuple):
     tokens: jax.Array  # int32, or NOTHING, or NOT_A_NUMBER; an end token is the slot's last
     logprobs: Logprobs  # meaningful where the slot's request asked for them
     drafts: Drafts | None = None  # of a call that drafts
+    prompt: Logprobs | None = None  # of a call that scores: of the token after each of its tokens, [chunk]
 
 
 def is_finite(logits: jax.Array) -> jax.Array:
@@ -136,7 +138,8 @@ def advance(
     """
     running, finite = state.left > 0, is_finite(logits)
     position = state.position + running
-    token = jnp.where(running & finite, sample(logits, sampler, position, seen, masks), state.token)
+    ending = Ending(decoding.end_tokens, state.position + 1 - state.answer_from)
+    token = jnp.where(running & finite, sample(logits, sampler, position, seen, masks, ending), state.token)
     output = DecodeOutput(
         tokens=jnp.where(running, jnp.where(finite, token, NOT_A_NUMBER), NOTHING),
         logprobs=logprobs_of(sampler.logprobs, logits, token, MAX_LOGPROBS),

@@ -20,6 +20,7 @@ from transformers.masking_utils import create_causal_mask, sliding_window_overla
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, KVCache, fresh_states, keep_states, layer_specs
 from hfjax_app.chat.model.rotary import choose_frequencies
 from hfjax_app.chat.model.slot_view import Place, SymbolicLength, slot_leaves, slot_view
+from hfjax_app.chat.vision.picture import PLACEHOLDER
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, dtype_policy, experts
 from hfjax_app.runtime.bundle import Bundle
@@ -66,6 +67,15 @@ class TracedFacts(NamedTuple):
             bundle.keep_facts(bundle.facts | {_FACTS: list(self)})
 
 
+class ShownPicture(NamedTuple):
+    """A whole picture, as a decoder takes it in the place of tokens: arrays of jax, or tensors that stand for them."""
+
+    tokens: Any  # int32 [n], ids of tokens, and PLACEHOLDER for each embedding
+    embeddings: Any  # [embeddings, hidden]
+    deep: tuple[Any, ...] = ()  # [embeddings, hidden] each, added to the outputs of the first layers
+    positions: Any = None  # int32 [axes, n], for models with positions of their own
+
+
 class Architecture(NamedTuple):
     """A model without its weights."""
 
@@ -98,7 +108,7 @@ class Decoder:
         chunk: the largest number of tokens written at once.
         transforms: changes to the model and its weights, see `runtime/transforms.py`.
         packing: how heads share rows of the cache, see `runtime/head_packing.py`.
-        sees_both_ways: whether a picture's tokens see each other both ways, see `both_ways`.
+        both_ways: the types of layers in which a picture's tokens see each other both ways, see `both_ways`.
         traced: of an earlier trace of this architecture, which is not repeated; None: there was none.
 
     Attributes:
@@ -118,10 +128,10 @@ class Decoder:
         chunk: int,
         transforms: Transforms = NONE,
         packing: HeadPacking = UNPACKED,
-        sees_both_ways: bool = False,
+        both_ways: tuple[str, ...] = (),
         traced: TracedFacts | None = None,
     ):
-        self.context, self._sees_both_ways = context, sees_both_ways
+        self.context, self._both_ways = context, both_ways
         self._architecture = architecture
         self._transforms, self._packing = transforms, packing
         try:
@@ -197,7 +207,7 @@ class Decoder:
             cache = [layer | state for layer, state in zip(cache, states, strict=True)]
             return self._forward_torch(weights, tokens, cache, *others)
 
-        rest = (self.weights_shape, two, self.slot_shape, scalar, scalar, two)
+        rest = (self.weights_shape, two, self.slot_shape, (scalar, None), scalar, two)
         jaxpr = jax.make_jaxpr(write)(states, rest).jaxpr
         return all(used_inputs(jaxpr)[: len(jax.tree.leaves(states))])
 
@@ -254,48 +264,53 @@ class Decoder:
     def forward(
         self,
         weights: Weights,
-        tokens: jax.Array,
+        tokens: jax.Array | ShownPicture,
         cache: KVCache,
         position: jax.Array,
         valid: jax.Array,
         keep: jax.Array | None = None,
         place: tuple[jax.Array, int] | None = None,
+        shift: jax.Array | None = None,
     ) -> tuple[jax.Array, KVCache]:
         """Write tokens of one slot and predict the token after the last one, or after each of several.
 
         Args:
             weights: of `weights_shape`.
-            tokens: int32 [n], for positions `position` ... position + n - 1; or the embeddings of one whole picture,
-                [n, hidden], in their place.
+            tokens: int32 [n], for positions `position` ... position + n - 1; or one whole picture in their place.
             cache: the slot's, without slot axis; with a place, leaves with positions are those of all slots.
             position: int32 scalar.
             valid: int32 scalar: the first `valid` tokens are real, the rest is padding. Writes of padding are dropped.
                 Padding would change a recurrent state, so recurrent models run on pieces that add up to `valid`.
             keep: int32 [k], indices of the tokens after which to predict; None: after the last real one.
             place: the slot, int32 scalar, and how many of its first positions a query may attend to.
+            shift: int32 scalar, what the model's own positions of these tokens are beyond those in the cache, because
+                it counts pictures otherwise; None: nothing.
 
         Returns:
             Logits [k, vocabulary], or [vocabulary] after the last real token, and the new cache.
         """
         cache = fresh_states(cache, position)
         after = jnp.maximum(valid - 1, 0)[None] if keep is None else keep
-        write = self._write if tokens.shape[0] == 1 or not self.is_recurrent else self._write_in_pieces
-        logits, cache = write(weights, tokens, cache, position, valid, after, place)
+        if isinstance(tokens, ShownPicture) or tokens.shape[0] == 1 or not self.is_recurrent:
+            logits, cache = self._write(weights, tokens, cache, position, valid, after, place, shift)
+        else:
+            logits, cache = self._write_in_pieces(weights, tokens, cache, position, valid, after, place, shift)
         return logits[0] if keep is None else logits, cache
 
     def _write(
         self,
         weights: Weights,
-        tokens: jax.Array,
+        tokens: jax.Array | ShownPicture,
         cache: KVCache,
         position: jax.Array,
         valid: jax.Array,
         after: jax.Array,
         place: tuple[jax.Array, int] | None = None,
+        shift: jax.Array | None = None,
     ) -> tuple[jax.Array, KVCache]:
         """One call of the model: logits [k, vocabulary] after the tokens at the indices `after` [k], and the cache."""
         slot, length = (None, None) if place is None else place
-        logits, new = self._forward_torch(weights, tokens, cache, position, valid, after, slot, length)
+        logits, new = self._forward_torch(weights, tokens, cache, (position, shift), valid, after, slot, length)
         return logits, keep_states(valid > 0, new, cache)
 
     def _write_in_pieces(
@@ -307,6 +322,7 @@ class Decoder:
         valid: jax.Array,
         after: jax.Array,
         place: tuple[jax.Array, int] | None = None,
+        shift: jax.Array | None = None,
     ) -> tuple[jax.Array, KVCache]:
         """As `_write`, in pieces without padding."""
 
@@ -314,7 +330,7 @@ class Decoder:
             done, logits, cache = carry
             piece = jax.lax.dynamic_slice_in_dim(tokens, done, size)
             index = jnp.clip(after - done, 0, size - 1)
-            new, cache = self._write(weights, piece, cache, position + done, jnp.int32(size), index, place)
+            new, cache = self._write(weights, piece, cache, position + done, jnp.int32(size), index, place, shift)
             return done + size, jnp.where((index == after - done)[:, None], new, logits), cache
 
         def fits(size: int, carry: Any) -> jax.Array:
@@ -331,32 +347,64 @@ class Decoder:
     def _call(
         self,
         model: PreTrainedModel,
-        tokens: torch.Tensor,
+        tokens: torch.Tensor | ShownPicture,
         leaves: list[dict[str, torch.Tensor]],
-        position: torch.Tensor,
+        places: tuple[torch.Tensor, torch.Tensor | None],  # position and shift
         valid: torch.Tensor,
         keep: torch.Tensor,
         slot: torch.Tensor | None = None,
         length: int | None = None,
     ) -> Any:
         """The model's own forward on one slot; logits of the tokens at the indices `keep`, and the leaves."""
+        (position, shift), picture = places, tokens if isinstance(tokens, ShownPicture) else None
+        ids: torch.Tensor = tokens if picture is None else picture.tokens  # type: ignore[assignment]
         past = SymbolicLength(position, low=0, high=self.context - 1)
         place = None if slot is None or length is None else Place(slot=slot, length=length)
         cache = slot_view(self.specs, leaves, past, valid, place)
-        positions = torch.arange(tokens.shape[0], device=tokens.device, dtype=torch.int32) + position
-        options: dict[str, Any] = {"position_ids": positions[None], "logits_to_keep": keep}
+        positions = torch.arange(ids.shape[0], device=ids.device, dtype=torch.int32)[None] + position
+        own = positions if shift is None else positions + shift
+        if picture is not None and picture.positions is not None:
+            own = torch.cat([positions, picture.positions])[:, None]
+        options: dict[str, Any] = {"position_ids": own, "logits_to_keep": keep}
         options = {name: value for name, value in options.items() if name in self._accepts}
-        options |= {self._cache_option: cache} | self._inputs(tokens.device)
-        if tokens.ndim == 1:
-            logits = model(tokens[None], **options).logits[0]
+        options |= {self._cache_option: cache} | self._inputs(ids.device)
+        if picture is None:
+            logits = model(ids[None], **options).logits[0]
         else:
-            embeddings = tokens[None]
-            if self._sees_both_ways:
-                options["attention_mask"] = both_ways(model.config, embeddings, cache, positions[None])
-            logits = model(inputs_embeds=embeddings, **options).logits[0]
+            options |= self._shown(model, picture)
+            if self._both_ways:
+                embeddings = options["inputs_embeds"]
+                options["attention_mask"] = both_ways(model.config, embeddings, cache, positions, self._both_ways)
+            logits = model(**options).logits[0]
         if "logits_to_keep" not in self._accepts:
             logits = logits[keep]
         return logits, slot_leaves(self.specs, cache)
+
+    @staticmethod
+    def _shown(model: PreTrainedModel, picture: ShownPicture) -> dict[str, Any]:
+        """The arguments of a forward for a picture, as the whole model passes them to its text part."""
+        is_embedding = picture.tokens == PLACEHOLDER
+        which = torch.cumsum(is_embedding, 0) - 1
+        ids = torch.where(is_embedding, 0, picture.tokens)
+
+        def spread(rows: torch.Tensor, others: Any) -> torch.Tensor:
+            """[1, n, hidden]: the embeddings' rows in their places."""
+            return torch.where(is_embedding[:, None], rows[which], others)[None]
+
+        words = model.get_input_embeddings()(ids)
+        options: dict[str, Any] = {"inputs_embeds": spread(picture.embeddings.to(words.dtype), words)}
+        if picture.deep:
+            # which rows of the batch: every token of the only one, and what is no embedding gets zeros
+            rows = torch.zeros(1, dtype=torch.int32, device=ids.device)
+            options |= {
+                "visual_pos_masks": rows,
+                "deepstack_visual_embeds": [spread(one, 0)[0] for one in picture.deep],
+            }
+        if getattr(model.config, "hidden_size_per_layer_input", 0):  # each layer has embeddings of words
+            decoder: Any = model.get_decoder()
+            padded = torch.where(is_embedding, model.config.pad_token_id, picture.tokens)
+            options["per_layer_inputs"] = decoder.get_per_layer_inputs(padded[None])
+        return options
 
     def _inputs(self, device: Any = "meta") -> dict[str, Any]:
         """The model's other arguments, the same in every call."""
@@ -372,7 +420,9 @@ def piece_sizes(count: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def both_ways(config: Any, embeddings: torch.Tensor, cache: Cache, positions: torch.Tensor) -> Mapping[str, Any]:
+def both_ways(
+    config: Any, embeddings: torch.Tensor, cache: Cache, positions: torch.Tensor, layers: tuple[str, ...]
+) -> Mapping[str, Any]:
     """Masks by type of layer for the tokens of one whole picture, which see each other both ways.
 
     As transformers' `create_masks_for_vision_model` makes them, which needs lengths as Python ints: a layer's window
@@ -384,14 +434,19 @@ def both_ways(config: Any, embeddings: torch.Tensor, cache: Cache, positions: to
         embeddings: [1, tokens, hidden].
         cache: as the model's forward takes it.
         positions: int32 [1, tokens], the last one that of the picture's last token.
+        layers: the types where it is so; in others they see what is before them.
     """
 
     def in_picture(batch: Any, head: Any, query: Any, key: torch.Tensor) -> torch.Tensor:
         return key <= positions[0, -1]
 
-    mask = partial(create_causal_mask, config, embeddings, None, cache, positions, or_mask_function=in_picture)
-    masks = {"full_attention": mask()}
+    def mask(kind: str, **options: Any) -> Any:
+        seen: dict[str, Any] = {"or_mask_function": in_picture} if kind in layers else {}
+        return create_causal_mask(config, embeddings, None, cache, positions, **seen, **options)
+
+    masks = {"full_attention": mask("full_attention")}
     if True in cache.is_sliding:
         window = sliding_window_overlay(config.sliding_window)
-        masks["sliding_attention"] = mask(and_mask_function=window, layer_idx=cache.is_sliding.index(True))
+        at = cache.is_sliding.index(True)
+        masks["sliding_attention"] = mask("sliding_attention", and_mask_function=window, layer_idx=at)
     return masks

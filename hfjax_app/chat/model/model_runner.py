@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from hfjax_app.chat.model.buckets import held_bytes, pieces, prefill_buckets, slot_memory, smallest_covering
 from hfjax_app.chat.model.decode_loops import DecodeOutput, DecodeState, Decoding
-from hfjax_app.chat.model.decoder import Architecture, Decoder, TracedFacts
+from hfjax_app.chat.model.decoder import Architecture, Decoder, ShownPicture, TracedFacts
 from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_shape, rollback
 from hfjax_app.chat.model.rotary import positions_of
 from hfjax_app.chat.model.slot_functions import PromptChunk, SlotFunctions
@@ -28,8 +28,8 @@ from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
 from hfjax_app.chat.text.end_tokens import end_tokens
-from hfjax_app.chat.vision.picture import Picture
-from hfjax_app.chat.vision.vision_tower import VisionTower
+from hfjax_app.chat.vision.picture import Grid, Picture
+from hfjax_app.chat.vision.vision_tower import SeenPicture, VisionTower
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
@@ -54,7 +54,8 @@ class SlotPrograms:
         decode: by number of slots, and cache length.
         speculate, copy: by cache length.
         clear: of one slot.
-        picture: that writes a picture; None for models that read text only.
+        score: that reads a chunk of a prompt whose tokens' log-probabilities are wanted.
+        picture: that writes a picture, by its tokens and its embeddings; none for models that read text only.
     """
 
     prefill: dict[tuple[int, int], Program] = field(default_factory=dict)
@@ -62,7 +63,8 @@ class SlotPrograms:
     speculate: dict[int, Program] = field(default_factory=dict)
     copy: dict[int, Program] = field(default_factory=dict)
     clear: Program | None = None
-    picture: Program | None = None
+    score: Program | None = None
+    picture: dict[tuple[int, int], Program] = field(default_factory=dict)
 
     def prefill_of(self, size: int, length: int) -> Program:
         return _shortest({covered: program for (of, covered), program in self.prefill.items() if of == size}, length)
@@ -133,7 +135,7 @@ class ModelRunner:
             self.chunk_sizes = pieces(context)
         else:
             self.chunk_sizes = prefill_buckets(min(options.prefill_chunk or PREFILL_CHUNK, context), context)
-        self.most_written = max(self.chunk_sizes[-1], 0 if vision is None else vision.tokens)  # tokens of a call
+        self.most_written = max(self.chunk_sizes[-1], 0 if vision is None else vision.most_tokens)  # tokens of a call
         self.decode_chunk = options.decode_chunk
         self.end_tokens = end_tokens(model) if options.end_tokens is None else options.end_tokens
         self.mesh = mesh
@@ -146,7 +148,7 @@ class ModelRunner:
             chunk=self.most_written,
             transforms=self.transforms,
             packing=head_packing(mesh, options.lanes),
-            sees_both_ways=vision is not None and vision.family.both_ways,
+            both_ways=() if vision is None else vision.family.both_ways(config),
             traced=traced,
         )
         self.weights: Weights | Shapes
@@ -195,6 +197,11 @@ class ModelRunner:
         """Shapes, dtypes and shardings of the cache."""
         return cache_shape(self.decoder.specs, self.slots, self.mesh)
 
+    @property
+    def shift(self) -> int | None:
+        """The shift of a conversation without pictures; None: the model's positions have none."""
+        return 0 if self.vision is not None and self.vision.axes else None
+
     def free_slots(self) -> DecodeState:
         """The state of slots that are all free, as numpy arrays."""
         zeros = np.zeros(self.slots, np.int32)
@@ -205,6 +212,7 @@ class ModelRunner:
             "history": np.zeros((self.slots, self.context), np.int32),
             "answer_from": zeros,
             "sampler": np.stack([greedy()] * self.slots),
+            "shift": None if self.shift is None else zeros,
         }
         return DecodeState(**fields)
 
@@ -264,6 +272,7 @@ class ModelRunner:
         max_tokens: int,
         sampler: np.ndarray,
         allowed: np.ndarray | None = None,
+        shift: int = 0,
     ) -> DecodeOutput:
         """Write a chunk of a prompt into a slot; with the last chunk, sample the first token and start the slot.
 
@@ -275,26 +284,61 @@ class ModelRunner:
             max_tokens: tokens that the slot will make; 0: this is not the prompt's last chunk.
             sampler: the request's sampling parameters, uint32 [words].
             allowed: the tokens that may be sampled, as bits in uint32 [words], see TokenMasks; None: all.
+            shift: what the model's own positions of these tokens are beyond `position`.
 
         Returns:
             One step of one column: with the prompt's last chunk, the slot's first token; with any chunk whose logits
             are not numbers, NOT_A_NUMBER.
         """
         program = self.programs.prefill_of(tokens.shape[0], position + valid)
-        chunk = PromptChunk.of(slot, tokens, position, valid, max_tokens, sampler)
+        own = None if self.shift is None else shift
+        chunk = PromptChunk.of(slot, tokens, position, valid, max_tokens, sampler, own)
         mask = self._no_masks[()] if allowed is None else TokenMasks(allowed, np.bool_(True))
         return self.run(program, chunk, mask)
 
-    def write_picture(self, slot: int, picture: Picture, position: int) -> DecodeOutput:
+    @property
+    def scored_chunk(self) -> int:
+        """Prompt tokens of a call that scores: it has logits of them all at once."""
+        return min(self.chunk_sizes[0], PREFILL_CHUNK)
+
+    def score(self, chunk: PromptChunk, targets: np.ndarray, allowed: np.ndarray | None = None) -> DecodeOutput:
+        """As `prefill`, with log-probabilities of the prompt.
+
+        Args:
+            chunk: of `scored_chunk` tokens.
+            targets: int32 [chunk], the token after each of them.
+            allowed: as for `prefill`.
+        """
+        assert self.programs.score is not None, "requests are refused until it has joined"
+        mask = self._no_masks[()] if allowed is None else TokenMasks(allowed, np.bool_(True))
+        return self.run(self.programs.score, chunk, mask, targets)
+
+    def can_see(self, grid: Grid) -> bool:
+        """Whether the programs for pictures of this grid are in use."""
+        return (
+            self.vision is not None
+            and self.vision.is_ready(grid)
+            and (grid.count, grid.embeddings) in self.programs.picture
+        )
+
+    def write_picture(
+        self, slot: int, picture: Picture, seen: SeenPicture, position: int, positions: np.ndarray | None = None
+    ) -> DecodeOutput:
         """Write one whole picture of a prompt into a slot, at `position`; more of the prompt follows.
+
+        Args:
+            slot: its index.
+            picture: of the prompt.
+            seen: what the vision tower has made of it.
+            position: of its first token in the conversation.
+            positions: the model's own of its tokens, int32 [axes, tokens]; None: as in the conversation.
 
         Returns:
             One step of one column, without a token, or NOT_A_NUMBER as in `prefill`.
         """
-        assert self.vision is not None, "requests with pictures are refused without it"
-        assert self.programs.picture is not None, "it is one of the general programs"
-        embeddings = self.vision(picture.pixels)
-        return self.run(self.programs.picture, np.int32(slot), embeddings, np.int32(position))
+        shown = ShownPicture(picture.grid.tokens, seen.embeddings, seen.deep, positions)
+        program = self.programs.picture[picture.grid.count, picture.grid.embeddings]
+        return self.run(program, np.int32(slot), shown, np.int32(position))
 
     def decode(
         self, slots: Sequence[int], length: int, steps: int, allowed: Sequence[np.ndarray] = ()
@@ -390,22 +434,22 @@ class ProgramSpecs:
         copied = buckets.lengths if runner.slots > 1 else ()
         general = [self.prefill(sizes[0], whole), self.decode(runner.slots, whole), self.clear()]
         general += [self.copy(length) for length in copied[-1:]]
-        if runner.vision is not None:
-            general += [runner.vision.spec(), self.picture(runner.vision)]
         few = buckets.counts[0]  # of a lone visitor
-        later = [self.decode(*bucket) for bucket in buckets.decode if bucket[0] == few]
+        later = [] if runner.vision is None else self._pictures(runner.vision)
+        later += [self.decode(*bucket) for bucket in buckets.decode if bucket[0] == few]
         # The longest first: a size of prefill calls is used once its program covers the whole context.
         later += [self.prefill(size, length) for size in sizes[::-1] for length in buckets.lengths[::-1]]
         later += [self.decode(*bucket) for bucket in buckets.decode if bucket[0] != few]
         later += [self.copy(length) for length in copied]
-        later += others
+        later += [self.score(), *others]
         later += [self.speculate(length) for length in buckets.lengths if runner.draft]
         known = {spec.name for spec in general}
         return [replace(spec, general=True) for spec in general] + [spec for spec in later if spec.name not in known]
 
     def prefill(self, size: int, length: int) -> ProgramSpec:
         def arguments(slot: int, position: int) -> tuple[Any, ...]:
-            return PromptChunk.of(slot, np.zeros(size, np.int32), position, 1, 0, greedy()), self._no_masks()
+            chunk = PromptChunk.of(slot, np.zeros(size, np.int32), position, 1, 0, greedy(), self._runner.shift)
+            return chunk, self._no_masks()
 
         return self._of_output(
             f"chat_prefill_{size}x{length}",
@@ -415,23 +459,52 @@ class ProgramSpecs:
             use=partial(self._runner.programs.prefill.__setitem__, (size, length)),
         )
 
-    def picture(self, vision: VisionTower) -> ProgramSpec:
-        length = self._runner.context  # the attention reads no further than a query sees
-        position = np.int32(0)
+    def score(self) -> ProgramSpec:
+        tokens = np.zeros(self._runner.scored_chunk, np.int32)
 
-        def run(program: Program, slot: int) -> DecodeOutput:
-            embeddings = jax.device_put(np.zeros(vision.shape.shape, vision.shape.dtype), self._runner.replicated)
-            return self._runner.run(program, np.int32(slot), embeddings, position)
+        def arguments(slot: int) -> tuple[Any, ...]:
+            return PromptChunk.of(slot, tokens, 0, 1, 0, greedy(), self._runner.shift), self._no_masks(), tokens
 
         def use(program: Program) -> None:
-            self._runner.programs.picture = program
+            self._runner.programs.score = program
 
         return self._of_output(
-            "chat_picture",
-            partial(self._runner.functions.write_picture, length),
-            (np.int32(0), vision.shape, position),
-            run=run,
+            "chat_score_prompt",
+            self._runner.functions.score_chunk,
+            arguments(0),
+            run=lambda program, slot: self._runner.run(program, *arguments(slot)),
             use=use,
+        )
+
+    def _pictures(self, vision: VisionTower) -> list[ProgramSpec]:
+        """The programs of every grid; those of as many tokens share the one that writes them."""
+        specs: dict[str, ProgramSpec] = {}
+        for grid in vision.all_grids:
+            for spec in (vision.spec(grid), self.picture(vision, grid)):
+                specs.setdefault(spec.name, spec)
+        return list(specs.values())
+
+    def picture(self, vision: VisionTower, grid: Grid) -> ProgramSpec:
+        length = self._runner.context  # the attention reads no further than a query sees
+        position = np.int32(0)
+        positions = np.zeros((vision.axes, grid.count), np.int32) if vision.axes else None
+        like = vision.seen_shape(grid)
+        shape = ShownPicture(grid.tokens, like.embeddings, like.deep, positions)
+
+        def run(program: Program, slot: int) -> DecodeOutput:
+            def zeros(leaf: Any) -> Any:
+                return jax.device_put(np.zeros(leaf.shape, leaf.dtype), self._runner.replicated)
+
+            embeddings, deep = jax.tree.map(zeros, like)
+            shown = ShownPicture(grid.tokens, embeddings, deep, positions)
+            return self._runner.run(program, np.int32(slot), shown, position)
+
+        return self._of_output(
+            f"chat_picture_{grid.count}_{grid.embeddings}",
+            partial(self._runner.functions.write_picture, length),
+            (np.int32(0), shape, position),
+            run=run,
+            use=partial(self._runner.programs.picture.__setitem__, (grid.count, grid.embeddings)),
         )
 
     def decode(self, count: int, length: int) -> ProgramSpec:

@@ -1,7 +1,6 @@
 """What the programs over slots compute, as pure functions: prefill, decode, speculate, copy, clear."""
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +19,10 @@ from hfjax_app.chat.model.decode_loops import (
     is_finite,
     speculate,
 )
-from hfjax_app.chat.model.decoder import Decoder
+from hfjax_app.chat.model.decoder import Decoder, ShownPicture
 from hfjax_app.chat.model.kv_cache import KVCache, Written, prefix_of, put, put_states, states_of, take
+from hfjax_app.chat.sampling.logprobs import logprobs_of
+from hfjax_app.chat.sampling.params import MAX_LOGPROBS
 from hfjax_app.chat.sampling.penalties import occurrences
 from hfjax_app.chat.sampling.sampler import unpacked
 from hfjax_app.chat.sampling.token_mask import TokenMasks
@@ -38,13 +39,22 @@ class PromptChunk(NamedTuple):
     valid: jax.Array  # int32 scalar, how many tokens are real, at least 1
     max_tokens: jax.Array  # int32 scalar, tokens that the slot will make; 0: this is not the prompt's last chunk
     sampler: jax.Array  # uint32 [words], the request's sampling parameters
+    shift: jax.Array | None  # int32 scalar, as in `Decoder.forward`
 
     @classmethod
     def of(
-        cls, slot: int, tokens: np.ndarray, position: int, valid: int, max_tokens: int, sampler: np.ndarray
+        cls,
+        slot: int,
+        tokens: np.ndarray,
+        position: int,
+        valid: int,
+        max_tokens: int,
+        sampler: np.ndarray,
+        shift: int | None = None,
     ) -> "PromptChunk":
         """As numpy arrays, which programs accept as well."""
         fields: list[Any] = [np.int32(slot), tokens, np.int32(position), np.int32(valid), np.int32(max_tokens), sampler]
+        fields += [None if shift is None else np.int32(shift)]
         return cls(*fields)
 
 
@@ -87,11 +97,47 @@ class SlotFunctions:
         Returns:
             The cache, the states, and one step of one column.
         """
-        slot, tokens, position, valid, max_tokens, sampler = chunk
+        states, place = states_of(cache, chunk.slot), (chunk.slot, length)
         logits, new = self.decoder.forward(
-            weights, tokens, states_of(cache, slot), position, valid, place=(slot, length)
+            weights, chunk.tokens, states, chunk.position, chunk.valid, place=place, shift=chunk.shift
         )
-        logits, cache = self._gathered(logits), put_states(cache, new, slot)
+        return self._began(put_states(cache, new, chunk.slot), state, chunk, self._gathered(logits), mask)
+
+    def score_chunk(
+        self,
+        weights: Weights,
+        cache: KVCache,
+        state: DecodeState,
+        chunk: PromptChunk,
+        mask: TokenMasks[jax.Array],
+        targets: jax.Array,
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
+        """As `prefill_chunk` of the whole context, with log-probabilities of the prompt.
+
+        Args:
+            weights, cache, state, chunk, mask: as there.
+            targets: int32 [chunk], the token after each of the chunk's tokens.
+        """
+        states, place = states_of(cache, chunk.slot), (chunk.slot, self.context)
+        every = jnp.arange(chunk.tokens.shape[0])
+        logits, new = self.decoder.forward(
+            weights, chunk.tokens, states, chunk.position, chunk.valid, every, place, chunk.shift
+        )
+        logits, cache = self._gathered(logits), put_states(cache, new, chunk.slot)
+        scores = logprobs_of(jnp.ones(1, bool), logits, targets, MAX_LOGPROBS)
+        cache, state, output = self._began(cache, state, chunk, logits[chunk.valid - 1], mask)
+        return cache, state, output._replace(prompt=scores)
+
+    def _began(
+        self,
+        cache: KVCache,
+        state: DecodeState,
+        chunk: PromptChunk,
+        logits: jax.Array,
+        mask: TokenMasks[jax.Array],
+    ) -> tuple[KVCache, DecodeState, DecodeOutput]:
+        """The slot after a chunk, whose cache is written; logits [vocabulary] are those after it."""
+        slot, tokens, position, valid, max_tokens, sampler, shift = chunk
         index = jnp.arange(tokens.shape[0])
         at = jnp.where(index < valid, position + index, self.context)
         history = state.history.at[slot, at].set(tokens, mode="drop")
@@ -103,6 +149,7 @@ class SlotFunctions:
             history=history[slot][None],
             answer_from=end,
             sampler=sampler[None],
+            shift=None if shift is None else shift[None],
         )
         asked = unpacked(slot_state.sampler).only(slot_state.left > 0)
         seen = occurrences(asked.penalties.used[0], slot_state.history, end, end, self.decoding.vocabulary)
@@ -121,7 +168,7 @@ class SlotFunctions:
         cache: KVCache,
         state: DecodeState,
         slot: jax.Array,
-        embeddings: jax.Array,
+        picture: ShownPicture,
         position: jax.Array,
     ) -> tuple[KVCache, DecodeState, DecodeOutput]:
         """Write one whole picture into a slot; more of the prompt follows it.
@@ -131,14 +178,14 @@ class SlotFunctions:
             weights: of the decoder.
             cache, state: of all slots.
             slot, position: int32 scalars, as `ModelRunner.write_picture` takes them.
-            embeddings: [tokens, hidden].
+            picture: with its embeddings.
 
         Returns:
             The cache, the states, and one step of one column, which has no token.
         """
-        count = embeddings.shape[0]
+        count = picture.tokens.shape[0]
         logits, new = self.decoder.forward(
-            weights, embeddings, states_of(cache, slot), position, jnp.int32(count), place=(slot, length)
+            weights, picture, states_of(cache, slot), position, jnp.int32(count), place=(slot, length)
         )
         history = state.history.at[slot, position + jnp.arange(count)].set(self.decoding.vocabulary, mode="drop")
         output = self.decoding.empty_output(1, 1)
@@ -179,9 +226,13 @@ class SlotFunctions:
         left = slot_states.left
         slot_states = slot_states._replace(left=jnp.where(active, left, 0))
         written = Written(slot_states.position, self.decoding.steps, self.context)
+        shift = slot_states.shift
 
         def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
-            logits, kv = jax.vmap(partial(self.decoder.forward, weights))(tokens, kv, position, valid)
+            def one(tokens: Any, kv: Any, position: Any, valid: Any, shift: Any) -> Any:
+                return self.decoder.forward(weights, tokens, kv, position, valid, shift=shift)
+
+            logits, kv = jax.vmap(one)(tokens, kv, position, valid, shift)
             return self._gathered(logits), kv
 
         kv, slot_states, output = decode(self.decoding, forward, kv, slot_states, steps, masks)
@@ -216,10 +267,11 @@ class SlotFunctions:
 
         def forward(tokens: jax.Array, kv: KVCache, position: jax.Array, valid: jax.Array) -> tuple[jax.Array, KVCache]:
             keep = jnp.arange(tokens.shape[0])
-            logits, kv = self.decoder.forward(weights, tokens, kv, position, valid, keep)
+            logits, kv = self.decoder.forward(weights, tokens, kv, position, valid, keep, shift=shift)
             return self._gathered(logits), kv
 
         slot_state = state if self.slots == 1 else jax.tree.map(lambda leaf: leaf[slot[None]], state)
+        shift = None if slot_state.shift is None else slot_state.shift[0]
         written = Written(slot_state.position, self.decoding.steps, self.context)
         kv, slot_state, output = speculate(self.decoding, forward, kv, slot_state, rounds, tokens)
         kv = jax.tree.map(lambda leaf: leaf[None], kv)

@@ -48,8 +48,13 @@ class SamplingParams:
         presence_penalty: -2 ... 2: subtracted from the logit of every token that is in the answer so far.
         frequency_penalty: -2 ... 2: subtracted from a token's logit as often as the answer has the token so far.
         logit_bias: token id -> a number of -100 ... 100 that is added to its logit; at most 64 entries.
+        min_tokens: 0 ... max_tokens: before so many tokens are made, nothing ends the answer, unless it follows a
+            grammar, which says itself when it ends.
+        ignore_eos: whether no end token is sampled at all, so that the answer goes on to its greatest length.
         logprobs: None: none. 0 ... 5: the log-probability of each sampled token, and of this many of the most likely
             tokens at its position, under the model's own distribution, before any of the above.
+        prompt_logprobs: the same of each token of the prompt, given those before it; None: none. The prompt is then
+            read anew, whatever is known of it.
         seed: 0 ... 2**64 - 1; the same seed gives the same tokens, whichever other requests run. None: a random one.
         left_out: the names of fields that a client did not give; `completed` fills them in.
 
@@ -66,7 +71,10 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    min_tokens: int = 0
+    ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     seed: int | None = None
     left_out: frozenset[str] = frozenset()
 
@@ -119,8 +127,14 @@ class SamplingParams:
                 limits = f"a number from {-MAX_BIAS:g} to {MAX_BIAS:g}"
                 self._refuse(f"logit bias of token {quoted(token)}", bias, limits)
         object.__setattr__(self, "logit_bias", dict(self.logit_bias))  # the caller may change its own later
-        if self.logprobs is not None and (not _is_int(self.logprobs) or not 0 <= self.logprobs <= MAX_LOGPROBS):
-            self._refuse("logprobs", self.logprobs, f"None or a whole number from 0 to {MAX_LOGPROBS}")
+        if not _is_int(self.min_tokens) or not 0 <= self.min_tokens <= self.max_tokens:
+            self._refuse("min tokens", self.min_tokens, f"a whole number from 0 to max tokens, {self.max_tokens}")
+        if not isinstance(self.ignore_eos, bool):
+            self._refuse("ignore eos", self.ignore_eos, "true or false")
+        for name in ("logprobs", "prompt_logprobs"):
+            top = getattr(self, name)
+            if top is not None and (not _is_int(top) or not 0 <= top <= MAX_LOGPROBS):
+                self._refuse(name.replace("_", " "), top, f"None or a whole number from 0 to {MAX_LOGPROBS}")
         if self.seed is not None and (not _is_int(self.seed) or not 0 <= self.seed <= MAX_SEED):
             self._refuse("seed", self.seed, "a whole number from 0 to 2^64 - 1")
 

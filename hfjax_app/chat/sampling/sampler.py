@@ -18,6 +18,7 @@ from hfjax_app.chat.sampling.token_mask import TokenMasks, masked
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))  # of Threefry
 _PARITY = 0x1BD11BDA
+_NEVER = 2**31 - 1  # are so many tokens made
 _NO_TOKEN = 2**31 - 1  # larger than every token id: a bias there has no effect
 
 
@@ -30,6 +31,7 @@ class SamplerState(NamedTuple, Generic[Array]):
     top_k: Array  # int32; 0 is all
     min_p: Array  # float32
     penalties: Penalties[Array]
+    min_tokens: Array  # int32; no end token is sampled before so many tokens are made
     logprobs: Array  # bool; whether log-probabilities are wanted
 
     # mypy rejects any annotation of `self` in a generic NamedTuple
@@ -38,6 +40,7 @@ class SamplerState(NamedTuple, Generic[Array]):
         return self._replace(
             temperature=jnp.where(slots, self.temperature, 0),
             penalties=self.penalties._replace(used=self.penalties.used & slots),
+            min_tokens=jnp.where(slots, self.min_tokens, 0),
             logprobs=self.logprobs & slots,
         )
 
@@ -62,6 +65,7 @@ def sampler_state(params: SamplingParams, seed: int) -> SamplerState[np.ndarray 
             bias_tokens=bias_tokens,
             bias_values=bias_values,
         ),
+        min_tokens=np.int32(_NEVER if params.ignore_eos else params.min_tokens),
         logprobs=np.bool_(params.logprobs is not None),
     )
 
@@ -141,12 +145,20 @@ def filtered_logits(logits: jax.Array, state: SamplerState[jax.Array]) -> jax.Ar
     return jnp.where((bits >= least) & likely, scaled, -jnp.inf)
 
 
+class Ending(NamedTuple):
+    """The end tokens, and how far each slot's answer is."""
+
+    tokens: tuple[int, ...]
+    made: jax.Array  # int32 [slots], tokens of the answer so far
+
+
 def sample(
     logits: jax.Array,
     state: SamplerState[jax.Array],
     position: jax.Array,
     seen: Occurrences,
     masks: TokenMasks[jax.Array] | None = None,
+    ending: "Ending | None" = None,
 ) -> jax.Array:
     """The next token of each slot: the most likely one at temperature 0, otherwise a draw by the Gumbel-max trick.
 
@@ -156,6 +168,7 @@ def sample(
         position: int32 [slots], part of the noise's counter, so that a token depends on its seed and position only.
         seen: the tokens of prompt and answer so far; read only if a slot uses penalties.
         masks: of the tokens that are allowed, with leading axis [slots]; None: all are.
+        ending: how far the answers are; None: no end token is held back.
 
     Returns:
         int32 [slots].
@@ -163,11 +176,18 @@ def sample(
 
     penalizes = state.penalties.used
     adjusts = penalizes if masks is None else penalizes | masks.used  # one conditional: each one costs every step
+    goes_on = jnp.zeros_like(penalizes)
+    if ending is not None and ending.tokens:
+        goes_on = ending.made < state.min_tokens
+        goes_on = goes_on if masks is None else goes_on & ~masks.used  # a grammar may allow nothing but an end
+        adjusts |= goes_on
 
     def adjusted(logits: jax.Array) -> jax.Array:
-        if masks is None:
-            return penalized(logits, state.penalties, seen)
-        return masked(jnp.where(penalizes[:, None], penalized(logits, state.penalties, seen), logits), masks)
+        found = jnp.where(penalizes[:, None], penalized(logits, state.penalties, seen), logits)
+        if ending is not None and ending.tokens:
+            ends = jnp.array(ending.tokens, jnp.int32)
+            found = found.at[:, ends].set(jnp.where(goes_on[:, None], -jnp.inf, found[:, ends]), mode="drop")
+        return found if masks is None else masked(found, masks)
 
     draws = state.temperature > 0
     hot = state._replace(temperature=jnp.where(draws, state.temperature, 1))

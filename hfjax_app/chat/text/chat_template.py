@@ -9,14 +9,14 @@ import sys
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 
 from hfjax_app.chat.text.messages import IF_TOO_LONG, Message, pictures_of
 from hfjax_app.chat.text.pictures import PictureMarkup, template_parts
 from hfjax_app.chat.text.response import Answer, ResponseFormat
-from hfjax_app.chat.text.template import Template
+from hfjax_app.chat.text.template import NO_VARIABLES, Template, Variables
 from hfjax_app.chat.text.tools import Tool
 from hfjax_app.errors import RequestRejected
 
@@ -60,7 +60,17 @@ class ChatFormat:
         if not self.response.calls_tools:
             raise RequestRejected("tools: it is not known how this model writes calls; give it a response template")
 
-    def encode(self, messages: Sequence[Message], system_prompt: str = "", most: int = sys.maxsize) -> list[int]:
+    def encode(
+        self,
+        messages: Sequence[Message],
+        system_prompt: str = "",
+        most: int = sys.maxsize,
+        tools: Sequence[Tool] = (),
+        begun: str = "",
+        variables: Variables = NO_VARIABLES,
+        *,
+        opening: bool = True,
+    ) -> list[int]:
         """Token ids of the conversation with the opening of the assistant's next turn.
 
         The typed text of a special token is split before it is tokenized, so that it becomes ordinary tokens with the
@@ -71,27 +81,37 @@ class ChatFormat:
             RequestRejected: there are more than `most`, without what pictures add.
         """
         mark = _mark()
-        text = self._render(self._marked(messages, mark), self._split_special(system_prompt, mark))
+        marked, system = self._marked(messages, mark), self._split_special(system_prompt, mark)
+        given, values = self._split_all(tools, mark), self._split_all(variables, mark)
+        text = self._render(marked, system, given, values, opening=opening)
         shown = pictures_of(messages)
         if self._pictures is not None and shown:
             text = text.replace(self._pictures.mark, self._pictures.written)
-        ids = self._wrapped(self._ids(text, mark, most))
+        ids = self._wrapped([*self._ids(text, mark, most), *self._begun(begun, mark)])
         if len(ids) > most:
             raise RequestRejected(f"conversation of more than {most:,} tokens: {IF_TOO_LONG}")
-        return (
-            ids if self._pictures is None or not shown else self._shown(ids, [self._pictures.placeholder] * len(shown))
-        )
+        if self._pictures is None or not shown:
+            return ids
+        placeholder, tokens = self._pictures.placeholder, map(self._pictures.tokens, shown)
+        return self._shown(ids, [[placeholder if token < 0 else token for token in of_one] for of_one in tokens])
 
     def answers(
-        self, messages: Sequence[Message], system_prompt: str = "", tools: Sequence[Tool] = ()
+        self,
+        messages: Sequence[Message],
+        system_prompt: str = "",
+        tools: Sequence[Tool] = (),
+        variables: Variables = NO_VARIABLES,
+        *,
+        opening: bool = True,
     ) -> Callable[[], Answer]:
         """Makes empty answers to a conversation; the prompt may have begun their reasoning."""
         if self.template is None or self.response.reasoning_field is None:
             return partial(self.response.answer, tools=tools)
         mark = _mark()
         last = {**messages[-1], "content": mark}
-        opening = self._render([*messages[:-1], last], system_prompt, tools).rpartition(mark)[2]
-        return partial(self.response.answer, opening, tools)
+        turns = [*messages[:-1], last]
+        opened = self._render(turns, system_prompt, tools, variables, opening=opening).rpartition(mark)[2]
+        return partial(self.response.answer, opened, tools)
 
     def encode_text(self, text: str) -> list[int]:
         """Token ids of a text without a template."""
@@ -114,6 +134,9 @@ class ChatFormat:
         limit: int,
         tools: Sequence[Tool] = (),
         begun: str = "",
+        variables: Variables = NO_VARIABLES,
+        *,
+        opening: bool = True,
     ) -> tuple[list[int], int]:
         """The conversation in at most `limit` tokens, and how many of the oldest messages were dropped for that.
 
@@ -136,17 +159,24 @@ class ChatFormat:
         choices = [at for at in starts if at >= first] or starts[-1:]
         first, mark = choices[0], _mark()
         marked, system = self._marked(messages[first:], mark), self._split_special(system_prompt, mark)
-        given = self._split_all(tools, mark)
-        said = self._ids(self._split_special(begun, mark, "assistant"), mark)
+        given, values = self._split_all(tools, mark), self._split_all(variables, mark)
+        said = self._begun(begun, mark)
         fitting: dict[int, list[int]] = {}
 
         def fits(dropped: int) -> bool:
-            text, shown = self._render(marked[dropped - first :], system, given), pictures_of(messages[dropped:])
+            text = self._render(marked[dropped - first :], system, given, values, opening=opening)
+            shown = pictures_of(messages[dropped:])
             if self._pictures is not None and shown:
                 text = text.replace(self._pictures.mark, self._pictures.written)
             ids = self._wrapped([*self._ids(text, mark, limit), *said])
-            if shown and len(ids) <= limit:
-                ids = self._shown(ids, range(-1, -1 - len(shown), -1))
+            if self._pictures is not None and shown and len(ids) <= limit:
+                counts, room = [len(self._pictures.tokens(picture)) for picture in shown], limit - len(ids) + len(shown)
+                if dropped == choices[-1] and sum(counts) > room:
+                    raise RequestRejected(
+                        f"pictures: {len(counts)} of {sum(counts):,} tokens in one message, and {room:,} fit beside "
+                        f"its text: send {_fitting(counts, room)}"
+                    )
+                ids = self._shown(ids, [[-at] * count for at, count in enumerate(counts, 1)])
             if len(ids) <= limit:
                 fitting[dropped] = ids
             return dropped in fitting
@@ -157,6 +187,10 @@ class ChatFormat:
                 f"message of more than {limit:,} tokens with its system prompt: no more fit this model's context"
             )
         return fitting[choices[chosen]], choices[chosen]
+
+    def _begun(self, begun: str, mark: str) -> list[int]:
+        """The ids of the first part of an answer."""
+        return self._ids(self._split_special(begun, mark, "assistant"), mark)
 
     def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
         texts = {"content", "reasoning"}  # the others are names
@@ -176,22 +210,18 @@ class ChatFormat:
             for turn in turns
         ]
 
-    def _shown(self, ids: Sequence[int], shown: Sequence[int]) -> list[int]:
+    def _shown(self, ids: Sequence[int], shown: Sequence[Sequence[int]]) -> list[int]:
         """The ids with each placeholder as all tokens of its picture.
 
         Args:
             ids: with one placeholder for each picture.
-            shown: the ids of the pictures' tokens, in order.
+            shown: the tokens of each picture, in order.
         """
         assert self._pictures is not None, "pictures are refused without it"
         placeholder, each = self._pictures.placeholder, iter(shown)
         if list(ids).count(placeholder) != len(shown):
             raise RequestRejected("pictures: this model's chat template has no place for each of them")
-        return [
-            repeated
-            for token in ids
-            for repeated in ([next(each)] * self._pictures.tokens if token == placeholder else [token])
-        ]
+        return [repeated for token in ids for repeated in (next(each) if token == placeholder else [token])]
 
     def _split_all(self, value: Any, mark: str) -> Any:
         """JSON data with the special tokens in its texts split."""
@@ -229,17 +259,31 @@ class ChatFormat:
             text = special.sub(lambda found: found[0][0] + mark + found[0][1:], text)
         return text
 
-    def _render(self, messages: list[Message], system_prompt: str, tools: Sequence[Tool] = ()) -> str:
+    def _render(
+        self,
+        messages: list[Message],
+        system_prompt: str,
+        tools: Sequence[Tool] = (),
+        variables: Variables = NO_VARIABLES,
+        *,
+        opening: bool = True,
+    ) -> str:
         if self.template is not None:
             field = self.response.reasoning_field or "reasoning"
             named = [{field if name == "reasoning" else name: text for name, text in turn.items()} for turn in messages]
-            return self.template.render(named, system_prompt, tools)
+            return self.template.render(named, system_prompt, tools, variables, opening=opening)
         texts = [system_prompt, *(message["content"] for message in messages)]
         return "\n".join(text for text in texts if text)
 
     def _wrapped(self, ids: list[int]) -> list[int]:
         before, after = self._around
         return [*before, *ids, *after]
+
+
+def _fitting(counts: Sequence[int], room: int) -> str:
+    """How many pictures of so many tokens are in the room."""
+    fitting = sum(total <= room for total in accumulate(counts))
+    return f"at most {fitting}, or smaller ones (detail: low)" if fitting else "smaller ones (detail: low)"
 
 
 def _around(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -76,7 +76,7 @@ def checked_messages(
                 raise RequestRejected("a message of the role tool needs the tool_call_id of a call before it")
             turns.append({"role": role, "content": content, "name": name, "tool_call_id": message["tool_call_id"]})
         elif turns and turns[-1]["role"] == role and not made and "tool_calls" not in turns[-1]:
-            shown = [(len(turns[-1]["content"]) + 1 + at, picture) for at, picture in shown]
+            shown = [one._replace(at=len(turns[-1]["content"]) + 1 + one.at) for one in shown]
             turns[-1]["content"] += f"\n{content}"
             in_a_row += len(content)
             if in_a_row > limit:
@@ -101,6 +101,6 @@ def checked_messages(
     return turns
 
 
-def pictures_of(messages: Iterable[Message]) -> list[bytes]:
-    """The files of the pictures of a conversation, in order."""
-    return [picture for turn in messages for _, picture in turn.get("pictures", ())]
+def pictures_of(messages: Iterable[Message]) -> list[Shown]:
+    """The pictures of a conversation, in order."""
+    return [picture for turn in messages for picture in turn.get("pictures", ())]

@@ -5,31 +5,49 @@ Between outside and template a message is a text, with each picture at a place i
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.validation import quoted
 
-# A picture's file at a number of characters of its message's text.
-Shown = tuple[int, bytes]
+DETAILS = ("auto", "low", "high")
+
+
+class Shown(NamedTuple):
+    """A picture in a message.
+
+    Args:
+        at: so many characters of the message's text are before it.
+        file: untrusted.
+        detail: one of DETAILS: how large the model sees it, where it leaves a choice.
+    """
+
+    at: int
+    file: bytes
+    detail: str = "auto"
 
 
 def said_and_shown(parts: Sequence[object]) -> tuple[str, list[Shown]]:
     """The text of a message in parts, and its pictures.
 
     Args:
-        parts: {"type": "text", "text": str} and {"type": "image", "image": bytes of a file}; anything at all.
+        parts: {"type": "text", "text": str} and {"type": "image", "image": bytes of a file}, of which the latter may
+            have a "detail"; anything at all.
 
     Raises:
         RequestRejected: a part is none of these.
     """
     text, shown = "", list[Shown]()
     for part in parts:
-        kind = part.get("type") if isinstance(part, dict) else None
-        given = part.get(kind) if isinstance(part, dict) and isinstance(kind, str) else None
+        values = part if isinstance(part, dict) else {}
+        kind = values.get("type")
+        given = values.get(kind) if isinstance(kind, str) else None
         if kind == "text" and isinstance(given, str):
             text += given
         elif kind == "image" and isinstance(given, bytes):
-            shown.append((len(text), given))
+            if (detail := values.get("detail", "auto")) not in DETAILS:
+                raise RequestRejected(f"detail = {quoted(detail)}: one of {', '.join(DETAILS)}")
+            shown.append(Shown(len(text), given, detail))
         else:
             raise RequestRejected(f"content of type {quoted(kind)}: a part must have a text, or an image as bytes")
     return text, shown
@@ -43,7 +61,7 @@ def template_parts(text: str, shown: Sequence[Shown], split: Callable[[str], str
         split: puts marks into special tokens that were typed.
         mark: that splits a token.
     """
-    ends = [*(at for at, _ in shown), len(text)]
+    ends = [*(picture.at for picture in shown), len(text)]
     texts = [split(text[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
     if split("".join(texts)) != "".join(texts):  # a token around a picture: some templates write all pictures first
         texts = [piece + mark for piece in texts]
@@ -62,10 +80,11 @@ class PictureMarkup:
         mark: the text of a token that the chat template writes for each picture.
         written: the text that takes its place, with one placeholder.
         placeholder: the id of the token that stands for each of a picture's embeddings.
-        tokens: how many embeddings a picture has.
+        tokens: what stands in the place of the placeholder for a picture: ids of tokens, and negative numbers for
+            placeholders; raises RequestRejected for a file that can't be read.
     """
 
     mark: str
     written: str
     placeholder: int
-    tokens: int
+    tokens: Callable[[Shown], Sequence[int]]

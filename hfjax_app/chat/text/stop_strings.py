@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from hfjax_app.chat.text.detokenizer import Piece
 from hfjax_app.errors import RequestRejected
-from hfjax_app.limits import CHAT_MAX_STOP_CHARACTERS, CHAT_MAX_STOPS
-from hfjax_app.validation import checked_text
+from hfjax_app.limits import CHAT_MAX_STOP_CHARACTERS, CHAT_MAX_STOP_TOKENS, CHAT_MAX_STOPS
+from hfjax_app.validation import checked_text, quoted
 
 
 def checked_stop(stop: object) -> tuple[str, ...]:
@@ -25,6 +25,22 @@ def checked_stop(stop: object) -> tuple[str, ...]:
     if "" in texts:
         raise RequestRejected("stop: an empty string would end every answer at once")
     return texts
+
+
+def checked_stop_tokens(tokens: object) -> tuple[int, ...]:
+    """The token ids that end an answer, if they are valid.
+
+    Raises:
+        RequestRejected: not a list of ids, or too many.
+    """
+    if not isinstance(tokens, list | tuple):
+        raise RequestRejected(f"stop tokens: must be a list of token ids, not {type(tokens).__name__}")
+    if len(tokens) > CHAT_MAX_STOP_TOKENS:
+        raise RequestRejected(f"{len(tokens):,} stop tokens: at most {CHAT_MAX_STOP_TOKENS}")
+    for token in tokens:
+        if not isinstance(token, int) or isinstance(token, bool) or token < 0:
+            raise RequestRejected(f"stop token {quoted(token)}: must be a whole number of at least 0")
+    return tuple(tokens)
 
 
 class StopStrings:

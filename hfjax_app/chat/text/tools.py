@@ -59,7 +59,7 @@ def checked_tools(tools: object) -> tuple[Tool, ...]:
         if not isinstance(tool, Mapping) or tool.get("type") != "function":
             raise RequestRejected('tools: each must be {"type": "function", "function": {...}}')
         function = tool.get("function")
-        if not isinstance(function, Mapping) or not function.keys() <= _FIELDS:
+        if not isinstance(function, Mapping) or not {key for key in function if function[key] is not None} <= _FIELDS:
             raise RequestRejected(f"tools: a function has {', '.join(sorted(_FIELDS))}, and nothing else")
         name, description = function.get("name"), function.get("description")
         parameters = function.get("parameters")

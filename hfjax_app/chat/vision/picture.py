@@ -1,17 +1,66 @@
 """A picture as a chat model is shown it, and its place among the tokens of a prompt.
 
-Placeholders of all pictures are the same token. In a prompt each has its picture's `id` instead, a negative number, so
-that a prefix of one picture never matches another's. Plain Python and numpy: no jax.
+A model sees pictures of a few sizes, its grids. What stands for a picture in a prompt are the tokens of its grid: a
+placeholder for each embedding, and with some models breaks between rows. Placeholders of all pictures are the same
+token, so in a prompt each of these tokens is the picture's `id` instead, a negative number: a prefix of one picture
+never matches another's. Plain Python and numpy: no jax.
 """
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from hfjax_app.errors import RequestRejected
+
+PLACEHOLDER = -1  # in the tokens of a grid
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grid:
+    """A size that pictures are brought to. Each has programs of its own.
+
+    Args:
+        height, width: pixels.
+        tokens: int32 [count]: ids of tokens, and PLACEHOLDER for each embedding; begins and ends with one.
+        pixels: the shape of the prepared picture.
+        others: what the image processor makes besides pixels, the same for all pictures of this size.
+    """
+
+    height: int
+    width: int
+    tokens: np.ndarray
+    pixels: tuple[int, ...]
+    others: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.width}x{self.height}"
+
+    @cached_property
+    def ids(self) -> list[int]:
+        """The tokens as a list."""
+        ids: list[int] = self.tokens.tolist()
+        return ids
+
+    @property
+    def count(self) -> int:
+        """Tokens of a prompt that a picture takes."""
+        return len(self.tokens)
+
+    @cached_property
+    def embeddings(self) -> int:
+        """Of a picture."""
+        return self.ids.count(PLACEHOLDER)
+
+    @property
+    def picture_bytes(self) -> int:
+        """Of a prepared picture on the host."""
+        return 4 * math.prod(self.pixels)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -19,15 +68,17 @@ class Picture:
     """A picture that an image processor has prepared.
 
     Args:
-        pixels: float32 [1, 3, side, side].
+        grid: the size that it has.
+        pixels: float32, of the grid's shape.
     """
 
+    grid: Grid
     pixels: np.ndarray
 
     @cached_property
     def id(self) -> int:
-        """A negative number that other pixels do not have; it stands in prompts for each of the picture's tokens."""
-        return -1 - int.from_bytes(hashlib.sha256(self.pixels.tobytes()).digest())
+        """A negative number that other pictures do not have; it stands in prompts for each of the picture's tokens."""
+        return -1 - int.from_bytes(hashlib.sha256(self.grid.name.encode() + self.pixels.tobytes()).digest())
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,29 +87,33 @@ class PlacedPicture:
 
     picture: Picture
     start: int
-    stop: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.picture.grid.count
 
 
-def placed(prompt: Sequence[int], pictures: Sequence[Picture], tokens: int) -> tuple[PlacedPicture, ...]:
+def placed(prompt: Sequence[int], pictures: Sequence[Picture]) -> tuple[PlacedPicture, ...]:
     """The places of pictures in a prompt.
 
     Args:
         prompt: ids of tokens, and each picture's id once for each of its tokens.
         pictures: in their order.
-        tokens: that each picture has.
 
     Raises:
         RequestRejected: they are not all there, or one is at the end, where no token could follow it.
     """
-    found, at = [], 0
+    found, at = list[PlacedPicture](), 0
     for picture in pictures:
         while at < len(prompt) and prompt[at] >= 0:
             at += 1
-        stop = at + tokens
-        if list(prompt[at:stop]) != [picture.id] * tokens:
-            raise RequestRejected(f"pictures: the prompt has no place of {tokens} tokens for each of {len(pictures)}")
-        found.append(PlacedPicture(picture=picture, start=at, stop=stop))
-        at = stop
+        place = PlacedPicture(picture=picture, start=at)
+        if list(prompt[at : place.stop]) != [picture.id] * picture.grid.count:
+            raise RequestRejected(
+                f"pictures: the prompt has no place of {picture.grid.count} tokens for picture {len(found) + 1}"
+            )
+        found.append(place)
+        at = place.stop
     if found and found[-1].stop == len(prompt):
         raise RequestRejected("a prompt can't end with a picture")
     return tuple(found)

@@ -7,7 +7,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.chat.text.pictures import Shown
+from hfjax_app.chat.vision.picture import Grid, Picture
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import Overloaded
 from hfjax_app.limits import CHAT_PICTURES_AT_ONCE, CHAT_PICTURES_BYTES
@@ -48,24 +49,29 @@ class PictureReader:
     @property
     def held_bytes(self) -> int:
         """Of all pictures that wait to be read, wait for a slot, or are answered."""
-        return self._held * self._vision.picture_bytes
+        return self._held
 
     def stop(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def read(self, files: Sequence[bytes]) -> ReadPictures:
-        """The pictures of files; the caller releases them in every case.
+    def grid_of(self, shown: Shown) -> Grid:
+        """As `VisionTower.grid_of`."""
+        return self._vision.grid_of(shown)
+
+    async def read(self, shown: Sequence[Shown]) -> ReadPictures:
+        """The pictures of a conversation; the caller releases them in every case.
 
         Raises:
             RequestRejected: a file is no picture, or too large.
             Overloaded: the pictures of other requests take all of the memory.
         """
-        room = self._room(len(files))
+        grids = [self._vision.grid_of(picture) for picture in shown]
+        room = self._room(sum(grid.picture_bytes for grid in grids))
         pictures: list[Picture] = []
         reading: Future[Picture] | None = None
         try:
-            for file in files:
-                reading = self._threads.submit(self._picture, file)
+            for picture, grid in zip(shown, grids, strict=True):
+                reading = self._threads.submit(self._picture, picture.file, grid)
                 pictures.append(await asyncio.wrap_future(reading))
         except BaseException:
             pictures.clear()  # the error's traceback keeps this frame
@@ -76,21 +82,21 @@ class PictureReader:
             raise
         return ReadPictures(pictures=pictures, release=room.close)
 
-    def _room(self, count: int) -> ExitStack:
-        """Memory for so many pictures, until the stack is closed."""
+    def _room(self, size: int) -> ExitStack:
+        """Memory of so many bytes, until the stack is closed."""
         with self._counting:
-            if (self._held + count) * self._vision.picture_bytes > self._most:
+            if self._held + size > self._most:
                 raise Overloaded("too many pictures wait for an answer already; try again later", RETRY_AFTER_S)
-            self._held += count
+            self._held += size
         room = ExitStack()
-        room.callback(self._give_back, count)
+        room.callback(self._give_back, size)
         return room
 
-    def _give_back(self, count: int) -> None:
+    def _give_back(self, size: int) -> None:
         with self._counting:
-            self._held -= count
+            self._held -= size
 
-    def _picture(self, file: bytes) -> Picture:
-        picture = self._vision.picture(as_seen(read_picture(file, "picture")))
+    def _picture(self, file: bytes, grid: Grid) -> Picture:
+        picture = self._vision.picture(as_seen(read_picture(file, "picture")), grid)
         _ = picture.id  # megabytes are hashed for it
         return picture

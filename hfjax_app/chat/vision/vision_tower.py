@@ -1,31 +1,34 @@
-"""The vision tower of a chat model and its projector, as one compiled program of fixed sizes: `chat_vision`.
+"""The vision tower of a chat model and its projector: one compiled program for each grid, `chat_vision_WIDTHxHEIGHT`.
 
-Pictures are prepared by the checkpoint's own image processor: one view of the whole picture. Files of pictures
-are read by picture_reader.py, and embeddings are written into a slot by `chat/model/`.
+Files of pictures are read by picture_reader.py, what stands for a picture in a prompt is found by views.py, and
+embeddings are written into a slot by `chat/model/`.
 """
 
-import math
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import torch
 from jax.sharding import Mesh
 from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForImageTextToText, PreTrainedModel
+from transformers import AutoModelForImageTextToText, PreTrainedModel
 
-from hfjax_app.chat.text.pictures import PictureMarkup
+from hfjax_app.chat.options import EngineOptions
+from hfjax_app.chat.text.pictures import Shown
 from hfjax_app.chat.text.template import Template
-from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.chat.vision.families import FAMILIES, Features
+from hfjax_app.chat.vision.grids import chosen
+from hfjax_app.chat.vision.picture import Grid, Picture, PlacedPicture
+from hfjax_app.chat.vision.views import Views
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import fetch
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, read
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.held_weights import shapes
+from hfjax_app.runtime.host_tensors import HostTensors
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
@@ -33,108 +36,49 @@ from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.warm_up import ProgramSpec
 
-# A picture in RGB -> float32 pixels [..., 3, height, width].
-ImageProcessor = Callable[[Image.Image], np.ndarray]
 
+class SeenPicture(NamedTuple):
+    """What a vision program makes of a picture, on the devices."""
 
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """How one family of models sees. The vision tower's own code runs unmodified.
-
-    Args:
-        embed: the whole model and pixels [1, 3, side, side] -> the picture's embeddings [tokens, hidden].
-        tokens: how many embeddings a picture has, by the model's configuration.
-        mark: what a chat template writes in the place of a picture.
-        written: what the family's processor writes there instead, with a single placeholder. Both take the
-            configuration and the text of a token by its id.
-        both_ways: whether each of a picture's tokens sees all of them, also those after it.
-        options: of the image processor: one view of a picture, whose size never changes.
-    """
-
-    embed: Callable[[PreTrainedModel, torch.Tensor], torch.Tensor]
-    tokens: Callable[[Any], int]
-    mark: Callable[[Any, Callable[[int], str]], str]
-    written: Callable[[Any, Callable[[int], str]], str]
-    both_ways: bool
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _gemma3(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    embeddings: torch.Tensor = model.get_image_features(pixel_values=pixels.to(model.dtype)).pooler_output[0]
-    return embeddings
-
-
-def _idefics3(model: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Its `get_image_features` after it has left out the empty pictures of a batch, which can't be traced."""
-    side = pixels.shape[-1] // model.config.vision_config.patch_size
-    patches = torch.ones((1, side, side), dtype=torch.bool, device=pixels.device)
-    pixels = pixels.to(model.dtype)
-    seen = model.model.vision_model(pixel_values=pixels, patch_attention_mask=patches).last_hidden_state
-    embeddings: torch.Tensor = model.model.connector(seen)[0]
-    return embeddings
-
-
-def _idefics3_tokens(config: Any) -> int:
-    side: int = config.vision_config.image_size // config.vision_config.patch_size
-    return side**2 // int(config.scale_factor) ** 2
-
-
-def _around(config: Any, text_of: Callable[[int], str]) -> str:
-    return f"<fake_token_around_image><global-img>{text_of(config.image_token_id)}<fake_token_around_image>"
-
-
-GEMMA3 = Family(
-    embed=_gemma3,
-    tokens=lambda config: int(config.mm_tokens_per_image),
-    mark=lambda config, text_of: text_of(config.boi_token_id),
-    written=lambda config, text_of: "\n\n{}{}{}\n\n".format(
-        *map(text_of, (config.boi_token_id, config.image_token_id, config.eoi_token_id))
-    ),
-    both_ways=True,
-    options={"do_pan_and_scan": False},
-)
-IDEFICS3 = Family(
-    embed=_idefics3,
-    tokens=_idefics3_tokens,
-    mark=lambda config, text_of: text_of(config.image_token_id),
-    written=_around,
-    both_ways=False,
-    options={"do_image_splitting": False},
-)
-# By the type of their configuration; other models with eyes answer to text only.
-FAMILIES: Mapping[str, Family] = {"gemma3": GEMMA3, "idefics3": IDEFICS3, "smolvlm": IDEFICS3}
+    embeddings: jax.Array | jax.ShapeDtypeStruct  # [embeddings, hidden]
+    deep: tuple[
+        jax.Array | jax.ShapeDtypeStruct, ...
+    ]  # [embeddings, hidden] each, added to the outputs of the first layers
 
 
 class VisionTower:
-    """Pixels of a picture -> its embeddings. `spec`'s program must have joined.
+    """Pixels of a picture -> its embeddings. The program of its grid must have joined.
 
     Args:
         model: of one of FAMILIES, on the meta device, without its text part.
-        process: prepares a picture; the results always have the same shape.
-        markup: of the model's prompts.
+        views: how its pictures are prepared and written.
         mesh: the devices, each of which holds all of the tower; None: the default device.
 
     Attributes:
         family: of the model.
-        tokens: how many embeddings a picture has.
-        shape: of a picture's embeddings, [tokens, hidden].
+        grids: of each budget, from the smallest.
+        markup: of the model's prompts.
+        axes: of the positions that the model has for a picture's tokens: three where they are its own, else 0.
         weights: shapes until `load`.
     """
 
-    def __init__(self, model: PreTrainedModel, process: ImageProcessor, markup: PictureMarkup, mesh: Mesh | None):
-        self.family, self.markup, self.tokens = FAMILIES[model.config.model_type], markup, markup.tokens
-        self._process, self._model = process, model
+    def __init__(self, model: PreTrainedModel, views: Views, mesh: Mesh | None):
+        self.family, self.grids, self.markup = views.family, views.grids, views.markup
+        self._views, self._model = views, model
+        self.axes = 3 if hasattr(model.base_model, "get_rope_index") else 0
         self._replicated = None if mesh is None else replicated(mesh)
         self._transforms = Transforms(Cast(self._model))
         self.weights: Weights | Shapes = shapes(self._model, self._transforms, placement=self._placement)
-        hidden = model.config.get_text_config(decoder=True).hidden_size
-        dtype = jax_dtype(model.dtype)
-        self.shape = jax.ShapeDtypeStruct((self.tokens, hidden), dtype, sharding=self._replicated)
-        self._program: Program | None = None
+        self._programs: dict[str, Program] = {}
 
     @classmethod
     def of(
-        cls, source: str | os.PathLike[str], text: PreTrainedModel, tokenizer: Any, context: int, mesh: Mesh | None
+        cls,
+        source: str | os.PathLike[str],
+        text: PreTrainedModel,
+        tokenizer: Any,
+        options: EngineOptions,
+        mesh: Mesh | None,
     ) -> "VisionTower | None":
         """The tower of a checkpoint, without its weights; None if the model is to read text only.
 
@@ -145,7 +89,7 @@ class VisionTower:
             source: a folder or a hub id.
             text: its text part, as a causal language model.
             tokenizer: of the checkpoint; None: it has none.
-            context: tokens of a conversation.
+            options: context and picture_tokens count.
             mesh: the devices.
         """
         family = FAMILIES.get(getattr(text.config, "text_part_of", ""))
@@ -153,28 +97,18 @@ class VisionTower:
         if family is None or quantized or tokenizer is None or tokenizer.chat_template is None:
             return None
         model = empty_model(AutoModelForImageTextToText, source, text.dtype)
-        config = model.config
-
-        def text_of(token: int) -> str:
-            return tokenizer.convert_ids_to_tokens(token) or ""
-
-        markup = PictureMarkup(
-            mark=family.mark(config, text_of),
-            written=family.written(config, text_of),
-            placeholder=config.image_token_id,
-            tokens=family.tokens(config),
-        )
-        process = _image_processor(source, config.vision_config.image_size, family.options)
-        ids = tokenizer.encode(markup.written, add_special_tokens=False)
-        if process is None or 2 * markup.tokens > context or ids.count(markup.placeholder) != 1:
+        folder = fetch(source, weights=False)
+        try:
+            views = Views(folder, family, model, tokenizer, options.picture_tokens, options.context // 2)
+        except Exception:  # transformers raises many kinds; such a model reads text
             return None
-        if not Template(tokenizer).shows_pictures(markup.mark):
+        if not Template(tokenizer).shows_pictures(views.markup.mark):
             return None
-        return cls(_without_text(model), process, markup, mesh)
+        return cls(_without_text(model), views, mesh)
 
     def on(self, mesh: Mesh | None) -> "VisionTower":
         """The same tower on other devices, without its weights."""
-        return VisionTower(self._model, self._process, self.markup, mesh)
+        return VisionTower(self._model, self._views, mesh)
 
     def _placement(self, name: str, shape: tuple[int, ...]) -> jax.sharding.Sharding:
         return on_one_device(name, shape) if self._replicated is None else self._replicated
@@ -186,38 +120,86 @@ class VisionTower:
         except ModelUnavailable as error:
             raise ModelUnavailable(f"{error}; with pictures = never its text part is served alone") from error
 
-    def spec(self) -> ProgramSpec:
-        """The program, described by shapes alone."""
-        function = pure_function(self._model, self.family.embed)
-        blank = np.zeros(self._shape, np.float32)
+    @property
+    def all_grids(self) -> list[Grid]:
+        return [grid for of_budget in self.grids for grid in of_budget]
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a prompt, that a picture takes."""
+        return max(grid.count for grid in self.all_grids)
+
+    def spec(self, grid: Grid) -> ProgramSpec:
+        """The program of a grid, described by shapes alone."""
+        blank = np.zeros(grid.pixels, np.float32)
 
         def join(program: Program) -> None:
-            jax.block_until_ready(program(self.weights, blank))
-            self._program = program
+            seen = jax.block_until_ready(program(self.weights, blank))
+            shapes = [
+                jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), made) for made in (seen, self.seen_shape(grid))
+            ]
+            assert shapes[0] == shapes[1], f"a picture of {grid.name} has other embeddings than its prompt has places"
+            self._programs[grid.name] = program
 
         return ProgramSpec(
-            name="chat_vision", function=function, args=(self.weights, blank), shardings=self._replicated, join=join
+            name=f"chat_vision_{grid.name}",
+            function=self._function(grid),
+            args=(self.weights, blank),
+            shardings=self._replicated,
+            join=join,
         )
 
-    @property
-    def _shape(self) -> tuple[int, int, int, int]:
-        side = self._model.config.vision_config.image_size
-        return 1, 3, side, side
+    def _function(self, grid: Grid) -> Callable[..., SeenPicture]:
+        """Weights and pixels -> SeenPicture."""
+        others = {name: torch.from_numpy(value) for name, value in grid.others.items()}
 
-    @property
-    def picture_bytes(self) -> int:
-        """Of a prepared picture on the host."""
-        return 4 * math.prod(self._shape)
+        def see(model: PreTrainedModel, pixels: torch.Tensor) -> Features:
+            with HostTensors():
+                return self.family.features(model, {"pixel_values": pixels, **others})
 
-    def picture(self, seen: Image.Image) -> Picture:
-        """A picture in RGB, prepared."""
-        return Picture(pixels=self._process(seen))
+        function = pure_function(self._model, see)
+        return lambda weights, pixels: SeenPicture(*function(weights, pixels))
 
-    def __call__(self, pixels: np.ndarray) -> jax.Array:
-        """The embeddings of a prepared picture, [tokens, hidden] on the devices."""
-        assert self._program is not None, "the program has not joined"
-        embeddings: jax.Array = self._program(self.weights, pixels)
-        return embeddings
+    def seen_shape(self, grid: Grid) -> SeenPicture:
+        """The shapes of what the program of a grid makes."""
+        hidden = self._model.config.get_text_config(decoder=True).hidden_size
+        shape = jax.ShapeDtypeStruct((grid.embeddings, hidden), jax_dtype(self._model.dtype), sharding=self._replicated)
+        return SeenPicture(shape, (shape,) * self.family.deep(self._model.config))
+
+    def grid_of(self, shown: Shown) -> Grid:
+        """The grid that a file's picture gets; raises RequestRejected for a file that can't be read."""
+        return self._views.grid_of(shown)
+
+    def picture(self, seen: Image.Image, grid: Grid | None = None) -> Picture:
+        """A picture in RGB, prepared for a grid; None: for the one that it gets."""
+        grid = chosen(self.grids, seen.size, "auto") if grid is None else grid
+        return Picture(grid=grid, pixels=self._views.pixels(seen, grid))
+
+    def is_ready(self, grid: Grid) -> bool:
+        return grid.name in self._programs
+
+    def __call__(self, picture: Picture) -> SeenPicture:
+        """The embeddings of a prepared picture, on the devices."""
+        seen: SeenPicture = self._programs[picture.grid.name](self.weights, picture.pixels)
+        return seen
+
+    def positions(self, prompt: Sequence[int], pictures: Sequence[PlacedPicture]) -> np.ndarray | None:
+        """The model's own positions of a prompt's tokens, int32 [axes, tokens]; None: the usual ones.
+
+        Args:
+            prompt: with each picture's id in the places of its tokens.
+            pictures: in it.
+        """
+        if not self.axes or not pictures:
+            return None
+        is_picture = torch.tensor([[int(token < 0) for token in prompt]])
+        ids = torch.where(is_picture > 0, self.markup.placeholder, 0)
+        others = [place.picture.grid.others for place in pictures]
+        given = {name: torch.from_numpy(np.concatenate([each[name] for each in others])) for name in others[0]}
+        base: Any = self._model.base_model
+        found, _ = base.get_rope_index(ids, mm_token_type_ids=is_picture, **given)
+        positions: np.ndarray = found[:, 0].numpy().astype(np.int32)
+        return positions
 
 
 def _without_text(model: PreTrainedModel) -> PreTrainedModel:
@@ -228,21 +210,3 @@ def _without_text(model: PreTrainedModel) -> PreTrainedModel:
             if id(part) in text:
                 setattr(module, name, None)
     return model
-
-
-def _image_processor(source: str | os.PathLike[str], side: int, options: Any) -> ImageProcessor | None:
-    """The image processor of a checkpoint; None if it has none, or none that makes a picture of the tower's size."""
-    try:
-        # the one that needs no torchvision, which is not installed; without the option transformers asks on stdin
-        processor = AutoImageProcessor.from_pretrained(
-            fetch(source, weights=False), backend="pil", trust_remote_code=False
-        )
-    except Exception:  # transformers raises many kinds; such a model reads text
-        return None
-
-    def process(picture: Image.Image) -> np.ndarray:
-        pixels = np.asarray(processor(images=picture, return_tensors="np", **options)["pixel_values"], np.float32)
-        return pixels.reshape(-1, *pixels.shape[-3:])
-
-    blank = Image.new("RGB", (2, 2))
-    return process if process(blank).shape == (1, 3, side, side) else None

@@ -4,6 +4,7 @@ Does not read weights: `safetensors_reader.py` does.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,13 @@ from hfjax_app.runtime.seams import Moved
 from hfjax_app.runtime.seams.transformers import built, class_of, initialise_again
 
 
-def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dtype | None = None) -> PreTrainedModel:
+def empty_model(
+    auto_class: Any,
+    source: str | os.PathLike[str],
+    dtype: torch.dtype | None = None,
+    *,
+    labels: Sequence[str] | None = None,
+) -> PreTrainedModel:
     """A checkpoint's model without its weights: parameters have shapes only; buffers are real.
 
     Args:
@@ -33,12 +40,16 @@ def empty_model(auto_class: Any, source: str | os.PathLike[str], dtype: torch.dt
         source: a folder or a hub id.
         dtype: of the floating-point parameters, except those that the architecture keeps in float32; None: the
             checkpoint's.
+        labels: of a classifier, in the place of those in its configuration.
 
     Raises:
         ModelUnavailable: one line with the model, the reason, and the remedy.
     """
     name = os.fspath(source)
     config, folder = _config(source)
+    if labels is not None:
+        config.id2label = dict(enumerate(labels))
+        config.label2id = {label: at for at, label in enumerate(labels)}
     whole = config
     if auto_class is AutoModelForCausalLM:
         config = text_part(whole) or whole

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import torch
 from torchax import interop
 
-from hfjax_app.runtime.cpu.int8_dot import int8_dot_on_cpu
+from hfjax_app.runtime.cpu.linear import int8_dot_on_cpu
 from hfjax_app.runtime.dtype_policy import kept_in_float32
 from hfjax_app.runtime.experts import SCALE, experts_of, matrices_of
 from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform

@@ -19,6 +19,11 @@ from safetensors import SafetensorError
 from hfjax_app.errors import first_line
 from hfjax_app.runtime.checkpoints.weight_files import no_weights
 
+_POINTER = b"version https://git-lfs.github.com/spec/"  # how a file begins that git-lfs puts in a large one's place
+_MOST_POINTER_BYTES = 1_024
+_READ = {".safetensors", ".json", ".model", ".txt", ".jinja"}  # files that are read of a checkpoint
+_MOST_NAMED = 3
+
 
 def explain(name: str, error: Exception, *, weights: bool = True) -> str:
     """One line for an error of a library about a model, with a remedy if any cause in the chain has one.
@@ -39,6 +44,8 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
             f"model {name!r}: the disk is full; downloads go to {constants.HF_HUB_CACHE}: make room there, or set "
             "HF_HOME to a folder on another disk"
         )
+    if pointers := git_lfs_pointers(Path(name)):
+        return needs_git_lfs(name, pointers)
     if wants_code(error):
         return needs_code(name)
     if unknown := re.search(r"model type `([^`]+)` but Transformers does not recognize", str(error)):
@@ -75,6 +82,27 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
     if unreachable:
         return f"model {name!r} is no folder here, and the hub can't be reached to download it"
     return f"model {name!r} can't be loaded: {first_line(error)}"
+
+
+def git_lfs_pointers(path: Path) -> list[str]:
+    """The names of a folder's files that were cloned without git-lfs, or the file's own; [] where there are none."""
+    found = []
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.suffix in _READ and file.is_file() and file.stat().st_size <= _MOST_POINTER_BYTES:
+            with file.open("rb") as content:
+                if content.read(len(_POINTER)) == _POINTER:
+                    found.append(file.relative_to(path).as_posix() if path.is_dir() else file.name)
+    return found
+
+
+def needs_git_lfs(name: str, pointers: list[str]) -> str:
+    """The message for a checkpoint that was cloned without git-lfs."""
+    more = [f"{len(pointers) - _MOST_NAMED} more"] if len(pointers) > _MOST_NAMED else []
+    named = ", ".join([*pointers[:_MOST_NAMED], *more])
+    return (
+        f"model {name!r} was cloned without git-lfs, which has the content of {named}: install it and run `git lfs "
+        "pull` there"
+    )
 
 
 def needs_other_format(name: str, made_from: str | None) -> str:

@@ -83,23 +83,42 @@ class Adapter:
             found[target] = own
         return found
 
-    def merged(self, own: str, tensor: LazyTensor) -> LazyTensor:
+    def merged(self, own: str, tensor: LazyTensor | None, shape: tuple[int, ...]) -> LazyTensor | None:
         """A tensor of the base with the adapter's change.
 
         Args:
             own: the adapter's name of it.
-            tensor: the base's.
+            tensor: the base's; None: it has none, as of the head of a classifier.
+            shape: of the model's parameter.
+
+        Returns:
+            None where neither has the whole tensor.
 
         Raises:
             ModelUnavailable: the shapes differ.
         """
-        base = self._whole[own] if own in self._whole else tensor[:]
+        if own not in self._whole and tensor is None:
+            return None
+        base = self._whole[own] if own in self._whole else tensor[:]  # type: ignore[index]  # it is one of them
         change = self._change(own, base.dtype) if own in self._factors else torch.zeros((), dtype=base.dtype)
         for made in (base, change):
-            if made.ndim and tuple(made.shape) != tensor.shape:
-                shapes = f"{list(made.shape)}, and {self.base!r} has {list(tensor.shape)}"
+            if made.ndim and tuple(made.shape) != shape:
+                shapes = f"{list(made.shape)}, and {self.base!r} has {list(shape)}"
                 raise ModelUnavailable(f"adapter {self.name!r}: its {own} is {shapes}; is it another base?")
         return LazyTensor.of((base + change).to(base.dtype))
+
+    def labels(self, shapes: Mapping[str, tuple[int, ...]], count: int) -> int:
+        """How many labels the adapter's own head has, of a classifier that has `count` without it.
+
+        Args:
+            shapes: of the classifier's parameters.
+            count: the number that its configuration says, or transformers' own.
+        """
+        for own, tensor in self._whole.items():
+            shape = next((shapes[name] for name in sorted(shapes, key=len, reverse=True) if _ends_with(own, name)), ())
+            if shape and shape[0] == count and tuple(tensor.shape[1:]) == shape[1:]:
+                return int(tensor.shape[0])
+        return count
 
     def _change(self, own: str, dtype: torch.dtype) -> torch.Tensor:
         """What is added to a weight of this dtype, rounded as peft rounds it: that of an embedding once more."""
@@ -181,13 +200,20 @@ def _base_name(settings: Mapping[str, Any]) -> str:
 
 def _settings(folder: Path) -> dict[str, Any] | None:
     """An adapter's configuration; None for a model, which may have one beside its own."""
-    if not (folder / CONFIG).exists() or (folder / "config.json").exists():
+    if not (folder / CONFIG).exists():
+        return None
+    if (folder / "config.json").exists() and not _is_adapter_alone(folder):
         return None
     try:
         settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         settings = {}
     return settings if isinstance(settings, dict) else {}
+
+
+def _is_adapter_alone(folder: Path) -> bool:
+    """Whether the folder's only weights are the adapter's; the config beside it then says what its labels are."""
+    return [path.name for path in folder.glob("*.safetensors")] == [_WEIGHTS]
 
 
 def _weights(source: str | os.PathLike[str], name: str) -> Path:

@@ -127,14 +127,16 @@ def _read(
     weights: Weights = {}
     found: set[str] = set()
 
-    def put(target: str, tensor: LazyTensor) -> None:
+    def put(target: str, tensor: LazyTensor | None) -> None:
         shape = tuple(expected[target].shape)
+        if adapter is not None and target in changes:
+            tensor = adapter.merged(changes[target], tensor, shape)
+        if tensor is None:
+            return
         if tensor.shape != shape:
             raise ModelUnavailable(
                 f"model {name!r}: {target} is {list(tensor.shape)}, and its config says {list(shape)}"
             )
-        if adapter is not None and target in changes:
-            tensor = adapter.merged(changes[target], tensor)
         held = transforms.store(target, tensor)
         made = {key: _placed(value, placement(key, value.shape)) for key, value in held.items()}
         weights.update(jax.block_until_ready(made))  # before the next read: the host holds one tensor at a time
@@ -159,6 +161,8 @@ def _read(
                     if made in expected:
                         put(made, LazyTensor.of(tensor))
             bar.update(sum(files.tensor(key).saved_bytes for key, _ in target.sources))
+    for key in parameters.keys() - found:  # a head that only the adapter has
+        put(key, None)
     if missing := sorted(parameters.keys() - found):
         kind = type(model).__name__
         raise ModelUnavailable(f"model {name!r} is no trained {kind}: its checkpoint lacks {missing[0]}")

@@ -12,7 +12,7 @@ VERSIONS = {"diffusers": "0.42.1"}
 SEAMS = (
     Seam(
         name="kinds of single files",
-        what="infer_diffusers_model_type and DIFFUSERS_DEFAULT_PIPELINE_PATHS of diffusers.loaders.single_file_utils",
+        what="infer_diffusers_model_type of diffusers.loaders.single_file_utils",
         without="single files of models can't be loaded",
     ),
     Seam(
@@ -51,19 +51,6 @@ def kind_of_file(keys: Mapping[str, Any]) -> str:
         Moved: that can't be found out.
     """
     return str(needed(f"{_SINGLE_FILES}:infer_diffusers_model_type")(keys))
-
-
-def configs_of_kind(kind: str) -> str:
-    """The hub id of the model whose configs fit a kind of single file.
-
-    Raises:
-        Moved: that can't be found out.
-    """
-    where = f"{_SINGLE_FILES}:DIFFUSERS_DEFAULT_PIPELINE_PATHS"
-    found = part(where, without="single files of models can't be loaded")
-    if found is None:
-        raise moved(where)
-    return str(found[kind]["pretrained_model_name_or_path"])
 
 
 def parts_with_lora(pipeline: Any) -> list[str]:

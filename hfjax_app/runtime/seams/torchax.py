@@ -17,6 +17,11 @@ SEAMS = (
         without="models can't be loaded",
     ),
     Seam(
+        name="operators on the host",
+        what="no_dispatch of torch.utils._mode_utils, and DisableTorchFunction of torch._C",
+        without="models with eyes can't be traced: parts of torch's operators are traced among tensors that are not",
+    ),
+    Seam(
         name="upstream's lowerings",
         what="torchax.ops.ops_registry.all_aten_ops, which importing torchax.ops.jaten fills",
         without="convolutions can't be lowered: ours calls upstream's with other arguments",
@@ -31,6 +36,12 @@ SEAMS = (
         name="upsampling",
         what="lowerings of aten::upsample_nearest2d and its `vec` overload",
         without="upstream uses int64 indices, which jax truncates to int32 with a warning at every trace",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="bilinear scaling",
+        what="lowering of aten::_upsample_bilinear2d_aa",
+        without="upstream's fails; the positions of SigLIP 2's patches are scaled by it",
         file=_OPERATORS,
     ),
     Seam(
@@ -82,6 +93,12 @@ def array_of(tensor: "torch.Tensor") -> "jax.Array":
     """A tensor on the CPU as an array on the default device, which may share its memory; int64 becomes int32."""
     array: jax.Array = needed("torchax.ops.mappings:t2j")(tensor)
     return array
+
+
+def on_host(function: Any, *arguments: Any, **options: Any) -> Any:
+    """The result of a function of plain tensors, all parts of which torch computes, also inside a trace."""
+    with needed("torch.utils._mode_utils:no_dispatch")(), needed("torch._C:DisableTorchFunction")():
+        return function(*arguments, **options)
 
 
 def jax_dtype(dtype: "torch.dtype") -> Any:

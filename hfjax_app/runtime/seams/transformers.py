@@ -57,6 +57,11 @@ SEAMS = (
         without="models are traced in the order of sets of strings, which differs from process to process",
     ),
     Seam(
+        name="attention of a model",
+        what="`_attn_implementation` of configurations",
+        without="classifiers of long texts read fewer tokens, as if all scores were in memory at once",
+    ),
+    Seam(
         name="cache layers",
         what="attributes of StaticLayer and LinearAttentionLayer, set by hand; layers without their constructors",
         without="chat models can't be traced: why they can't run is told in one line",
@@ -195,6 +200,11 @@ def register_experts(name: str, function: Callable[..., Any]) -> None:
     where = "transformers.integrations.moe:ALL_EXPERTS_FUNCTIONS"
     if (registry := part(where, without="mixtures of experts can't be loaded")) is not None:
         registry.register(name, function)
+
+
+def attention_of(model: Any) -> str:
+    """The name of the attention that a model computes, such as "sdpa" or "eager"."""
+    return str(getattr(model.config, "_attn_implementation", ""))
 
 
 def mentions(model_class: type, name: str) -> bool:

@@ -17,7 +17,7 @@
 
   const chat = {
     value: [], // the chatbot's entries
-    facts: null, // {model, sees, context, max_tokens, recommended}
+    facts: null, // {model, sees, pictures, context, max_tokens, recommended}
     idle: IDLE,
 
     on: (event, listener) => listeners[event].push(listener),

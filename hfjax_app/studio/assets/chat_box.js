@@ -27,7 +27,7 @@
     const characters = chat.value.reduce((sum, entry) => sum + (entry.content?.[0]?.text?.length ?? 0), 0);
     const each = used > 20 && characters > 40 ? characters / used : CHARACTERS_PER_TOKEN;
     const typed = field()?.value.length ?? 0;
-    const total = used + (typed ? Math.ceil(typed / each) : 0);
+    const total = used + (typed ? Math.ceil(typed / each) : 0) + chat.pictures.tokens();
     const { context } = chat.facts;
     const share = Math.min(1, total / context);
     const cells = Array.from({ length: CELLS }, (_, at) => {
@@ -89,9 +89,10 @@
   document.addEventListener("drop", (event) => {
     if (!holdsFile(event)) return;
     event.preventDefault();
-    const [file] = event.dataTransfer.files;
-    if (chat.pictures.takes(file)) chat.pictures.add(file);
-    else paste(file);
+    const files = [...event.dataTransfer.files];
+    const pictures = files.filter(chat.pictures.takes);
+    if (pictures.length) pictures.forEach(chat.pictures.add);
+    else paste(files[0]);
   });
   document.addEventListener("change", (event) => {
     if (event.target.id !== "paste-file") return;
@@ -143,4 +144,5 @@
     wasGrowing = grows;
   });
   chat.on("started", () => setTimeout(count));
+  document.addEventListener("attached", count);
 })();

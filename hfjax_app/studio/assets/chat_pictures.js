@@ -1,8 +1,10 @@
-// Pictures for the next message: chosen, dropped or pasted, shrunk here to about what models see, and shown in the box.
-// In the conversation they are parts of the question's entry, behind its text.
+// Pictures for the next message: chosen, taken, dropped or pasted, shrunk here to about what models see, and shown in the
+// box with their tokens; they open, and are put in order by dragging or by arrow keys. In the conversation they are parts
+// of the question's entry, behind its text.
 (() => {
   const MOST = 8; // of a conversation
-  const SIDE = 896; // pixels of the longer side
+  const SIDE = 896; // pixels of the longer side, or what the model's largest size has
+  const DRAGGED = "application/x-picture";
   const QUALITY = 0.9;
   const PART = /^!\[Picture\]\((data:image\/(?:jpeg|png|webp);base64,[A-Za-z0-9+/=]+)\)$/; // as in transcript.py
   const { chat } = studio;
@@ -18,14 +20,41 @@
     place.innerHTML = urls
       .map(
         (url, at) =>
-          `<button type="button" data-picture="${at}" aria-label="Remove picture ${at + 1}" title="Remove"><img src="${url}"
-          alt="Picture ${at + 1}"></button>`,
+          `<span data-picture="${at}" draggable="true"><button type="button" data-do="open-picture" title="Open"
+          aria-label="Open picture ${at + 1}"><img src="${url}" alt="Picture ${at + 1}" draggable="false"></button>
+          <button type="button" data-do="remove-picture" aria-label="Remove picture ${at + 1}"
+          title="Remove">×</button><small class="num"></small></span>`,
       )
       .join("");
+    document.dispatchEvent(new Event("attached"));
+  }
+  const images = () => [...document.querySelectorAll("#attached img")].filter((image) => image.naturalWidth);
+  // The tokens that the model will see a picture as: `chosen` in chat/vision/grids.py.
+  function tokensOf({ naturalWidth: width, naturalHeight: height }) {
+    const off = ([w, h]) => Math.abs(Math.log((w * height) / (h * width)));
+    const each = (chat.facts?.pictures ?? []).map((sizes) => sizes.reduce((a, b) => (off(b) < off(a) ? b : a)));
+    return (each.find(([w, h]) => w * h >= width * height) ?? each.at(-1))?.[2] ?? 0;
+  }
+  function move(from, to) {
+    if (from === to || !urls[from] || !urls[to]) return;
+    urls.splice(to, 0, ...urls.splice(from, 1));
+    draw();
+    document.querySelector(`#attached [data-picture="${to}"] button`).focus();
+    studio.say(`Picture ${from + 1} is now picture ${to + 1}.`);
+  }
+  function open(url) {
+    const dialog = document.querySelector(".gradio-container").appendChild(document.createElement("dialog"));
+    dialog.className = "picture-open";
+    dialog.setAttribute("aria-label", "Picture");
+    dialog.innerHTML = `<button type="button" aria-label="Close"><img src="${url}" alt="Picture"></button>`;
+    dialog.addEventListener("click", () => dialog.close());
+    dialog.addEventListener("close", () => dialog.remove());
+    dialog.showModal();
   }
   async function shrunk(file) {
     const picture = await createImageBitmap(new Blob([file]), { imageOrientation: "from-image" });
-    const scale = Math.min(1, SIDE / Math.max(picture.width, picture.height));
+    const side = Math.max(SIDE, ...(chat.facts?.pictures ?? []).flat().map(([width, height]) => Math.max(width, height)));
+    const scale = Math.min(1, side / Math.max(picture.width, picture.height));
     const canvas = document.createElement("canvas");
     [canvas.width, canvas.height] = [picture.width, picture.height].map((side) => Math.max(1, Math.round(side * scale)));
     const context = canvas.getContext("2d");
@@ -67,6 +96,7 @@
     // Whether this file is taken as a picture.
     takes: (file) => Boolean(chat.facts?.sees && file?.type.startsWith("image/")),
     add,
+    tokens: () => images().reduce((sum, image) => sum + tokensOf(image), 0),
     // For the event that asks.
     attached: () => JSON.stringify(chat.facts?.sees ? urls : []),
   };
@@ -76,7 +106,7 @@
     if (urls.length && chat.isGrowing() && questions(chat.value) > questions(before)) set([]);
   });
   document.addEventListener("change", async (event) => {
-    if (event.target.id !== "picture-files") return;
+    if (!["picture-files", "picture-camera"].includes(event.target.id)) return;
     const files = [...event.target.files];
     event.target.value = "";
     for (const file of files) await add(file);
@@ -88,11 +118,47 @@
     files.forEach(add);
   });
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.("[data-do=picture]")) document.querySelector("#picture-files").click();
-    const removed = event.target.closest?.("#attached [data-picture]");
-    if (!removed) return;
-    urls.splice(Number(removed.dataset.picture), 1);
+    const wanted = event.target.closest?.("[data-do]");
+    if (wanted?.dataset.do === "picture") document.querySelector("#picture-files").click();
+    if (wanted?.dataset.do === "camera") document.querySelector("#picture-camera").click();
+    const at = Number(wanted?.closest("[data-picture]")?.dataset.picture);
+    if (wanted?.dataset.do === "open-picture") open(urls[at]);
+    if (wanted?.dataset.do !== "remove-picture") return;
+    urls.splice(at, 1);
     draw();
     box()?.focus();
+  });
+  document.addEventListener(
+    "load",
+    (event) => {
+      const place = event.target.closest?.("#attached [data-picture]");
+      if (!place) return;
+      const tokens = tokensOf(event.target).toLocaleString("en");
+      place.querySelector("small").textContent = tokens;
+      place.title = `${tokens} tokens`;
+      document.dispatchEvent(new Event("attached"));
+    },
+    true,
+  );
+  // Order
+  const placeOf = (event) => event.target.closest?.("#attached [data-picture]");
+  document.addEventListener("dragstart", (event) => {
+    const place = placeOf(event);
+    if (place) event.dataTransfer.setData(DRAGGED, place.dataset.picture);
+  });
+  document.addEventListener("dragover", (event) => {
+    if (placeOf(event) && event.dataTransfer.types.includes(DRAGGED)) event.preventDefault();
+  });
+  document.addEventListener("drop", (event) => {
+    if (!placeOf(event) || !event.dataTransfer.types.includes(DRAGGED)) return;
+    event.preventDefault();
+    move(Number(event.dataTransfer.getData(DRAGGED)), Number(placeOf(event).dataset.picture));
+  });
+  document.addEventListener("keydown", (event) => {
+    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!step || !placeOf(event)) return;
+    event.preventDefault();
+    const at = Number(placeOf(event).dataset.picture);
+    move(at, at + step);
   });
 })();

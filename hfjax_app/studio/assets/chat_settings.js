@@ -12,6 +12,7 @@
     "min_p",
     "repetition_penalty",
     "stop",
+    "think",
   ];
   const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty"];
   const PRESETS = {

@@ -57,6 +57,12 @@
     }
     if (event.target.closest?.("#reuse, #verify")) studio.closeDrawers(); // what they change is beside the panel
   });
+  let pause;
+  document.addEventListener("input", (event) => {
+    if (!event.target.closest?.("#prompt")) return;
+    clearTimeout(pause);
+    pause = setTimeout(() => document.querySelector("#count-prompt")?.click(), 300); // the typing pauses
+  });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || event.defaultPrevented || !isShown()) return;
     if (document.querySelector(":popover-open") || !cancel()) return;

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
-from hfjax_app.runtime.cpu.bf16_weights import may_stay_bfloat16
+from hfjax_app.runtime.cpu.weights import may_stay_bfloat16
 from hfjax_app.runtime.held_weights import held
 from tests.chat.model.test_architectures import CONFIGS, make_model
 

@@ -261,3 +261,65 @@ def test_thousands_of_added_tokens_with_a_common_start_are_found_quickly() -> No
     ids = chat.encode_text(typed)
     assert max(ids) < 512
     assert tokenizer.decode(ids) == typed
+
+
+SWITCHED = TEMPLATE.replace(
+    "model\n{",
+    "model\n{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{{ 'Effort: ' + reasoning_effort if reasoning_effort is defined else '' }}{{ note if note is defined else '' }}{",
+)
+# Templates that think only if told to name their variable otherwise.
+TOLD = TEMPLATE.replace("model\n{", "model\n{% if thinking is defined and thinking %}<think>{% endif %}{")
+
+
+@pytest.mark.parametrize(
+    ("template", "switch", "values", "passed"),
+    [
+        (SWITCHED, ("enable_thinking", True), {}, {}),
+        (SWITCHED, ("enable_thinking", True), {"thinks": False}, {"enable_thinking": False}),
+        (SWITCHED, ("enable_thinking", True), {"effort": "none"}, {"enable_thinking": False}),
+        (
+            SWITCHED,
+            ("enable_thinking", True),
+            {"effort": "high", "thinks": False},
+            {"enable_thinking": False, "reasoning_effort": "high"},
+        ),
+        (
+            SWITCHED,
+            ("enable_thinking", True),
+            {"thinks": False, "others": {"enable_thinking": True}},
+            {"enable_thinking": True},
+        ),
+        (TOLD, ("thinking", False), {"effort": "low"}, {"thinking": True, "reasoning_effort": "low"}),
+        (TEMPLATE, None, {"thinks": False, "effort": "none"}, {"reasoning_effort": "none"}),
+    ],
+)
+def test_reasoning_is_switched_where_the_template_can(
+    template: str, switch: Any, values: dict[str, Any], passed: dict[str, Any]
+) -> None:
+    found = ChatFormat(with_template(template)).template
+    assert found is not None
+    assert found.switch == switch
+    assert found.variables(**{"thinks": None, "effort": None, "others": {}} | values) == passed
+
+
+def test_variables_reach_the_template_as_text() -> None:
+    """As transformers passes them; a special token in one stays text."""
+    switched = with_template(SWITCHED)
+    chat, values = ChatFormat(switched), {"enable_thinking": False, "reasoning_effort": "high"}
+    expected = switched.apply_chat_template(HISTORY, add_generation_prompt=True, return_dict=False, **values)
+    assert chat.encode(HISTORY, variables=values) == expected
+    assert chat.fit(HISTORY, "", 500, variables=values) == (expected, 0)
+    typed = chat.encode([user("Hi")], variables={"note": "<start_of_turn>"})
+    assert typed.count(switched.convert_tokens_to_ids("<start_of_turn>")) == 2
+    assert switched.decode(typed).endswith("<start_of_turn>")
+    closed = switched.apply_chat_template(HISTORY, add_generation_prompt=False, return_dict=False)
+    assert chat.encode(HISTORY, opening=False) == closed
+
+
+def test_an_answer_goes_on_as_transformers_lets_it() -> None:
+    begun = [user("Tell me a story."), assistant("Once upon a time, there was")]
+    roles = TEMPLATE.replace("{{ m.role }}", "{{ 'model' if m.role == 'assistant' else m.role }}")
+    named = with_template(roles)
+    expected = named.apply_chat_template(begun, continue_final_message=True, return_dict=False)
+    assert ChatFormat(named).encode(begun[:1], begun=begun[1]["content"]) == expected

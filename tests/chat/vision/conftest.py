@@ -11,6 +11,7 @@ from tests.chat.vision.checkpoints import checkpoint
 from tests.conftest import quickly_compiled
 
 OPTIONS: dict[str, Any] = {"slots": 4, "context": 256, "prefill_chunk": 8, "buckets": [1], "end_tokens": ()}
+OPTIONS["picture_tokens"] = (16,)
 
 Made = tuple[ChatEngine, PreTrainedModel]
 

@@ -20,7 +20,8 @@ from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.messages import checked_messages
-from hfjax_app.chat.text.pictures import PictureMarkup
+from hfjax_app.chat.text.pictures import PictureMarkup, Shown
+from hfjax_app.chat.vision.picture import PLACEHOLDER
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.errors import Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES
@@ -118,7 +119,10 @@ def smol_format() -> ChatFormat:
     fake, token, whole = SMOL_TOKENS
     placeholder = tokenizer.convert_tokens_to_ids(token)
     markup = PictureMarkup(
-        mark=token, written=f"{fake}{whole}{token}{fake}", placeholder=placeholder, tokens=PICTURE_TOKENS
+        mark=token,
+        written=f"{fake}{whole}{token}{fake}",
+        placeholder=placeholder,
+        tokens=lambda shown: [PLACEHOLDER] * PICTURE_TOKENS,
     )
     return ChatFormat(tokenizer, markup)
 
@@ -167,6 +171,13 @@ def test_the_oldest_pictures_are_dropped_with_their_messages(made: tuple[ChatAss
         asyncio.run(last_reply(assistant, [user(*map(image, range(8)), text("x" * 300))]))
 
 
+def test_too_many_pictures_in_a_message_are_refused_with_what_fits(made: tuple[ChatAssistant, PreTrainedModel]) -> None:
+    assistant, _ = made
+    why = r"pictures: 8 of 128 tokens in one message, and \d+ fit beside its text: send at most [1-7], or smaller ones"
+    with pytest.raises(RequestRejected, match=why):
+        asyncio.run(last_reply(assistant, [user(*map(image, range(8)), text("x" * 100))]))
+
+
 def hostile() -> dict[str, tuple[bytes, str]]:
     good = png(drawn(1), "JPEG")
     return {
@@ -176,7 +187,7 @@ def hostile() -> dict[str, tuple[bytes, str]]:
         "random": (random.Random(1).randbytes(500), "can't be read"),
         "huge": (png(Image.new("L", (8000, 6000))), "too many pixels"),
         "line": (png(Image.new("L", (70_000, 1))), "at most 65535 a side"),
-        "gif": (png(drawn(1), "GIF"), "GIF"),
+        "heic": (b"\0\0\0\x18ftypheic" + bytes(500), "HEIC"),
     }
 
 
@@ -285,14 +296,14 @@ def reader(made: tuple[ChatAssistant, PreTrainedModel]) -> Iterator[PictureReade
     """With room for two pictures."""
     vision = made[0].engine.vision
     assert vision is not None
-    reader = PictureReader(vision, 2 * vision.picture_bytes)
+    reader = PictureReader(vision, 2 * vision.all_grids[0].picture_bytes)
     yield reader
     reader.stop()
 
 
 def test_prepared_pictures_of_waiting_requests_have_a_bound(reader: PictureReader) -> None:
     """A request holds its share until it is released. One with a wrong file releases it at once."""
-    two = [png(drawn(1)), png(drawn(2))]
+    two = [Shown(0, png(drawn(seed))) for seed in (1, 2)]
     read = asyncio.run(reader.read(two))
     assert reader.held_bytes == sum(picture.pixels.nbytes for picture in read.pictures) > 0
     with pytest.raises(Overloaded, match="too many pictures wait"):
@@ -310,7 +321,7 @@ def test_prepared_pictures_of_waiting_requests_have_a_bound(reader: PictureReade
     assert isinstance(refused, Overloaded)
     read.release()
     with pytest.raises(RequestRejected):
-        asyncio.run(reader.read([two[0], b"none"]))
+        asyncio.run(reader.read([two[0], Shown(0, png(drawn(1))[:60])]))
     assert reader.held_bytes == 0
 
 
@@ -329,7 +340,7 @@ def test_a_client_who_leaves_while_a_picture_is_read_keeps_its_memory_until_then
     monkeypatch.setattr("hfjax_app.chat.vision.picture_reader.read_picture", slow)
 
     async def leave() -> None:
-        reading = asyncio.ensure_future(reader.read([png(drawn(1)), png(drawn(2))]))
+        reading = asyncio.ensure_future(reader.read([Shown(0, png(drawn(seed))) for seed in (1, 2)]))
         assert await asyncio.to_thread(begun.wait, 300)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -19,10 +19,19 @@ from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.chat.vision.picture import Picture
-from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
-from tests.chat.vision.checkpoints import PICTURE_TOKENS, answer, checkpoint, drawn
+from hfjax_app.errors import EngineStopped, ModelUnavailable, Overloaded, RequestRejected
+from hfjax_app.runtime.checkpoints import int8
+from tests.chat.vision.checkpoints import PICTURE_TOKENS, SIDE, answer, checkpoint, drawn
 from tests.chat.vision.conftest import OPTIONS, Made
+from tests.conftest import quickly_compiled
 
+SIZES = [(40, 30), (30, 40), (48, 27), (27, 48), (33, 32)]  # of all grids, where a model has several
+SLOW = pytest.mark.slow
+WHOLE = ("mistral3", "qwen3_vl")  # whose layers all see the whole conversation
+ALL = [
+    *("gemma3", "smolvlm", "qwen2_5_vl"),
+    *(pytest.param(name, marks=SLOW) for name in (*WHOLE, "gemma4", "lfm2_vl", "qwen3_5")),
+]
 ANSWER = SamplingParams(max_tokens=10, temperature=0.0)
 
 
@@ -32,16 +41,16 @@ def prompt_of(seed: int, lengths: Sequence[int], pictures: Sequence[Picture]) ->
     texts = [[rng.randrange(5, 200) for _ in range(length)] for length in lengths]
     prompt = texts[0]
     for picture, text in zip(pictures, texts[1:], strict=True):
-        prompt = prompt + [picture.id] * PICTURE_TOKENS + text
+        prompt = prompt + [picture.id] * picture.grid.count + text
     return prompt
 
 
 def shown(engine: ChatEngine, *seeds: int) -> list[Picture]:
     assert engine.vision is not None
-    return [engine.vision.picture(drawn(seed)) for seed in seeds]
+    return [engine.vision.picture(drawn(seed, SIZES[seed % len(SIZES)])) for seed in seeds]
 
 
-@pytest.mark.parametrize("name", ["gemma3", "smolvlm"])
+@pytest.mark.parametrize("name", ALL)
 def test_the_tokens_are_those_of_the_whole_model(
     name: str, made_of: Callable[[str], Made], compilations: Callable[[], AbstractContextManager[list[str]]]
 ) -> None:
@@ -49,7 +58,7 @@ def test_the_tokens_are_those_of_the_whole_model(
     engine, model = made_of(name)
     with compilations() as seen:
         for seed, (lengths, seeds) in enumerate(
-            [([11, 9], [1]), ([8, 30], [2]), ([0, 3, 5], [3, 4]), ([70, 1, 20], [5, 5])]
+            [([11, 9], [1]), ([8, 30], [2]), ([0, 3, 5], [3, 4]), ([70, 1, 20], [5, 5]), ([9, 2, 3, 4], [6, 7, 8])]
         ):
             pictures = shown(engine, *seeds)
             prompt = prompt_of(seed, lengths, pictures)
@@ -64,7 +73,10 @@ def ask(engine: ChatEngine, prompt: list[int], pictures: list[Picture], client: 
     return list(stream), stream.reused_tokens
 
 
-@pytest.mark.parametrize(("name", "text"), [("gemma3", 0), ("smolvlm", 13)])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("gemma3", 0), ("smolvlm", 13), ("qwen2_5_vl", 13), *(pytest.param(name, 13, marks=SLOW) for name in WHOLE)],
+)
 def test_the_same_question_about_two_pictures_by_two_visitors(
     name: str, text: int, made_of: Callable[[str], Made]
 ) -> None:
@@ -72,7 +84,7 @@ def test_the_same_question_about_two_pictures_by_two_visitors(
     `text` before it is shared where no ring has lost it."""
     engine, model = made_of(name)
     engine._loop.scheduler.slots.forget_all()
-    one, other = shown(engine, 11, 12)
+    one, other = shown(engine, 11, 16)
     of_one, of_other = (prompt_of(20, [13, 9], [picture]) for picture in (one, other))
     right = [answer(model, prompt, [picture], 10) for prompt, picture in ((of_one, one), (of_other, other))]
     assert right[0] != right[1]
@@ -100,7 +112,7 @@ def test_a_prefix_ends_inside_no_picture(made_of: Callable[[str], Made]) -> None
         assert ask(engine, whole, few)[0] == answer(model, whole, few, 10)
 
 
-@pytest.mark.parametrize("name", ["gemma3", "smolvlm"])
+@pytest.mark.parametrize("name", ALL)
 def test_a_crowd_gets_the_tokens_of_a_lone_visitor(name: str, made_of: Callable[[str], Made]) -> None:
     """Twelve requests in four slots, some cancelled on their way, with and without pictures."""
     engine, _ = made_of(name)
@@ -146,7 +158,7 @@ def test_a_picture_that_is_no_numbers_harms_nobody(made_of: Callable[[str], Made
     engine, model = made_of("gemma3")
     engine._loop.scheduler.slots.forget_all()
     good = shown(engine, 16)
-    bad = [Picture(pixels=np.full_like(good[0].pixels, np.nan))]
+    bad = [Picture(grid=good[0].grid, pixels=np.full_like(good[0].pixels, np.nan))]
     for _ in range(4):  # all slots
         with pytest.raises(EngineStopped, match="not numbers"):
             list(engine.stream(prompt_of(23, [4, 4], bad), ANSWER, pictures=bad))
@@ -183,7 +195,7 @@ def test_weights_are_read_only_where_pictures_are_on(tmp_path: Path) -> None:
     found = [estimate_memory(engine.runner).weights for engine in (blind, seeing)]
     assert found[1] - found[0] == bytes_of_tower > 0
     names = Counter(spec.name for spec in seeing.runner.specs()) - Counter(spec.name for spec in blind.runner.specs())
-    assert names == {"chat_vision": 1, "chat_picture": 1}
+    assert names == {f"chat_vision_{SIDE}x{SIDE}": 1, "chat_picture_16_16": 1}
     plan = ChatPlanner(tmp_path, slots=4, context=256, dtype="float32", quantize="none", pictures=True, on_one_cpu=True)
     assert plan.estimate(1).weights == found[1]
     tensors = load_file(tmp_path / "model.safetensors")
@@ -193,29 +205,63 @@ def test_weights_are_read_only_where_pictures_are_on(tmp_path: Path) -> None:
         ChatEngine.from_pretrained(tmp_path, pictures=True, **OPTIONS)
 
 
-ON_TWO_DEVICES = """
+@pytest.mark.parametrize("name", ["qwen2_5_vl", *(pytest.param(name, marks=SLOW) for name in ("gemma4", "qwen3_vl"))])
+def test_with_int8_weights_the_tokens_are_those_of_the_rounded_model(name: str, tmp_path: Path) -> None:
+    """The vision tower keeps its weights."""
+    model = checkpoint(name, tmp_path)
+    with quickly_compiled():
+        engine = ChatEngine.from_pretrained(tmp_path, pictures=True, quantize="int8", speculation="never", **OPTIONS)
+        engine.start()
+    text = {*map(id, model.get_decoder().parameters()), id(model.get_output_embeddings().weight)}
+    for name in int8.sources(model):
+        weight = model.get_parameter(name)
+        if id(weight) in text:
+            values, scale = int8.quantize(weight.detach())
+            weight.data = values * scale[:, None]
+    pictures = shown(engine, 1, 2)
+    prompt = prompt_of(3, [5, 7, 9], pictures)
+    assert list(engine.stream(prompt, ANSWER, pictures=pictures)) == answer(model, prompt, pictures, 10)
+    engine.stop()
+
+
+def test_text_is_served_before_pictures_are_ready(tmp_path: Path, made_of: Callable[[str], Made]) -> None:
+    """Their programs are not among those that an engine starts with."""
+    engine, _ = made_of("qwen2_5_vl")
+    general = [spec.name for spec in engine.runner.specs() if spec.general]
+    assert not [name for name in general if name.startswith(("chat_vision", "chat_picture"))]
+    pictures, program = shown(engine, 1), engine.runner.programs.picture.pop((12, 12))
+    prompt = prompt_of(3, [5, 7], pictures)
+    with pytest.raises(Overloaded, match="pictures are not ready yet, their programs are being compiled"):
+        engine.stream(prompt, ANSWER, pictures=pictures)
+    assert len(list(engine.stream(prompt[:5], ANSWER))) == 10
+    engine.runner.programs.picture[12, 12] = program
+    assert len(list(engine.stream(prompt, ANSWER, pictures=pictures))) == 10
+
+
+ON_DEVICES = """
 import sys
+from pathlib import Path
 from hfjax_app.chat import ChatEngine
 from tests.chat.vision.checkpoints import answer, checkpoint
 from tests.chat.vision.conftest import OPTIONS
 from tests.chat.vision.test_pictures import ANSWER, prompt_of, shown
 
-model = checkpoint(sys.argv[1], sys.argv[2])
+model = checkpoint(sys.argv[1], Path(sys.argv[2]))
 engine = ChatEngine.from_pretrained(sys.argv[2], pictures=True, **OPTIONS).start()
 pictures = shown(engine, 1, 2)
 prompt = prompt_of(3, [5, 7, 9], pictures)
-assert engine.runner.mesh.size == 2
+assert engine.runner.mesh.size == int(sys.argv[3])
 assert list(engine.stream(prompt, ANSWER, pictures=pictures)) == answer(model, prompt, pictures, 10)
 engine.stop()
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gemma3", "smolvlm"])
-def test_two_devices_give_the_tokens_of_the_whole_model(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "devices"), [("gemma3", 2), ("smolvlm", 2), ("qwen3_vl", 8), ("gemma4", 8)])
+def test_several_devices_give_the_tokens_of_the_whole_model(name: str, devices: int, tmp_path: Path) -> None:
     """The tower is whole on each of them; the text part is split."""
-    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-    command = [sys.executable, "-c", ON_TWO_DEVICES, name, str(tmp_path)]
+    environment = {**os.environ, "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}"}
+    command = [sys.executable, "-c", ON_DEVICES, name, str(tmp_path), str(devices)]
     root = Path(__file__).parents[3]
     result = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-2000:]

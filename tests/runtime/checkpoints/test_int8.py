@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.int8 import Int8, int8_dot, quantize, sources
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
-from hfjax_app.runtime.cpu.int8_dot import product_of_digits
+from hfjax_app.runtime.cpu.linear import product_of_digits
 from hfjax_app.runtime.dtype_policy import Cast
 from hfjax_app.runtime.held_weights import shapes
 from hfjax_app.runtime.model_transform import Transforms

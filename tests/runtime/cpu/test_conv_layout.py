@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hfjax_app.images.networks import without_weights
-from hfjax_app.runtime.cpu.conv_layout import ConvLayout
+from hfjax_app.runtime.cpu.weights import ConvLayout
 from hfjax_app.runtime.held_weights import held, shapes
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import torch
 
-from hfjax_app.runtime.cpu.fused_linear import FusedLinear
+from hfjax_app.runtime.cpu.weights import FusedLinear
 from hfjax_app.runtime.held_weights import held, shapes
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function, weights_of

@@ -52,7 +52,7 @@ LIBRARIES = {"gradio", "jax", "jaxlib", "torchax", "transformers", "diffusers", 
 # Names that begin with an underscore and are no library's here: Python's own, and torch's of modules and operators.
 COMMON = {
     *("_replace", "_fields", "_exit", "_get_running_loop"),
-    *("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_grouped_mm"),
+    *("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set", "_grouped_mm", "_upsample_bilinear2d_aa"),
 }
 
 

@@ -39,6 +39,27 @@ def _upsampling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         jax.make_jaxpr(run)(jnp.ones((1, 1, 2, 2)))
 
 
+@check("bilinear scaling")
+def _scaling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    options = {"size": (3, 5), "mode": "bilinear", "antialias": True}
+    run = upstream(monkeypatch, lambda image: functional.interpolate(image, **options))
+    with pytest.raises(TypeError, match="not callable"):
+        jax.make_jaxpr(run)(jnp.ones((1, 1, 2, 2)))
+
+
+@check("operators on the host")
+def _on_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def classes() -> torch.Tensor:
+        return functional.one_hot(torch.tensor([2, 0]), 3)
+
+    with torchax.default_env():
+        assert type(seam.on_host(classes)) is torch.Tensor
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Explicitly requested dtype")
+            with pytest.raises(AssertionError, match="mixed math"):
+                classes()
+
+
 @check("grouped transposed convolution")
 def _convolution(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)

@@ -16,6 +16,7 @@ from transformers import (
     LlamaForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
+    PreTrainedConfig,
 )
 from transformers.cache_utils import LinearAttentionLayer, StaticLayer
 from transformers.modeling_utils import local_torch_dtype
@@ -26,6 +27,16 @@ from hfjax_app.runtime.seams import transformers as seam
 from tests.runtime.seams.checks import ROOT, Checks
 
 check = Checks(seam)
+
+
+@check("attention of a model")
+def _attention(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=0, hidden_size=8, vocab_size=8, num_attention_heads=1))
+    assert seam.attention_of(model) == "sdpa"
+    model.set_attn_implementation("eager")
+    assert seam.attention_of(model) == "eager"
+    monkeypatch.delattr(PreTrainedConfig, "_attn_implementation")
+    assert seam.attention_of(model) == ""
 
 
 @check("sets in order")

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConf
 
 from hfjax_app.runtime.checkpoints.empty_model import empty_model, saved_dtype
 from hfjax_app.runtime.checkpoints.safetensors_reader import read
-from hfjax_app.runtime.cpu.bf16_weights import Bf16Weights, may_stay_bfloat16
+from hfjax_app.runtime.cpu.weights import Bf16Weights, may_stay_bfloat16
 from hfjax_app.runtime.held_weights import shapes
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function

@@ -1,12 +1,30 @@
-"""How much memory the devices have left for one more model, and how much is in use.
-
-Memory that a device has in all is in `mesh.py`.
-"""
+"""Memory of the devices: what a model that serves holds, what is in use, and what is left for one more model."""
 
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldMemory:
+    """Bytes on each device.
+
+    Attributes:
+        weights: with buffers.
+        cache: of keys and values, or states; 0 for models without one.
+    """
+
+    weights: int
+    cache: int = 0
+
+
+def bytes_of(trees: Iterable[object]) -> int:
+    """Bytes of all arrays in these pytrees, each of which a device holds whole."""
+    return sum(leaf.nbytes for tree in trees for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+
 
 _MEMINFO = Path("/proc/meminfo")
 _OF_PROCESS = Path("/proc/self/statm")  # in pages; the second number is the resident set

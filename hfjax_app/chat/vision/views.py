@@ -1,0 +1,161 @@
+"""How a checkpoint's own image processor and processor show pictures to its model: as pixels, and in a prompt."""
+
+import copy
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from transformers import AutoImageProcessor, PreTrainedModel
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+
+from hfjax_app.chat.text.pictures import PictureMarkup, Shown
+from hfjax_app.chat.vision.families import Family
+from hfjax_app.chat.vision.grids import chosen, sizes
+from hfjax_app.chat.vision.picture import PLACEHOLDER, Grid
+from hfjax_app.pictures import size_of
+
+_PIXELS = "pixel_values"
+_BLANK = Image.new("RGB", (2, 2))
+
+
+class Views:
+    """The pictures of one checkpoint.
+
+    Args:
+        folder: of the checkpoint.
+        family: of its model.
+        model: whole, on the meta device.
+        tokenizer: of the checkpoint; it is not changed.
+        budgets: tokens that a picture may take, where the family leaves a choice.
+        most: of a prompt's tokens, that a picture may take.
+
+    Attributes:
+        grids: the sizes of each budget, from the smallest.
+        markup: of the model's prompts.
+
+    Raises:
+        ValueError: what stands for a picture in a prompt takes more than `most`, or differs by more than its tokens.
+        Exception: of many kinds, from transformers: the checkpoint has no processor that can be used here.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        family: Family,
+        model: PreTrainedModel,
+        tokenizer: Any,
+        budgets: tuple[int, ...],
+        most: int,
+    ):
+        self.family = family
+        # the one that needs no torchvision, which is not installed; without the option transformers asks on stdin
+        self._images = (
+            AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
+            if family.images is None
+            else family.images(_settings(folder, "preprocessor_config.json"))
+        )
+        self._config, self._tokenizer = model.config, tokenizer
+        get_features: Any = model.get_image_features
+        self._inputs = inspect.signature(get_features).parameters.keys() - {_PIXELS}
+        self._processor = (
+            None if family.written is not None else _processor(folder, model.config, tokenizer, self._images)
+        )
+        self._budgets: dict[str, int] = {}
+        written: set[str] = set()
+        found = [self._grids(budget, written) for budget in self._all_budgets(budgets)]
+        self.grids = [grids for grids in found if max(grid.count for grid in grids) <= most]
+        if not self.grids or len(written) != 1:
+            raise ValueError(f"a picture takes {found[0][0].count} tokens of at most {most}, as one of {written}")
+        placeholder = model.config.image_token_id
+        mark = self._text_of(placeholder) if self._processor is None else self._processor.image_token
+        self.markup = PictureMarkup(
+            mark=mark, written=written.pop(), placeholder=placeholder, tokens=lambda shown: self.grid_of(shown).ids
+        )
+
+    def grid_of(self, shown: Shown) -> Grid:
+        """The grid that a file's picture gets; only its header is read.
+
+        Raises:
+            RequestRejected: it can't be read.
+        """
+        return chosen(self.grids, size_of(shown.file, "picture"), shown.detail)
+
+    def pixels(self, picture: Image.Image, grid: Grid) -> np.ndarray:
+        """A picture in RGB as the model sees it in this grid, float32."""
+        size = None if self.family.unit is None else (grid.height, grid.width)
+        pixels: np.ndarray = self._prepared(picture, size, self._budgets[grid.name])[_PIXELS]
+        return pixels
+
+    def _all_budgets(self, budgets: tuple[int, ...]) -> list[int]:
+        """Budgets that the model knows, near to the ones that are wanted; [0] where pictures have one size."""
+        if self.family.unit is None:
+            return [0]
+        known, most = self.family.budgets, self.family.most
+        near = set(budgets) if most is None else {min(budget, most) for budget in budgets}
+        if known is not None:
+            near = {min(known, key=lambda one: abs(one - budget)) for budget in near}
+        return sorted(near)
+
+    def _grids(self, budget: int, written: set[str]) -> list[Grid]:
+        """The grids of a budget; adds the texts that take the place of a picture, each with a single placeholder."""
+        unit = self.family.unit
+        grids = []
+        for size in [None] if unit is None else dict.fromkeys(sizes(budget, unit(self._config, self._images))):
+            made = self._prepared(_BLANK, size, budget)
+            before, tokens, after = self._written(made)
+            written.add(before + self._text_of(self._config.image_token_id) + after)
+            height, width = made[_PIXELS].shape[-2:] if size is None else size
+            others = {name: np.asarray(made[name]) for name in sorted(self._inputs & made.keys())}
+            grid = Grid(height=height, width=width, tokens=tokens, pixels=made[_PIXELS].shape, others=others)
+            self._budgets[grid.name] = budget
+            grids.append(grid)
+        return grids
+
+    def _prepared(self, picture: Image.Image, size: tuple[int, int] | None, budget: int) -> dict[str, Any]:
+        """What the image processor makes of a picture, which is brought to `size` (height, width) first."""
+        if size is not None:
+            picture = picture.resize(size[::-1], resample=self._images.resample)
+        options = self.family.options(self._images, budget)
+        made = dict(self._images(images=picture, return_tensors="np", **options))
+        return made | {_PIXELS: np.asarray(made[_PIXELS], np.float32)}
+
+    def _written(self, made: Mapping[str, Any]) -> tuple[str, np.ndarray, str]:
+        """What takes the place of a prepared picture: text before it, the tokens of a grid, and text after it."""
+        placeholder = self._config.image_token_id
+        if self._processor is not None:
+            text = self._processor.replace_image_token(made, 0)
+        else:
+            assert self.family.written is not None
+            text = self.family.written(self._config, self._text_of, made)
+        before, mark, rest = text.partition(self._text_of(placeholder))
+        inside, last, after = (mark + rest).rpartition(mark)
+        ids = np.array(self._tokenizer.encode(inside + last, add_special_tokens=False), np.int32)
+        return before, np.where(ids == placeholder, PLACEHOLDER, ids), after
+
+    def _text_of(self, token: int) -> str:
+        return self._tokenizer.convert_ids_to_tokens(token) or ""
+
+
+def _settings(folder: Path, name: str) -> dict[str, Any]:
+    """The settings in one of a checkpoint's files; empty where it is missing."""
+    file = folder / name
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _processor(folder: Path, config: Any, tokenizer: Any, images: Any) -> Any:
+    """The processor of a checkpoint with nothing for videos and sound, whose parts need packages that are not here."""
+    kind: Any = PROCESSOR_MAPPING[type(config)]
+    settings = _settings(folder, "processor_config.json")
+    parts = kind.get_attributes()
+    options = {name for name in inspect.signature(kind.__init__).parameters if name not in (*parts, "chat_template")}
+
+    class SeeingOnly(kind):
+        def check_argument_for_proper_class(self, name: str, argument: Any) -> Any:
+            return None if argument is None else super().check_argument_for_proper_class(name, argument)
+
+    given = dict.fromkeys(parts) | {"image_processor": images, "tokenizer": copy.deepcopy(tokenizer)}
+    return SeeingOnly(**given, **{name: value for name, value in settings.items() if name in options})
