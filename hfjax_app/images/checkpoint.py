@@ -5,7 +5,9 @@ the safety checker.
 """
 
 import hashlib
+import inspect
 import os
+import re
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,8 +15,12 @@ import diffusers
 import torch
 import transformers
 from accelerate import init_empty_weights
-from diffusers import AutoPipelineForText2Image
-from diffusers.models import AutoencoderKL
+from diffusers import DiffusionPipeline
+from diffusers.pipelines.auto_pipeline import (
+    AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
+    AUTO_INPAINT_PIPELINES_MAPPING,
+    AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
+)
 from huggingface_hub import ModelCard, try_to_load_from_cache
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,6 +28,7 @@ from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.images.interface import Recommended
 from hfjax_app.images.request import MAX_GUIDANCE, MAX_STEPS
 from hfjax_app.images.single_file import SingleFile, single_file
+from hfjax_app.limits import IMAGE_MAX_SIDE
 from hfjax_app.runtime.checkpoints.hub import Checkpoint, OnBytes, fetch
 from hfjax_app.runtime.checkpoints.load_errors import (
     explain,
@@ -32,13 +39,26 @@ from hfjax_app.runtime.checkpoints.load_errors import (
 )
 from hfjax_app.runtime.checkpoints.tokenizer_files import check_vocabulary
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
+from hfjax_app.runtime.seams.diffusers import schedulers_of_stable_diffusion
 from hfjax_app.runtime.seams.transformers import built
+from hfjax_app.validation import quoted
 
 # By the channels that a denoiser reads besides the latents.
 _OTHER_INPUTS = {
     5: "an inpainting model, which reads a mask and a picture; take the text-to-image model that it was made from",
     4: "a model that edits or enlarges pictures, which reads one; take a text-to-image model",
     3: "a model that enlarges pictures, which reads one; take a text-to-image model",
+}
+# A call's arguments and our names for them; where a class has both scales the second one guides.
+_NAMES = {"num_inference_steps": "steps", "guidance_scale": "guidance_scale", "true_cfg_scale": "guidance_scale"}
+_IN_CODE = re.compile(r"\b(num_inference_steps|guidance_scale|true_cfg_scale)\s*=\s*([0-9]{1,4}\.?[0-9]{0,4})\b")
+# By an argument of their calls.
+_OTHER_KINDS = {
+    "num_frames": "makes videos",
+    "audio_length_in_s": "makes sound",
+    "audio_end_in_s": "makes sound",
+    "control_image": "follows a picture",
+    "image_embeds": "draws from a picture's embedding",
 }
 _WITHOUT = {"safety_checker": None, "requires_safety_checker": False}
 
@@ -47,7 +67,7 @@ class Pipeline(Protocol):
     """The part of diffusers' text-to-image pipelines that is used here; their common base class doesn't declare it."""
 
     scheduler: Any
-    vae: AutoencoderKL
+    vae: Any
 
     @property
     def components(self) -> dict[str, Any]: ...
@@ -70,7 +90,7 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
     file = single_file(source)
     folder = fetch(source, weights=False) if file is None else SingleFile(file).configs
     try:
-        config = AutoPipelineForText2Image.load_config(folder)
+        config = DiffusionPipeline.load_config(folder)
     except Exception as error:
         raise ModelUnavailable(explain(name, error, weights=False)) from error
     if config.get("requires_aesthetics_score"):
@@ -78,15 +98,20 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
             f"model {name!r} is a refiner: it only finishes pictures that another model began; take that one, such as "
             "stabilityai/stable-diffusion-xl-base-1.0"
         )
+    pipeline_kind = _kind(config, name)
     try:
         parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
         for key, value in config.items():
             kind = _network_class(value) if key not in parts else None
             if kind is not None:
+                if not (folder / key).is_dir():
+                    raise ModelUnavailable(f"model {name!r} has no folder {key}, which its model_index.json names")
                 parts[key] = _empty(kind, folder / key)
-        pipeline = AutoPipelineForText2Image.from_pretrained(
+        pipeline = pipeline_kind.from_pretrained(
             folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, **parts
         )
+    except ModelUnavailable:
+        raise
     except Exception as error:
         if pointers := git_lfs_pointers(folder):
             raise ModelUnavailable(needs_git_lfs(name, pointers)) from error
@@ -150,6 +175,32 @@ def fetch_weights(source: str | os.PathLike[str], pipeline: Pipeline, on_bytes: 
     return Checkpoint(folder=folder, name=os.fspath(source))
 
 
+def _kind(config: dict[str, Any], name: str) -> Any:
+    """The class that reads a pipeline: the one that it names, or diffusers' text-to-image class for one that edits.
+
+    Raises:
+        ModelUnavailable: it is no class of diffusers' that makes pictures of a prompt; says what it is.
+    """
+    named = str(config.get("_class_name"))
+    kind: Any = getattr(diffusers, named, None)
+    if not isinstance(kind, type) or not issubclass(kind, DiffusionPipeline):
+        raise ModelUnavailable(f"model {name!r}: its class {quoted(named)} is not one of diffusers' pipelines")
+    for mapping in (AUTO_IMAGE2IMAGE_PIPELINES_MAPPING, AUTO_INPAINT_PIPELINES_MAPPING):
+        for family, other in mapping.items():
+            if other is kind and kind not in AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values():
+                kind = AUTO_TEXT2IMAGE_PIPELINES_MAPPING.get(family, kind)
+    accepted = inspect.signature(kind.__call__).parameters
+    what = next((what for option, what in _OTHER_KINDS.items() if option in accepted), None)
+    if what is None and "prompt" not in accepted:
+        what = "takes no prompt"
+    picture = accepted.get("image")
+    if what is None and picture is not None and kind not in AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values():
+        what = "edits a picture by words"
+    if what is not None:
+        raise ModelUnavailable(f"model {name!r} is a {kind.__name__}, which {what}: take a text-to-image model")
+    return kind
+
+
 def _network_class(component: Any) -> type[torch.nn.Module] | None:
     """The class of a component that model_index.json names as [library, class]; None where it is not a network."""
     match component:
@@ -195,14 +246,14 @@ def _limit_tokenizers(pipeline: Pipeline) -> None:
 
 
 def _checked(pipeline: Pipeline, name: str) -> Pipeline:
-    if not isinstance(getattr(pipeline, "vae", None), AutoencoderKL):
-        raise ModelUnavailable(f"model {name!r}: its vae is not an AutoencoderKL")
-    network = getattr(pipeline, denoiser_name(pipeline), None)
+    network: Any = getattr(pipeline, denoiser_name(pipeline), None)
     if not isinstance(network, torch.nn.Module):
         raise ModelUnavailable(f"model {name!r}: it has no unet and no transformer")
+    if not isinstance(getattr(pipeline, "vae", None), torch.nn.Module):
+        raise ModelUnavailable(f"model {name!r}: it has no vae")
     config: Any = network.config
-    channels, latent_channels = config.in_channels, pipeline.vae.config["latent_channels"]
-    if channels != latent_channels:
+    channels, latent_channels = config.in_channels, getattr(pipeline.vae.config, "latent_channels", 0)
+    if denoiser_name(pipeline) == "unet" and channels != latent_channels:
         raise ModelUnavailable(
             f"model {name!r}: its denoiser reads {channels} channels, and the latents have {latent_channels}: "
             f"{_OTHER_INPUTS.get(channels - latent_channels, 'not a plain text-to-image model')}"
@@ -254,25 +305,66 @@ def revision_of(source: str | os.PathLike[str]) -> str:
     return digest.hexdigest()[:12]
 
 
-def recommended(source: str | os.PathLike[str]) -> Recommended:
-    """The settings of the model card in the checkpoint's folder, in the convention of Hugging Face's inference widget.
+def recommended(source: str | os.PathLike[str], pipeline: Pipeline | None = None) -> Recommended:
+    """The settings of the checkpoint's model card.
 
-    The card's front matter holds `inference: parameters: {num_inference_steps: ..., guidance_scale: ...}`. A card that
-    is missing, can't be read, or has values outside the limits is ignored: it never stops a model from loading.
+    The card's front matter holds `inference: parameters: {num_inference_steps: ..., guidance_scale: ...}`, in the
+    convention of Hugging Face's inference widget, and width and height besides; else its code says them. A card that is
+    missing, can't be read, or has values outside the limits is ignored: it never stops a model from loading.
+
+    Args:
+        source: the folder or hub id.
+        pipeline: its class's own values count where the card has none, unless its scheduler is of the kind that users
+            replace, for which a number of our own is enough.
     """
-    card = Path(source) / "README.md"
+    card, text, inference = Path(source) / "README.md", "", None
+    if not Path(source).exists():
+        repository, _, named = os.fspath(source).partition("@")
+        kept = _kept_card(repository, named or None)
+        card = Path(kept) if isinstance(kept, str) else card
     try:
-        inference: Any = ModelCard.load(card).data.to_dict().get("inference") if card.is_file() else None
+        if card.is_file():
+            text = card.read_text(errors="replace")
+            inference = ModelCard(text).data.to_dict().get("inference")
     except Exception:  # a card is free text, and its front matter is any YAML
         inference = None
     parameters = inference.get("parameters") if isinstance(inference, dict) else None
-    if not isinstance(parameters, dict):
-        return Recommended()
-    steps: Any = parameters.get("num_inference_steps")
-    guidance: Any = parameters.get("guidance_scale")
-    found: dict[str, Any] = {}
+    found = _values_of_class(pipeline) | _values_in_code(text)
+    if isinstance(parameters, dict):
+        found |= {_NAMES.get(name, name): value for name, value in parameters.items() if isinstance(name, str)}
+    kept_values: dict[str, Any] = {}
+    steps: Any = found.get("steps")
+    guidance: Any = found.get("guidance_scale")
     if type(steps) is int and 1 <= steps <= MAX_STEPS:
-        found["steps"] = steps
+        kept_values["steps"] = steps
     if type(guidance) in (int, float) and 0 <= guidance <= MAX_GUIDANCE:
-        found["guidance_scale"] = float(guidance)
-    return Recommended(**found)
+        kept_values["guidance_scale"] = float(guidance)
+    width, height = found.get("width"), found.get("height")
+    if type(width) is int and type(height) is int and 0 < min(width, height) <= max(width, height) <= IMAGE_MAX_SIDE:
+        kept_values["size"] = (width, height)
+    return Recommended(**kept_values)
+
+
+def _kept_card(repository: str, revision: str | None) -> Any:
+    try:
+        return try_to_load_from_cache(repository, "README.md", revision=revision)
+    except Exception:  # no name of a repository
+        return None
+
+
+def _values_of_class(pipeline: Pipeline | None) -> dict[str, Any]:
+    if pipeline is None or type(pipeline.scheduler).__name__ in schedulers_of_stable_diffusion():
+        return {}
+    signature = inspect.signature(pipeline.__call__).parameters
+    found = {own: signature[name].default for name, own in _NAMES.items() if name in signature}
+    return {name: value for name, value in found.items() if isinstance(value, int | float)}
+
+
+def _values_in_code(card: str) -> dict[str, Any]:
+    """The values of the first call in a card's code that names the steps."""
+    for block in card.split("```")[1::2]:
+        values = dict(_IN_CODE.findall(block))
+        if "num_inference_steps" in values:
+            found = {own: float(values[name]) for name, own in _NAMES.items() if name in values}
+            return found | {"steps": int(values["num_inference_steps"].partition(".")[0] or 0)}
+    return {}

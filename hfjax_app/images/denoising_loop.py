@@ -1,5 +1,6 @@
 """The denoising loop: the steps of a request's pictures, one after the other, in turns with those of other requests."""
 
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -73,30 +74,31 @@ class DenoisingState:
             programs: for the request's size.
             seed: of the noise.
         """
-        request, schedule = drawing.request, drawing.schedule
+        request, schedule, packing = drawing.request, drawing.schedule, programs.packing
         near = seed if request.variation_of is None else request.variation_of
-        first, spread = noise.first_noise(near, programs.latent_shape)
+        first, spread = noise.first_noise(near, packing.noise_shape)
         if request.variation_of is not None:
-            other, _ = noise.first_noise(seed, programs.latent_shape)
+            other, _ = noise.first_noise(seed, packing.noise_shape)
             first = noise.between(first, other, request.variation)
-        first = first if request.latents is None else request.latents
-        mask = np.ones((1, 1, *programs.latent_shape[2:]), np.float32)
+        first = packing.pack(first if request.latents is None else request.latents)
+        mask = np.ones_like(first)
         if drawing.place is not None:
-            mask = drawing.place.mask[None, None].astype(np.float32)
+            mask = packing.pack(programs.channels_first(drawing.place.mask[..., None].astype(np.float32)))
+        gain = np.float32(schedule.noise_scale * packing.gain)
         if drawing.pixels is None:
             image = np.zeros_like(first)
-            latents = first * np.float32(schedule.noise_scale)
+            latents = first * gain
         else:
-            image = np.asarray(programs.encode(drawing.pixels, spread))
+            image = packing.pack(np.asarray(programs.encode(drawing.pixels, spread)))
             latents = schedule.noising[0, 0] * image + schedule.noising[0, 1] * first
             if drawing.place is not None and request.strength == 1:  # as in diffusers: starts from noise alone
-                latents = first * np.float32(schedule.noise_scale)
+                latents = first * gain
         fixed = {
             "noise": first,
             "image": image,
             "mask": mask,
             "key": noise.key_of(near),
-            "guidance": np.float32(max(1.0, request.guidance_scale)),  # as in diffusers, 1 and less are no guidance
+            "guidance": programs.guidance(request),
         }
         return cls(seed=seed, arrays=programs.start(latents), fixed=programs.put(fixed))
 
@@ -134,7 +136,7 @@ class DenoisingLoop:
         self._colours: np.ndarray | None = None
         if max(programs.size) > MAX_DECODED:
             own = programs.sized(programs.size)
-            self._colours = _fitted_colours(lambda latents: own.decode(own.put(latents)), own.latent_shape)
+            self._colours = _fitted_colours(lambda latents: own.decode(own.put(own.packing.pack(latents))), own)
 
     def draw(self, drawing: Drawing, programs: SizedPrograms, notice: str | None) -> Generator[ImageStep, None, None]:
         """Draw the pictures of a request.
@@ -209,43 +211,47 @@ class DenoisingLoop:
         if finished := [picture.image for picture in pictures if picture.image is not None]:
             return finished
         if self._colours is not None:
-            shown = [_estimate(np.asarray(clean), self._colours, programs.size) for clean in expected]
+            unpacked = [programs.channels_last(programs.packing.unpack(np.asarray(clean))) for clean in expected]
+            shown = [_estimate(latents, self._colours, programs.size) for latents in unpacked]
         else:
             shown = [to_picture(pixels) for pixels in self._in_turns(programs.decode, expected)]
         return shown if drawing.place is None else [drawing.place.preview(picture) for picture in shown]
 
 
-def _fitted_colours(decode: Callable[[np.ndarray], np.ndarray], latent_shape: tuple[int, ...]) -> np.ndarray:
+def _fitted_colours(decode: Callable[[np.ndarray], np.ndarray], programs: SizedPrograms) -> np.ndarray:
     """The affine map from a latent's channels to its colour, by least squares against the decoder.
 
     The decoder gets patches of constant random latents; its pixels are averaged over each latent.
 
     Args:
-        decode: latents (float32, `latent_shape`) to pixels [height, width, 3].
-        latent_shape: (1, channels, height, width).
+        decode: latents (float32, of the noise's shape) to pixels [height, width, 3].
+        programs: have the shape of the latents.
 
     Returns:
         float32 [channels + 1, 3]; the last row is the offset.
     """
-    _, channels, height, width = latent_shape
     random = np.random.default_rng(0)
-    coarse = random.standard_normal((1, channels, -(-height // _BLOCK), -(-width // _BLOCK))).astype(np.float32)
-    latents = coarse.repeat(_BLOCK, 2).repeat(_BLOCK, 3)[:, :, :height, :width]
-    pixels = decode(latents)
-    tall, wide = pixels.shape[0] // height, pixels.shape[1] // width
-    colours = pixels.reshape(height, tall, width, wide, 3).mean((1, 3)).reshape(-1, 3)
-    affine: np.ndarray = np.linalg.lstsq(_with_offset(latents), colours, rcond=None)[0]
+    tall, wide, channels = programs.channels_last(np.zeros(programs.packing.noise_shape, np.float32)).shape
+    blocks = -(-tall // _BLOCK), -(-wide // _BLOCK)
+    inputs, outputs = [], []
+    for _ in range(-(-2 * (channels + 1) // math.prod(blocks))):  # twice as many equations as unknowns
+        coarse = random.standard_normal((channels, *blocks)).astype(np.float32)
+        latents = np.moveaxis(coarse.repeat(_BLOCK, 1).repeat(_BLOCK, 2)[:, :tall, :wide], 0, -1)
+        pixels = decode(programs.channels_first(latents))
+        high, broad = pixels.shape[0] // tall, pixels.shape[1] // wide
+        outputs.append(pixels.reshape(tall, high, wide, broad, 3).mean((1, 3)).reshape(-1, 3))
+        inputs.append(_with_offset(latents))
+    affine: np.ndarray = np.linalg.lstsq(np.concatenate(inputs), np.concatenate(outputs), rcond=None)[0]
     return affine.astype(np.float32)
 
 
 def _estimate(latents: np.ndarray, colours: np.ndarray, size: tuple[int, int]) -> Image.Image:
-    """A blurred picture of latents [1, channels, height, width], enlarged to `size` (width, height)."""
-    _, _, height, width = latents.shape
-    small = (_with_offset(latents) @ colours).reshape(height, width, 3)
+    """A blurred picture of latents [height, width, channels], enlarged to `size` (width, height)."""
+    small = (_with_offset(latents) @ colours).reshape(*latents.shape[:2], 3)
     return to_picture(small).resize(size, Image.Resampling.BICUBIC)
 
 
 def _with_offset(latents: np.ndarray) -> np.ndarray:
     """[height * width, channels + 1], the last column ones."""
-    flat = latents[0].reshape(latents.shape[1], -1).T
+    flat = latents.reshape(-1, latents.shape[-1])
     return np.concatenate([flat, np.ones((len(flat), 1), np.float32)], 1)

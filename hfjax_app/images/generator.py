@@ -1,7 +1,8 @@
 """Text (and a picture) to images: takes requests, admits a few of them at a time, and yields their steps."""
 
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 
+from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, fetch_weights, read_empty, read_whole, recommended, revision_of
 from hfjax_app.images.denoising_loop import DenoisingLoop, Drawing
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions
@@ -32,10 +34,22 @@ from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.torchax import jax_dtype
+from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.warm_up import OnExpected, ignore
 from hfjax_app.validation import checked_text
 
 _LOOK_UP_S = 0.5
+
+
+@contextmanager
+def _in_a_line(kind: str) -> Iterator[None]:
+    """Whatever goes wrong with a class of pipelines is said in one line."""
+    try:
+        yield
+    except HfjaxError:
+        raise
+    except Exception as error:
+        raise ModelUnavailable(f"{kind} can't run in compiled programs: {why_untraceable(error)}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,16 +109,18 @@ class ImageGenerator:
         staged: bool = False,
     ):
         origin = origin or Origin()
-        self._programs = DiffusionPrograms(
-            pipeline,
-            alone=origin.recommended.guidance_scale <= 1,
-            programs=Programs(on_report, serving_mesh(jax.local_devices()[:PAIR]), bundle=bundle),
-            dtype=jax_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
-            checkpoint=origin.checkpoint,
-            sizes=sizes,
-            staged=staged,
-            on_expected=on_expected,
-        )
+        with _in_a_line(type(pipeline).__name__):
+            self._programs = DiffusionPrograms(
+                pipeline,
+                guidance=origin.recommended.guidance_scale,
+                size=origin.recommended.size,
+                programs=Programs(on_report, serving_mesh(jax.local_devices()[:PAIR]), bundle=bundle),
+                dtype=jax_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
+                checkpoint=origin.checkpoint,
+                sizes=sizes,
+                staged=staged,
+                on_expected=on_expected,
+            )
         self.warm_up = self._programs.warm_up
         self.facts = ImageFacts(
             name=origin.name,
@@ -112,8 +128,7 @@ class ImageGenerator:
             versions=current_versions(self._programs.device, self._programs.dtype.name),
             recommended=origin.recommended,
             sizes=self._programs.sizes,
-            scale=self._programs.scale,
-            channels=self._programs.channels,
+            latents=self._programs.latents,
             schedulers=self._programs.samplers.names,
             most={
                 "steps": min(MAX_STEPS, self._programs.samplers.max_steps),
@@ -121,11 +136,14 @@ class ImageGenerator:
             },
             takes_negative_prompt=self._programs.reader.takes_negative,
             takes_weights=self._programs.reader.takes_weights,
+            takes_guidance=self._programs.reader.takes_guidance,
+            takes_picture=self._programs.can_encode,
         )
-        self._programs.start()
+        with _in_a_line(type(pipeline).__name__):
+            self._programs.start()
         self._line = FairLine(IMAGES_SERVED_TOGETHER)
         self._denoising_loop = DenoisingLoop(self._programs)
-        for _ in self.generate(ImageRequest("warm-up", steps=1, seed=0)):
+        for _ in self._warming():
             pass
         self._denoising_loop.steps_per_s = None
 
@@ -158,7 +176,7 @@ class ImageGenerator:
         name = Path(source).name if Path(source).exists() else os.fspath(source)
         origin = Origin(
             checkpoint=checkpoint,
-            recommended=recommended(source),
+            recommended=recommended(source, pipeline),
             name=" + ".join([name, *(lora.name for lora in loras)]),
             revision=revision_with(revision_of(source), loras),
         )
@@ -168,6 +186,13 @@ class ImageGenerator:
     def held_memory(self) -> HeldMemory:
         """What the weights take."""
         return HeldMemory(weights=self._programs.weight_bytes)
+
+    def _warming(self) -> Generator[ImageStep | Waiting, None, None]:
+        """A first picture, of as few steps as the scheduler can make."""
+        try:
+            return self.generate(ImageRequest("warm-up", steps=1, seed=0))
+        except RequestRejected:
+            return self.generate(ImageRequest("warm-up", steps=2, seed=0))
 
     @property
     def steps(self) -> int:
@@ -219,7 +244,9 @@ class ImageGenerator:
             ModelUnavailable: while drawing: latents or pixels are not finite.
         """
         completed, image = self.facts.completed(request), request.image
-        schedule = self._programs.samplers.schedule(completed.scheduler, completed.steps, completed.start)
+        schedule = self._programs.samplers.schedule(
+            completed.scheduler, completed.steps, completed.start, completed.size
+        )
         place = placement(completed, self.facts.scale)
         pixels = None if image is None else start_pixels(image, completed.size, request.background)
         drawing = Drawing(

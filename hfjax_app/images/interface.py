@@ -28,10 +28,34 @@ class Recommended:
     Attributes:
         steps: denoising steps.
         guidance_scale: how closely to follow the prompt.
+        size: (width, height) in pixels; None: the pipeline's own.
     """
 
     steps: int = STEPS
     guidance_scale: float = GUIDANCE_SCALE
+    size: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latents:
+    """The shape of the noise that a pipeline draws.
+
+    Args:
+        shape: at some size.
+        height, width: its axes.
+        scale: pixels a side for each latent.
+    """
+
+    shape: tuple[int, ...]
+    height: int
+    width: int
+    scale: int
+
+    def of(self, size: tuple[int, int]) -> tuple[int, ...]:
+        """The shape for a picture of this size, (width, height) in pixels."""
+        shape = list(self.shape)
+        shape[self.width], shape[self.height] = size[0] // self.scale, size[1] // self.scale
+        return tuple(shape)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +135,13 @@ class ImageFacts:
         versions: of everything else that a picture's pixels depend on.
         recommended: the steps and guidance scale of its model card.
         sizes: the limits on a picture's size.
-        scale: pixels a side for each latent.
-        channels: of the latents.
+        latents: the shape of the noise.
         schedulers: the names of those that may be chosen, the checkpoint's own first.
         most: the model's own limits on options, by their names, where they are below the usual ones.
         takes_negative_prompt: whether it takes a negative prompt.
         takes_weights: whether weights of words, "(word:1.3)", are read; else they are text.
+        takes_guidance: whether the guidance scale changes pictures.
+        takes_picture: whether it can start from a picture.
     """
 
     name: str | None
@@ -124,12 +149,13 @@ class ImageFacts:
     versions: dict[str, str]
     recommended: Recommended
     sizes: Sizes
-    scale: int
-    channels: int
+    latents: Latents
     schedulers: tuple[str, ...]
     most: Mapping[str, int]
     takes_negative_prompt: bool
     takes_weights: bool
+    takes_guidance: bool = True
+    takes_picture: bool = True
 
     @property
     def size(self) -> tuple[int, int]:
@@ -137,13 +163,14 @@ class ImageFacts:
         return self.sizes.own
 
     @property
-    def latent_shape(self) -> tuple[int, int, int, int]:
-        """(1, channels, height, width) of the latents of a picture of `size`."""
-        return self.latent_shape_of(self.size)
+    def scale(self) -> int:
+        """Pixels a side for each latent."""
+        return self.latents.scale
 
-    def latent_shape_of(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
-        """(1, channels, height, width) of the latents of a picture of this size."""
-        return 1, self.channels, size[1] // self.scale, size[0] // self.scale
+    @property
+    def latent_shape(self) -> tuple[int, ...]:
+        """The shape of the noise of a picture of `size`."""
+        return self.latents.of(self.size)
 
     def completed(self, request: ImageRequest) -> CompletedRequest:
         """The request with the model's own values, and a random seed, in the places of None.
@@ -152,6 +179,8 @@ class ImageFacts:
             RequestRejected: the model can't draw it: the value and the limit. Schedulers check their names and steps
                 themselves, see `Samplers.schedule`.
         """
+        if request.image is not None and not self.takes_picture:
+            raise RequestRejected("picture to start from: this model takes none; leave it out")
         if request.negative_prompt.strip() and not self.takes_negative_prompt:
             raise RequestRejected("negative prompt: this model takes none; leave it empty")
         for name, most in self.most.items():
@@ -172,7 +201,7 @@ class ImageFacts:
             raise RequestRejected(
                 f"strength = {request.strength!r}: of {completed.steps} steps it leaves none; raise it or the steps"
             )
-        if request.latents is not None and request.latents.shape != (shape := self.latent_shape_of((width, height))):
+        if request.latents is not None and request.latents.shape != (shape := self.latents.of((width, height))):
             raise RequestRejected(f"latents of shape {request.latents.shape}: must be of shape {shape}")
         return completed
 

@@ -50,6 +50,11 @@ def same_tensors(module: _Module) -> _Module:
     return other
 
 
+def fresh(module: _Module) -> _Module:
+    """A copy, of a module without weights, for one trace: some keep tensors of a call, which belong to its trace."""
+    return copy.deepcopy(module)
+
+
 def without_weights(module: _Module) -> _Module:
     """A copy of the module with its parameters on the meta device, tied ones once, and the same buffers."""
     other = same_tensors(module)

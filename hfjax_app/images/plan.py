@@ -44,7 +44,7 @@ class ImagePlanner:
     def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = (), dtype: str):
         self._source = source
         self._pipeline = read_empty(source)
-        self._alone = recommended(source).guidance_scale <= 1
+        self._recommended = recommended(source, self._pipeline)
         self._sizes, self._dtype = sizes, DTYPES[dtype]
         networks = [part for part in self._pipeline.components.values() if isinstance(part, torch.nn.Module)]
         parameters = [parameter for network in networks for parameter in network.parameters()]
@@ -77,8 +77,14 @@ class ImagePlanner:
         return self._compiled(programs).specs
 
     def _compiled(self, programs: Programs) -> DiffusionPrograms:
-        dtype = jax_dtype(self._dtype)
-        return DiffusionPrograms(self._pipeline, alone=self._alone, programs=programs, dtype=dtype, sizes=self._sizes)
+        return DiffusionPrograms(
+            self._pipeline,
+            guidance=self._recommended.guidance_scale,
+            programs=programs,
+            dtype=jax_dtype(self._dtype),
+            size=self._recommended.size,
+            sizes=self._sizes,
+        )
 
     def compile(self, devices: Sequence[Any], on_program: OnProgram = unreported) -> ModelPlan:
         """Compile every program for the first two of these devices, as the app does.

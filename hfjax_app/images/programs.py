@@ -1,13 +1,15 @@
 """A text-to-image pipeline as compiled programs: read the prompts, encode a picture, make one denoising step, decode.
 
-The networks are transformers' and diffusers' own, unmodified. `prompt_conditioning.py` prepares the denoiser's
-arguments, and `denoiser.py` makes a step. A program takes one picture: a guidance pair keeps the arithmetic units busy.
+The networks and the code around them are transformers' and diffusers' own, unmodified: `pipeline_call.py` takes the
+pipeline's call apart, `prompt_conditioning.py` reads prompts with it, and `denoiser.py` makes a step of it. A program
+takes one picture: a guidance pair keeps the arithmetic units busy.
 Pictures that are drawn together alternate in the same programs, and equal those drawn alone to the last bit. Where
 there are several devices, two of them share a guidance pair; each holds all weights and computes everything else.
 Each size has its own programs. Those of the checkpoint's own size and of the settings compile at the start and are
 kept; another size compiles for its first request, in a thread, one size at a time.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -19,14 +21,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import torch
 from diffusers.models import AutoencoderKL
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
-from hfjax_app.images.interface import Sizes
-from hfjax_app.images.networks import adapted_weights
-from hfjax_app.images.prompt_conditioning import Conditioning, PromptReader
+from hfjax_app.images.interface import GUIDANCE_SCALE
+from hfjax_app.images.networks import adapted_weights, fresh
+from hfjax_app.images.pipeline_call import Form, stand_in
+from hfjax_app.images.prompt_conditioning import ALONE, GUIDED, Conditioning, PromptReader, shapes_of
 from hfjax_app.images.request import CompletedRequest, ImageRequest
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
@@ -41,6 +45,7 @@ from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.seams.torchax import torch_dtype
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore, run_on_zeros
 
@@ -53,11 +58,12 @@ class DiffusionPrograms:
 
     Args:
         pipeline: on the CPU; it is not changed.
-        alone: whether to compile another program for guidance of 1 and less, which costs half as much.
+        guidance: the usual guidance scale; if it means none, such pictures have a program that costs half as much.
         programs: compiles; None: for the first two devices of this process, or the only one.
         dtype: of the networks' weights and computation; latents, guidance, noise and the schedulers' sums are float32.
             As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
         checkpoint: the weight files, see `checkpoint.fetch_weights`; None: the weights are in the pipeline.
+        size: (width, height) in pixels of the pictures that the checkpoint was trained for; None: the pipeline's own.
         sizes: (width, height) to compile for besides `size`; they are never dropped.
         staged: whether `start` compiles only what draws a picture of `size` from a prompt, if there is a bundle.
         on_expected: called before the first program is compiled, see `OnExpected`.
@@ -69,6 +75,9 @@ class DiffusionPrograms:
     Attributes:
         size: (width, height) in pixels of the pictures that the checkpoint was trained for.
         sizes: those that may be chosen.
+        latents: the shape of the noise that the pipeline draws.
+        scale: pixels a side for each latent.
+        can_encode: whether a picture to start from can be read.
         samplers: the schedulers that may be chosen.
         reader: prompts -> the denoiser's conditioning.
         dtype: of the denoiser's and the text encoders' weights.
@@ -83,42 +92,36 @@ class DiffusionPrograms:
         self,
         pipeline: Pipeline,
         *,
-        alone: bool = False,
+        guidance: float = GUIDANCE_SCALE,
         programs: Programs | None = None,
         dtype: Any = jnp.float32,
         checkpoint: Checkpoint | None = None,
+        size: tuple[int, int] | None = None,
         sizes: Sequence[tuple[int, int]] = (),
         staged: bool = False,
         on_expected: OnExpected = ignore,
     ):
-        self.samplers = Samplers(pipeline.scheduler)
         self._programs = Programs(mesh=serving_mesh(jax.local_devices()[:PAIR])) if programs is None else programs
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
         self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
+        self.call = self.reader.call
+        self.samplers = Samplers(pipeline.scheduler, self.call.timing)
         denoiser = denoiser_name(pipeline)
         module = getattr(pipeline, denoiser)
         self.dtype = jnp.dtype(dtype)
-        overflows = self.dtype == jnp.float16 and pipeline.vae.config["force_upcast"]
+        overflows = self.dtype == jnp.float16 and pipeline.vae.config.get("force_upcast", True)
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
         weights, adapted = adapted_weights(self._programs, module, self.dtype, checkpoint and checkpoint.part(denoiser))
-        self.network = Network(adapted, weights, self.dtype, self.reader, self._programs.mesh)
+        self.network = Network(adapted, weights, self.dtype, self.call, self._programs)
         self.calls = Calls("image-call", calls_at_once(self._programs.mesh))
-        vae_weights, self.vae = adapted_weights(
+        self.vae_weights, self.vae = adapted_weights(
             self._programs, pipeline.vae, self.vae_dtype, checkpoint and checkpoint.part("vae")
         )
-        decoding = ("decoder.", "post_quant_conv.")
-        self.decoder_weights = {name: w for name, w in vae_weights.items() if name.startswith(decoding)}
-        self.encoder_weights = {name: w for name, w in vae_weights.items() if not name.startswith(decoding)}
-        self.channels: int = self.vae.config["latent_channels"]
-        self.scale: int = 2 ** (len(self.vae.config["block_out_channels"]) - 1)
-        # pixels a side of the denoiser's smallest unit: transformers read patches of latents
-        patch = self.scale * (module.config.get("patch_size") or 1)
-        sample = module.config.sample_size
-        height, width = (sample, sample) if isinstance(sample, int) else sample
-        self.size = (width * self.scale, height * self.scale)
-        self.sizes = Sizes(own=self.size, patch=patch)
-        self.rows_guided = self.reader.read(_neutral(self.size, 2.0)).rows
-        self._alone = alone and self.rows_guided == 2
+        self.latents, self.sizes = self.call.latents, self.call.sizes(size)
+        self.size = self.sizes.own
+        self.scale = self.latents.scale
+        self.can_encode = isinstance(pipeline.vae, AutoencoderKL) and self.samplers.noises
+        self._alone = self.reader.takes_guidance and not self.call.is_guided(guidance)
         self._sized: dict[tuple[int, int], SizedPrograms] = {}
         self._asked_at: dict[tuple[int, int], float] = {}
         self._compiling = threading.Lock()
@@ -186,7 +189,7 @@ class DiffusionPrograms:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all networks' weights on each device."""
-        return bytes_of([self.network.weights, self.decoder_weights, self.encoder_weights, *self.reader.weights])
+        return bytes_of([self.network.weights, self.vae_weights, *self.reader.weights])
 
     def compile_seconds(self, size: tuple[int, int]) -> float:
         """The estimated compile time of a size's programs, from the first size's; 0 if they are warm."""
@@ -284,27 +287,27 @@ class SizedPrograms:
 
     Attributes:
         size: (width, height) in pixels.
-        latent_shape: (1, channels, height, width) of the latents.
+        packing: from noise to the scheduler's samples.
     """
 
     def __init__(self, parts: DiffusionPrograms, size: tuple[int, int], *, alone: bool):
         self._parts, self.size = parts, size
         self._decode: Program | None = None
         self._encode: Program | None = None
-        self.latent_shape = (1, parts.channels, size[1] // parts.scale, size[0] // parts.scale)
+        self.packing = parts.call.packing(size)
         name = "" if size == parts.size else f"_{size[0]}x{size[1]}"
-        latents = jax.ShapeDtypeStruct(self.latent_shape, jnp.float32)
+        latents = jax.ShapeDtypeStruct(self.packing.sample_shape, jnp.float32)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
         depth = parts.samplers.depth
         state = {
             "latents": latents,
             "memory": latents,
-            "history": jax.ShapeDtypeStruct((depth - 1, 2, *self.latent_shape), jnp.float32),
+            "history": jax.ShapeDtypeStruct((depth - 1, 2, *latents.shape), jnp.float32),
         }
         fixed = {
             "noise": latents,
             "image": latents,
-            "mask": jax.ShapeDtypeStruct((1, 1, *self.latent_shape[2:]), jnp.float32),
+            "mask": latents,
             "key": jax.ShapeDtypeStruct((2,), jnp.uint32),
             "guidance": scalar,
         }
@@ -316,13 +319,15 @@ class SizedPrograms:
             "noising": jax.ShapeDtypeStruct((2,), jnp.float32),
             "step": jax.ShapeDtypeStruct((), jnp.int32),
         }
-        self._denoisers: dict[tuple[int, bool], Denoiser] = {}  # by `Conditioning.form`
+        # By `Form.key`: whether there is guidance, and whether the prompt is long.
+        self._denoisers: dict[tuple[bool, bool], Denoiser] = {}
+        usual = parts.reader.read(_neutral(size, GUIDED))
         lengths = {"": "a", "_long": "a BREAK a"} if parts.reader.most_pieces > 1 else {"": "a"}
-        kinds = [(*length, guidance) for length in lengths.items() for guidance in ((2.0, 1.0) if alone else (2.0,))]
-        for long, prompt, guidance in kinds:
-            conditioning = parts.reader.read(_neutral(size, guidance, prompt))
-            self._denoisers[conditioning.form] = Denoiser(
-                f"denoise{long}{name}" if guidance > 1 else f"denoise_alone{long}{name}",
+        kinds = [(*length, guided) for length in lengths.items() for guided in ((True, False) if alone else (True,))]
+        for long, prompt, guided in kinds:
+            conditioning = parts.reader.read(_neutral(size, GUIDED if guided else ALONE, prompt))
+            self._denoisers[conditioning.form.key] = Denoiser(
+                f"denoise{long}{name}" if guided else f"denoise_alone{long}{name}",
                 parts.mesh,
                 parts.network,
                 conditioning,
@@ -331,15 +336,20 @@ class SizedPrograms:
                 numbers,
                 parts.calls,
             )
-        decoding = (parts.decoder_weights, latents)
+        decoding = (parts.vae_weights, latents, shapes_of(usual.arrays))
+        self._unread = [None if array is None else np.zeros_like(array) for array in usual.arrays]
         self._decode_spec = ProgramSpec(
             name=f"decode_latents{name}",
-            function=_decode_function(parts),
+            function=_decode_function(parts, usual.form),
             args=decoding,
             join=partial(self._join, "_decode", decoding),
             shardings=parts.everywhere,
         )
-        encoding = (parts.encoder_weights, jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32), latents)
+        noise = jax.ShapeDtypeStruct(self.packing.noise_shape, jnp.float32)
+        encoding = (parts.vae_weights, jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32), noise)
+        self._encode_spec: ProgramSpec | None = None
+        if not parts.can_encode:
+            return
         self._encode_spec = ProgramSpec(
             name=f"encode_picture{name}",
             function=_encode_function(parts),
@@ -355,7 +365,7 @@ class SizedPrograms:
             for is_long in (False, True)
         )
         drawing = [replace(spec, general=general) for spec in (*short, self._decode_spec)]
-        return [*drawing, self._encode_spec, *long]
+        return [*drawing, *([] if self._encode_spec is None else [self._encode_spec]), *long]
 
     def _join(self, attribute: str, arguments: tuple[Any, ...], program: Program) -> None:
         run_on_zeros(program, arguments)
@@ -385,20 +395,38 @@ class SizedPrograms:
         return sum(report.seconds + report.saved for report in self._parts.reports if report.name in names)
 
     def read(self, request: CompletedRequest) -> Conditioning:
-        """The conditioning for a request, on the device. A guidance scale of 1 or less means no guidance."""
-        if request.guidance_scale > 1 or (1, False) not in self._denoisers:  # the guided program draws it
-            request = replace(request, guidance_scale=max(request.guidance_scale, 1.0 + 2**-10))
-        conditioning = self._parts.reader.read(request)
-        denoiser = self._denoisers[conditioning.form]
-        return replace(conditioning, arrays=self.put(denoiser.arranged(conditioning.arrays)))
+        """The conditioning for a request, on the device."""
+        guided = self._is_guided(request)
+        conditioning = self._parts.reader.read(replace(request, guidance_scale=GUIDED if guided else ALONE))
+        return replace(conditioning, arrays=self.put(conditioning.arrays))
+
+    def guidance(self, request: CompletedRequest) -> np.float32:
+        """The guidance scale for the programs: at the threshold of the class it changes nothing."""
+        return np.float32(max([request.guidance_scale, *self._parts.call.thresholds]))
+
+    def _is_guided(self, request: CompletedRequest) -> bool:
+        return (False, False) not in self._denoisers or self._parts.call.is_guided(request.guidance_scale)
+
+    def channels_last(self, latents: np.ndarray) -> np.ndarray:
+        """Latents of the noise's shape as [height, width, channels]."""
+        axes = self._parts.latents.height, self._parts.latents.width
+        moved = np.moveaxis(latents, axes, (0, 1))
+        return moved.reshape(*moved.shape[:2], -1)
+
+    def channels_first(self, latents: np.ndarray) -> np.ndarray:
+        """Latents [height, width, channels], or 1 of them, in the noise's shape."""
+        axes = self._parts.latents.height, self._parts.latents.width
+        others = [side for axis, side in enumerate(self.packing.noise_shape) if axis not in axes]
+        whole = np.broadcast_to(latents, (*latents.shape[:2], math.prod(others)))
+        return np.moveaxis(whole.reshape(*latents.shape[:2], *others), (0, 1), axes)
 
     def put(self, arrays: Any) -> Any:
         """A pytree of arrays on the programs' devices, so that no step copies them again."""
         return jax.device_put(arrays, self._parts.everywhere)
 
     def start(self, latents: np.ndarray) -> dict[str, jax.Array]:
-        """The state before the first step, on the device: latents (float32, `latent_shape`), history and memory."""
-        history = np.zeros((self._parts.samplers.depth - 1, 2, *self.latent_shape), np.float32)
+        """The state before the first step, on the device: latents (float32, a sample), history and memory."""
+        history = np.zeros((self._parts.samplers.depth - 1, 2, *latents.shape), np.float32)
         state: dict[str, jax.Array] = self.put(
             {"latents": latents, "memory": np.zeros_like(latents), "history": history}
         )
@@ -429,17 +457,17 @@ class SizedPrograms:
             "noising": schedule.noising[step + 1],
             "step": np.int32(step),
         }
-        return self._denoisers[conditioning.form](state, conditioning.arrays, fixed, numbers)
+        return self._denoisers[conditioning.form.key](state, conditioning.arrays, fixed, numbers)
 
     def decode(self, latents: jax.Array) -> np.ndarray:
         """Latents to pixels, float32 [height, width, 3], 0 to 1."""
         assert self._decode is not None, "it has joined"
-        return np.asarray(self._decode(self._parts.decoder_weights, latents))
+        return np.asarray(self._decode(self._parts.vae_weights, latents, self._unread))
 
     def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
         """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled with `noise` from their distribution."""
         assert self._encode is not None, "it has joined"
-        latents: jax.Array = self._encode(self._parts.encoder_weights, pixels, noise)
+        latents: jax.Array = self._encode(self._parts.vae_weights, pixels, noise)
         return latents
 
     def texts(self) -> list[str]:
@@ -448,15 +476,19 @@ class SizedPrograms:
         return [*denoising, *(program.as_text() for program in (self._decode, self._encode) if program is not None)]
 
 
-def _decode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
-    decode = pure_function(parts.vae, lambda model, latents: model.decode(latents, return_dict=False)[0])
-    scale, shift = _normalisation(parts.vae)
+def _decode_function(parts: DiffusionPrograms, form: Form) -> Callable[..., Any]:
+    dtype = torch_dtype(parts.vae_dtype)
 
-    def decode_latents(weights: Any, latents: jax.Array) -> jax.Array:
-        latents = (latents / scale + shift).astype(parts.vae_dtype)
-        decoded = decode(weights, latents)
-        pixels = decoded[0].transpose(1, 2, 0).astype(jnp.float32)
-        return jnp.clip(pixels / 2 + 0.5, 0, 1)
+    def run(vae: Any, latents: Any, arrays: Any) -> Any:
+        def decode(latents: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return vae.decode(latents.to(dtype), *args, **kwargs)
+
+        own = stand_in(vae, decode=decode, dtype=torch.float32, device=latents.device)
+        return parts.call.ending(own, form, latents, arrays)
+
+    def decode_latents(weights: Any, latents: jax.Array, arrays: Any) -> jax.Array:
+        pictures: jax.Array = pure_function(fresh(parts.vae), run)(weights, latents, arrays)
+        return pictures[0].transpose(1, 2, 0).astype(jnp.float32)
 
     return decode_latents
 

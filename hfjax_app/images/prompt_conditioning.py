@@ -1,9 +1,8 @@
-"""A denoiser's arguments besides latents and timestep, prepared by the pipeline's own `__call__`.
+"""A pipeline's text encoders as programs, and what the pipeline's own `__call__` makes of a prompt with them.
 
-Each of diffusers' pipeline classes prepares its denoiser's arguments in its own way: one to three text encoders, pooled
-states, sizes, masks. So the class's own code runs here, unmodified: its text encoders' forwards are compiled programs,
-and its denoiser's forward records its arguments and ends the call. A prompt with weights of words, or longer than a
-CLIP encoder reads, reaches it as embeddings.
+Each of diffusers' pipeline classes reads prompts in its own way: one to three text encoders, chat templates, pooled
+states, masks. So the class's own code runs here, unmodified (`pipeline_call.py`): its text encoders' forwards are
+compiled programs. A prompt with weights of words reaches it as embeddings.
 """
 
 import copy
@@ -11,8 +10,7 @@ import inspect
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,55 +20,49 @@ import numpy as np
 import torch
 from torch.utils import _pytree as torch_pytree
 from torch.utils._pytree import TreeSpec
-from transformers import CLIPTextModel, CLIPTextModelWithProjection
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.interface import PromptLength
 from hfjax_app.images.networks import same_tensors, text_encoder_weights
+from hfjax_app.images.pipeline_call import Form, PipelineCall
 from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
+from hfjax_app.images.text_encoder import CompiledEncoder, Truncations, begin_of_rest
 from hfjax_app.limits import IMAGE_MAX_PIECES
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.seams.diffusers import pads_prompts
 
 # Text encoders whose embeddings can be weighted.
 _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
-# Options of some classes, whose defaults would change the size or the prompt.
-_PLAIN = {"use_resolution_binning": False, "clean_caption": False}
+
+GUIDED, ALONE = 2.0, 0.0  # above and below each class's threshold
+_LONGER = "a longer prompt " * 20
 
 # A denoiser's arguments for the text, by which longer ones than usual can be passed and masked.
-_STATES, _MASK = "encoder_hidden_states", "encoder_attention_mask"
+STATES, MASK = "encoder_hidden_states", "encoder_attention_mask"
 
 Forward = Callable[[torch.Tensor], Any]  # token ids [1, length] -> the text encoder's output
 Piece = list[tuple[list[int], float]]  # token ids and their weight, of the fragments of a prompt's piece
 
 
-class _Reached(Exception):
-    """The denoiser was called."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Conditioning:
-    """The arguments of one call of the denoiser, except the latents and the timestep.
+    """What a pipeline makes of prompts, for its loop.
 
     Attributes:
-        arrays: the tensors among them, in any pytree, as NumPy arrays (float32, int32 or bool).
-        rows: rows of latents for one picture: 2 with guidance (without the prompt, with it), else 1.
-        is_long: whether the prompt has several pieces; the arrays then have room for IMAGE_MAX_PIECES, and a mask.
+        arrays: the tensors among the answers of its methods, as NumPy arrays (float32, int32 or bool); None in the
+            places of other values.
+        form: what is static.
     """
 
-    arrays: Any
-    rows: int
-    is_long: bool = False
-
-    @property
-    def form(self) -> tuple[int, bool]:
-        """What the program for it is compiled for."""
-        return self.rows, self.is_long
+    arrays: list[np.ndarray | None]
+    form: Form
 
 
 class PromptReader:
@@ -88,6 +80,7 @@ class PromptReader:
             option, or, as Stable Diffusion XL, another one of this name.
         takes_weights: whether weights of words are read, see `prompt_weights.py`.
         most_pieces: how many pieces of a prompt are read, each as long as the text encoder's sequence.
+        takes_guidance: whether the guidance scale changes pictures.
     """
 
     def __init__(
@@ -105,33 +98,80 @@ class PromptReader:
         layers = [each.config.num_hidden_layers for each in encoders.values() if isinstance(each, CLIPTextModel)]
         skips = "clip_skip" in accepted and len(layers) == len(encoders) == 1
         self.max_clip_skip = min(MAX_CLIP_SKIP, *layers) if skips else 0
-        self._encoders: dict[str, CompiledForward] = {}
+        self._encoders: dict[str, CompiledForward | CompiledEncoder] = {}
         for name, encoder in encoders.items():
             weights = text_encoder_weights(programs, encoder, dtype, checkpoint and checkpoint.part(name))
-            self._encoders[name] = CompiledForward(
-                name.replace("text_encoder", "encode_prompt"), encoder, weights, programs, skips=skips
+            program = name.replace("text_encoder", "encode_prompt")
+            self._encoders[name] = (
+                CompiledForward(program, encoder, weights, programs, skips=skips)
+                if isinstance(encoder, _CLIP)
+                else CompiledEncoder(program, encoder, weights, programs)
             )
             setattr(self._pipeline, name, _with_forward(encoder, self._encoders[name]))
-        self._denoiser = denoiser_name(pipeline)
-        network = getattr(pipeline, self._denoiser)
-        self._signature = inspect.signature(network.forward)
-        # A pipeline reads the dtype and device of the denoiser's and the autoencoder's parameters. While another thread
-        # traces a network for a new size, these are tracers, so the pipeline here has copies.
-        setattr(self._pipeline, self._denoiser, _with_forward(same_tensors(network), self._note))
-        self._pipeline.vae = same_tensors(pipeline.vae)
-        self.takes_negative = "negative_prompt" in accepted
+        # While another thread traces a network for a new size, its parameters are tracers: here are copies.
+        for name in (denoiser_name(pipeline), "vae"):
+            setattr(self._pipeline, name, same_tensors(getattr(pipeline, name)))
+        self.call = PipelineCall(self._pipeline)
+        self.takes_negative = self.call.takes_negative
         self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders.values())
+        self._takes_padding = pads_prompts(getattr(pipeline, denoiser_name(pipeline)))
+        self._filler, self._pads, self._longest = "", False, 0
+        self._masks: dict[bool, dict[int, np.ndarray]] = {}  # by whether there is guidance
+        self._is_planned = programs.planned
+        self._truncations: dict[str, Truncations] = {}  # of text encoders that are not CLIP's
         self._takes_pooled = "pooled_prompt_embeds" in accepted
-        masks = self.takes_weights and {_STATES, _MASK} <= self._signature.parameters.keys()
-        self.most_pieces = IMAGE_MAX_PIECES if masks else 1
+        signature = inspect.signature(getattr(pipeline, denoiser_name(pipeline)).forward).parameters
+        self.most_pieces = IMAGE_MAX_PIECES if self.takes_weights and {STATES, MASK} <= signature.keys() else 1
+        self._counting, self._counters = threading.Lock(), dict[str, Any]()
         # By clip skip, because compel keeps what an empty text becomes; made at the first prompt that has weights.
         self._weighted: dict[int, _WeightedPrompts] = {}
-        self._plain = {name: value for name, value in _PLAIN.items() if name in accepted}
-        self._counting, self._counters = threading.Lock(), dict[str, Any]()
-        self._lock = threading.Lock()  # tokenizers and pipelines have state, which threads must not share
-        self._noted: dict[str, Any] = {}
-        # By `Conditioning.form`: of the arguments, and the other leaves.
-        self._structures: dict[tuple[int, bool], tuple[Any, list[Any]]] = {}
+        self._lock = threading.RLock()  # tokenizers and pipelines have state, which threads must not share
+        self._learn()
+
+    def _learn(self) -> None:
+        """Find out what the pipeline reads of its text encoders, to which length, and compile them."""
+        others = self._other_encoders
+        for name in others:
+            tokenizer = getattr(self._pipeline, _tokenizer_of(name), None)
+            if isinstance(tokenizer, PreTrainedTokenizerBase):
+                self._truncations[name] = Truncations(tokenizer)
+                object.__setattr__(self._pipeline, _tokenizer_of(name), self._truncations[name].tokenizer)
+        request = ImageRequest("a", guidance_scale=GUIDED)
+        self.read(request)
+        for name, truncations in self._truncations.items():
+            others[name].pad_to(max((tokens for _, tokens in truncations.seen), default=0))
+        short = self.read(request)
+        longer = replace(request, prompt=_LONGER if self.most_pieces == 1 else _LONGER[:5])
+        if _shapes(short) != _shapes(self.read(longer)):
+            self._longest = max((encoder.longest for encoder in others.values()), default=0)
+            if self._takes_padding and others:
+                self._pads = True
+            else:  # the class pads the prompts of a batch to the longest: the second one fills the length
+                self._filler = "a " * self._longest
+                for encoder in others.values():
+                    encoder.is_filled = True
+            read = self.read(request)
+            # without a mask the class lets a prompt's padding take part
+            masked = self._pads or any(each is not None and each.dtype.kind in "bi" for each in read.arrays)
+            if not masked or _shapes(read) != _shapes(self.read(longer)):
+                raise ModelUnavailable(
+                    f"{type(self._pipeline).__name__} can't run in compiled programs: each length of a prompt needs "
+                    "another one"
+                )
+            if self._filler:
+                for scale in (GUIDED, ALONE):
+                    known = self.read(replace(request, guidance_scale=scale))
+                    self._masks[known.form.guided] = _full_masks(known)
+        self.takes_guidance = not self.call.thresholds or _shapes(self.read(request)) != _shapes(
+            self.read(replace(request, guidance_scale=ALONE))
+        )
+        for encoder in others.values():
+            encoder.learn()
+
+    @property
+    def _other_encoders(self) -> dict[str, CompiledEncoder]:
+        """Those that are not CLIP's."""
+        return {name: each for name, each in self._encoders.items() if isinstance(each, CompiledEncoder)}
 
     @property
     def weights(self) -> list[Any]:
@@ -142,13 +182,12 @@ class PromptReader:
         """The conditioning for one picture.
 
         Args:
-            request: with its size and guidance scale. A blank negative prompt is ignored; above a guidance scale of 1
-                both prompts are used.
-
-        Raises:
-            ModelUnavailable: at the first call: the pipeline calls its denoiser in a way that programs can't follow.
+            request: with its guidance scale. A blank negative prompt is ignored where the class has one of its own.
         """
+        size = (request.width, request.height) if request.width and request.height else None
         with self._lock:
+            for truncations in self._truncations.values():
+                truncations.seen.clear()
             encoders = [*self._encoders.values()]
             for encoder in encoders:
                 encoder.clip_skip = request.clip_skip
@@ -160,32 +199,21 @@ class PromptReader:
             if (negative := request.negative_prompt.strip()) or (pieces > 1 and not self._zeros_for_empty):
                 negated = self._prompt(request.negative_prompt if negative else "", pieces)
                 prompts |= {f"negative_{name}": value for name, value in negated.items()}
+            elif self.call.needs_negative:
+                prompts["negative_prompt"] = " "
             for encoder in encoders:
                 encoder.next_skip = request.clip_skip if "prompt" in prompts else None
-            with suppress(_Reached):
-                self._pipeline(
-                    **prompts,
-                    width=request.width,
-                    height=request.height,
-                    guidance_scale=request.guidance_scale,
-                    num_inference_steps=2,
-                    output_type="latent",
-                    **self._plain,
-                )
-            noted, self._noted = self._noted, {}
-            latents = noted.pop(next(iter(self._signature.parameters)))
-            time = torch.as_tensor(noted["timestep"])
-            self._check(len(latents), time)
-        noted["timestep"] = time.ndim
-        noted.pop("return_dict", None)
+            tensors, form = self.call.read(prompts, size, request.guidance_scale or 0.0, self._filler)
         if pieces > 1:
-            noted |= _padded(noted[_STATES], self.most_pieces * noted[_STATES].shape[1] // pieces)
-        leaves, structure = torch_pytree.tree_flatten(noted)
-        arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        conditioning = Conditioning(arrays=arrays, rows=len(latents), is_long=pieces > 1)
-        self._structures.setdefault(conditioning.form, (structure, rest))
-        return conditioning
+            tensors = [_with_room(tensor, self.most_pieces / pieces) for tensor in tensors]
+            form = replace(form, is_long=True)
+        if self._pads:
+            tensors = [tensor if tensor is None else _padded(tensor, self._longest) for tensor in tensors]
+        arrays = [None if tensor is None else _numpy(tensor) for tensor in tensors]
+        # a class may leave out the mask of a prompt that fills the length
+        for i, mask in self._masks.get(form.guided, {}).items():
+            arrays[i] = mask if arrays[i] is None else arrays[i]
+        return Conditioning(arrays=arrays, form=form)
 
     def is_long(self, request: ImageRequest) -> bool:
         """Whether a prompt of the request has several pieces."""
@@ -218,49 +246,13 @@ class PromptReader:
             return {"prompt": plain(prompt)}
         skip = next(iter(self._encoders.values())).clip_skip
         if skip not in self._weighted:
-            encoders = [(self._tokenizer(name), encoder.again) for name, encoder in self._encoders.items()]
+            clips = ((name, each) for name, each in self._encoders.items() if isinstance(each, CompiledForward))
+            encoders = [(self._tokenizer(name), each.again) for name, each in clips]
             self._weighted[skip] = _WeightedPrompts(encoders, pooled=self._takes_pooled)
         return self._weighted[skip].embeddings([self._split(name, prompt) for name in self._encoders], pieces)
 
     def _tokenizer(self, encoder: str) -> Any:
-        return getattr(self._pipeline, encoder.replace("text_encoder", "tokenizer"))
-
-    def call(
-        self, network: torch.nn.Module, form: tuple[int, bool], latents: Any, timestep: Any, arrays: Any
-    ) -> torch.Tensor:
-        """Call the denoiser as the pipeline does. Is traced.
-
-        Args:
-            network: the denoiser.
-            form: `Conditioning.form`.
-            latents: of one row or all.
-            timestep: of all rows.
-            arrays: `Conditioning.arrays` of these rows, as torch tensors.
-        """
-        structure, rest = self._structures[form]
-        leaves = [plain if tensor is None else tensor for tensor, plain in zip(arrays, rest, strict=True)]
-        arguments = torch_pytree.tree_unflatten(leaves, structure)
-        # some denoisers take one timestep, others one for each row
-        arguments["timestep"] = timestep.expand(len(latents)) if arguments["timestep"] else timestep
-        predicted: torch.Tensor = network(latents, **arguments, return_dict=False)[0]
-        return predicted
-
-    def _check(self, rows: int, time: torch.Tensor) -> None:
-        """Refuse a pipeline whose timestep is not the scheduler's, or that calls its denoiser once for each row.
-
-        The programs would draw other pictures than the pipeline.
-        """
-        name, pipeline = type(self._pipeline).__name__, self._pipeline
-        passed, scheduled = float(time.flatten()[0]), float(pipeline.scheduler.timesteps[0])
-        if abs(passed - scheduled) > 1e-3 * abs(scheduled):
-            raise ModelUnavailable(
-                f"{name} can't run in compiled programs: it passes its denoiser a time of its own, {passed:g} where "
-                f"the scheduler's is {scheduled:g}"
-            )
-        if rows == 1 and getattr(pipeline, "do_classifier_free_guidance", False):
-            raise ModelUnavailable(
-                f"{name} can't run in compiled programs: it calls its denoiser once with the prompt and once without it"
-            )
+        return getattr(self._pipeline, _tokenizer_of(encoder))
 
     def length(self, prompt: str) -> PromptLength:
         """How long a prompt is. Waits for no other prompt that is read: it has tokenizers of its own."""
@@ -285,26 +277,27 @@ class PromptReader:
         """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""
         if self.takes_weights:
             with self._lock:
-                ends = [unread(self._tokenizer(name), prompt, self.most_pieces) for name in self._encoders]
-        else:
-            text = unweighted(prompt)
-            ends = [self._cut(name, encoder, text) for name, encoder in self._encoders.items()]
-        return min(ends, key=len, default="")
-
-    def _cut(self, name: str, encoder: "CompiledForward", prompt: str) -> str:
-        tokenizer = self._tokenizer(name)
-        with self._lock:
-            whole = tokenizer(prompt, truncation=False, padding=False, verbose=False, return_offsets_mapping=True)
-        limit = encoder.longest
-        if len(whole.input_ids) <= limit:
+                rest = [unread(self._tokenizer(name), prompt, self.most_pieces) for name in self._encoders]
+            return min(rest, key=len)
+        prompt = unweighted(prompt)
+        if not prompt.strip():
             return ""
-        special = [i for i, (begin, end) in enumerate(whole.offset_mapping) if begin == end]
-        closing = sum(1 for i in special if i > 0)  # the end token takes the last position
-        return prompt[whole.offset_mapping[limit - closing][0] :].strip()
-
-    def _note(self, *args: Any, **kwargs: Any) -> None:
-        self._noted = dict(self._signature.bind(*args, **kwargs).arguments)
-        raise _Reached
+        others, ends = self._other_encoders.values(), []
+        with self._lock:
+            for other in others:  # for what the class makes of the prompt, no text encoder runs
+                other.is_dry = True
+            try:
+                if others:
+                    self.read(ImageRequest(prompt, guidance_scale=GUIDED))
+                ends += [truncations.cut(prompt) for truncations in self._truncations.values()]
+            finally:
+                for other in others:
+                    other.is_dry = self._is_planned
+            for name, encoder in self._encoders.items():
+                if isinstance(encoder, CompiledForward):
+                    begin = begin_of_rest(self._tokenizer(name), prompt, encoder.longest)
+                    ends.append(prompt[begin:].strip())
+        return min(ends, key=len, default="")
 
 
 class CompiledForward:
@@ -501,14 +494,6 @@ def _framed(provider: Any, piece: Piece) -> tuple[list[int], list[float]]:
     return framed, [1.0, *weights, *[1.0] * (padding + 1)]
 
 
-def _padded(states: torch.Tensor, length: int) -> dict[str, torch.Tensor]:
-    """Text states [rows, n, width] with room for `length`, and the mask of those that count."""
-    rows, count, width = states.shape
-    mask = torch.zeros(rows, length)
-    mask[:, :count] = 1
-    return {_STATES: torch.cat([states, states.new_zeros(rows, length - count, width)], dim=1), _MASK: mask}
-
-
 class _ForCompel:
     """What compel calls: token ids -> an output, without a mask, which would need another program."""
 
@@ -519,6 +504,34 @@ class _ForCompel:
 
     def __call__(self, ids: torch.Tensor, *_: Any, **__: Any) -> Any:
         return self._forward(ids)
+
+
+def _with_room(tensor: torch.Tensor | None, factor: float) -> torch.Tensor | None:
+    """States [1, tokens, width] with room for more tokens; other tensors as they are."""
+    if tensor is None or tensor.ndim != 3:
+        return tensor
+    return _padded(tensor, round(tensor.shape[1] * factor))
+
+
+def _full_masks(conditioning: Conditioning) -> dict[int, np.ndarray]:
+    """Masks that leave out nothing, in the places of conditioning's masks."""
+    arrays = enumerate(conditioning.arrays)
+    return {i: np.ones_like(each) for i, each in arrays if each is not None and each.dtype.kind in "bi"}
+
+
+def _padded(tensor: torch.Tensor, longest: int) -> torch.Tensor:
+    """States of a prompt's tokens [..., tokens, width], with rows of NaN behind them."""
+    return torch.nn.functional.pad(tensor, (0, 0, 0, longest - tensor.shape[-2]), value=math.nan)
+
+
+def _tokenizer_of(encoder: str) -> str:
+    return encoder.replace("text_encoder", "tokenizer")
+
+
+def _shapes(conditioning: Conditioning) -> str:
+    """Tells the programs apart that take such conditioning."""
+    shapes = [None if array is None else (array.shape, str(array.dtype)) for array in conditioning.arrays]
+    return str((shapes, conditioning.form.structure))
 
 
 def shapes_of(arrays: Any) -> Any:

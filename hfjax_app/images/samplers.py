@@ -3,6 +3,7 @@
 import functools
 import inspect
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from diffusers import (
 )
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
-from hfjax_app.images.schedule import Schedule, noise_levels, probe
+from hfjax_app.images.schedule import NotLinear, Schedule, Timing, noise_levels, probe
 from hfjax_app.runtime.seams.diffusers import schedulers_of_stable_diffusion
 from hfjax_app.validation import quoted
 
@@ -66,6 +67,7 @@ class Samplers:
     Args:
         scheduler: the checkpoint's own. It is the default, and is not changed. Where it can't run, the one that is most
             like it takes its place, and the log says so.
+        timing: how the pipeline sets it for a number of steps and a size; None: by the number alone.
 
     Raises:
         ModelUnavailable: this scheduler can't run in a compiled program, and none can in its place; says why.
@@ -76,21 +78,24 @@ class Samplers:
             included, though only models distilled for it draw well with it.
         max_steps: the most steps of a schedule.
         depth: the most pairs of (sample, model output) that one of the schedulers uses, see `schedule.py`.
+        noises: whether the checkpoint's own can noise a picture to start from.
     """
 
-    def __init__(self, scheduler: Any):
-        scheduler, self.depth, own = _that_runs(scheduler)
+    def __init__(self, scheduler: Any, timing: Callable[[int, tuple[int, int] | None], Timing] | None = None):
+        self._timing = timing or (lambda steps, _: Timing.of(steps))
+        scheduler, self.depth, own = _that_runs(scheduler, self._usual)
+        self.noises = _noises(scheduler)
         self.default = _name_of(scheduler)
         self.max_steps: int = scheduler.config.num_train_timesteps
         self._schedulers = {self.default: scheduler}
-        usual = min(_USUAL_STEPS, self.max_steps)
+        usual, few = (self._usual(min(steps, self.max_steps)) for steps in (_USUAL_STEPS, _FEW_STEPS))
         family = schedulers_of_stable_diffusion() | {LCMScheduler.__name__, TCDScheduler.__name__}
         for name, (choice, options) in _CHOICES.items() if type(scheduler).__name__ in family else ():
             if name == self.default:
                 continue
             try:
                 other = choice.from_config(_config_for(choice, scheduler) | options)
-                depth, levels = probe(other, min(_FEW_STEPS, self.max_steps)).depth, noise_levels(other, usual)
+                depth, levels = probe(other, few).depth, noise_levels(other, usual)
             except Exception:  # it does not support the checkpoint's kind of prediction or of schedule
                 continue
             if _same_process(own, levels):
@@ -102,8 +107,21 @@ class Samplers:
     def names(self) -> tuple[str, ...]:
         return tuple(self._schedulers)
 
-    def schedule(self, name: str | None, steps: int, start: int = 0) -> Schedule:
+    def _usual(self, steps: int) -> Timing:
+        """For a number of steps; for the fewest where the pipeline refuses this one."""
+        try:
+            return self._timing(steps, None)
+        except Exception:
+            return self._timing(2, None)
+
+    def schedule(self, name: str | None, steps: int, start: int = 0, size: tuple[int, int] | None = None) -> Schedule:
         """The schedule of the named scheduler (None: the default), without its first `start` steps.
+
+        Args:
+            name: one of `names`.
+            steps: how many.
+            start: see above.
+            size: of the picture; None: the pipeline's own.
 
         Raises:
             RequestRejected: there is no such scheduler, or it can't do this number of steps.
@@ -112,20 +130,20 @@ class Samplers:
         if not isinstance(name, str) or name not in self._schedulers:
             raise RequestRejected(f"scheduler = {quoted(name)}: must be one of {', '.join(self.names)}")
         try:
-            return self._cached(name, steps, start)
+            return self._cached(name, self._timing(steps, size), start)
         except Exception as error:
             kind = type(self._schedulers[name]).__name__
             raise RequestRejected(f"steps = {steps}: {kind} can't do that many: {error}") from error
 
-    def _probed(self, name: str, steps: int, start: int) -> Schedule:
-        return probe(self._schedulers[name], steps, start).padded(self.depth)
+    def _probed(self, name: str, timing: Timing, start: int) -> Schedule:
+        return probe(self._schedulers[name], timing, start).padded(self.depth)
 
 
-def _that_runs(scheduler: Any) -> tuple[Any, int, tuple[np.ndarray, np.ndarray]]:
+def _that_runs(scheduler: Any, timing: Callable[[int], Timing]) -> tuple[Any, int, tuple[np.ndarray, np.ndarray]]:
     """A checkpoint's scheduler, or the one in its place; its depth, and its `noise_levels` of many steps."""
     config, kind = scheduler.config, type(scheduler)
     try:
-        return scheduler, *_probed_levels(scheduler)
+        return scheduler, *_probed_levels(scheduler, timing)
     except Exception as error:  # NotLinear, or any error of a class for another kind of pipeline
         reason = error
     changes = {name: value for name, value in _LINEAR.items() if config.get(name, value) != value}
@@ -135,7 +153,7 @@ def _that_runs(scheduler: Any) -> tuple[Any, int, tuple[np.ndarray, np.ndarray]]
     for name, choice, options in candidates:
         try:
             other = choice.from_config(_config_for(choice, scheduler) | options)
-            found = _probed_levels(other)
+            found = _probed_levels(other, timing)
         except Exception:  # it can't follow this configuration either
             continue
         _log.warning("%s can't run in a compiled program (%s): %s takes its place", kind.__name__, reason, name)
@@ -146,11 +164,18 @@ def _that_runs(scheduler: Any) -> tuple[Any, int, tuple[np.ndarray, np.ndarray]]
     ) from reason
 
 
-def _probed_levels(scheduler: Any) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
+def _probed_levels(scheduler: Any, timing: Callable[[int], Timing]) -> tuple[int, tuple[np.ndarray, np.ndarray]]:
     most: int = scheduler.config.num_train_timesteps
+    if not _noises(scheduler) and timing(2).arguments.keys() == {"num_inference_steps"}:
+        raise NotLinear("it can't noise a picture, and the pipeline sets it as any other")
     # LCM and TCD can't make more steps than their teacher
     many = min(_MANY_STEPS, most, scheduler.config.get("original_inference_steps") or most)
-    return probe(scheduler, min(_USUAL_STEPS, most)).depth, noise_levels(scheduler, many)
+    return probe(scheduler, timing(min(_USUAL_STEPS, most))).depth, noise_levels(scheduler, timing(many))
+
+
+def _noises(scheduler: Any) -> bool:
+    """Whether a scheduler can noise a picture to start from."""
+    return hasattr(scheduler, "add_noise") or hasattr(scheduler, "scale_noise")
 
 
 def _listed(options: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ runs any number of steps of any of its schedulers, and the latents stay on the d
 Does not cover samplers that clip or threshold (not linear) or draw noise without torch.randn.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +24,34 @@ MAX_DEPTH = 6  # PNDM, the deepest of diffusers' usual schedulers, uses five pai
 
 class NotLinear(Exception):
     """The scheduler's steps are not weighted sums of a few samples and outputs; the message says why."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Timing:
+    """How a scheduler is set for a picture.
+
+    Attributes:
+        arguments: of `set_timesteps`.
+        left_out: times at the end that the pipeline's loop leaves out.
+    """
+
+    arguments: Mapping[str, Any]
+    left_out: int = 0
+
+    @classmethod
+    def of(cls, steps: int) -> "Timing":
+        """As most pipelines do."""
+        return cls(arguments={"num_inference_steps": steps})
+
+    @property
+    def _key(self) -> str:
+        return repr((sorted(self.arguments.items()), self.left_out))
+
+    def __hash__(self) -> int:  # arguments may be lists
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Timing) and self._key == other._key
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,28 +113,31 @@ class GivenNoise(TorchFunctionMode):
         return value.to((kwargs or {}).get("dtype"))
 
 
-def probe(scheduler: Any, steps: int, start: int = 0) -> Schedule:
-    """The schedule of a diffusers scheduler for `steps` steps. The scheduler is not changed.
+def probe(scheduler: Any, timing: Timing, start: int = 0) -> Schedule:
+    """The schedule of a diffusers scheduler. The scheduler is not changed.
 
     Args:
         scheduler: of any class; its configuration counts, its state does not.
-        steps: the argument of `set_timesteps`.
+        timing: the number of steps, and more where the pipeline sets more.
         start: steps left out at the beginning, to start from a noised picture.
 
     Raises:
         NotLinear: see the module's docstring.
         Exception: the scheduler can't do this number of steps.
     """
-    count = len(_timesteps(_fresh(scheduler, steps), start))
+    times = _timesteps(_fresh(scheduler, timing), timing, start)
+    count = len(times)
+    if not count or not np.isfinite([float(t) for t in times]).all():
+        raise NotLinear("its times are no numbers")
     units = np.eye(4 * count).reshape(4, count, 4 * count)
-    probed = _run_scheduler(scheduler, steps, start, *units)
+    probed = _run_scheduler(scheduler, timing, start, *units)
     # from [step, result, 4 * count] to [step, given at step, (sample, output, noise, memory), result]
     weights = probed.results.reshape(count, 3, 4, count).transpose(0, 3, 2, 1)
     if not np.isfinite(weights).all() or not np.isfinite(probed.input_scales).all():
         raise NotLinear("its formulas divide by zero for this schedule")
 
     random = np.random.default_rng(0).standard_normal((4, count, 16)) * 3
-    seen = _run_scheduler(scheduler, steps, start, *random).results
+    seen = _run_scheduler(scheduler, timing, start, *random).results
     expected = np.einsum("nasc,sav->ncv", weights, random)
     size = np.einsum("nasc,sav->ncv", np.abs(weights), np.abs(random))
     if not (np.abs(seen - expected) <= 1e-4 * (size + 1)).all():
@@ -133,14 +164,14 @@ def probe(scheduler: Any, steps: int, start: int = 0) -> Schedule:
     )
 
 
-def noise_levels(scheduler: Any, steps: int) -> tuple[np.ndarray, np.ndarray]:
+def noise_levels(scheduler: Any, timing: Timing) -> tuple[np.ndarray, np.ndarray]:
     """Times in ascending order, and the logarithm of noise over signal in a sample at each; without infinite ones.
 
     Args:
         scheduler: of any class; it is not changed.
-        steps: how many times.
+        timing: how many times.
     """
-    fresh = _fresh(scheduler, steps)
+    fresh = _fresh(scheduler, timing)
     times = np.array([float(t) for t in fresh.timesteps])
     with np.errstate(divide="ignore"):
         levels = np.log(
@@ -151,21 +182,22 @@ def noise_levels(scheduler: Any, steps: int) -> tuple[np.ndarray, np.ndarray]:
     return times[kept], levels[kept]
 
 
-def _fresh(scheduler: Any, steps: int) -> Any:
+def _fresh(scheduler: Any, timing: Timing) -> Any:
     """A new scheduler of the same class and configuration, set to a number of steps: schedulers have state."""
     fresh = type(scheduler).from_config(scheduler.config)
-    fresh.set_timesteps(steps)
+    fresh.set_timesteps(**timing.arguments)
     return fresh
 
 
-def _timesteps(scheduler: Any, start: int) -> list[torch.Tensor]:
+def _timesteps(scheduler: Any, timing: Timing, start: int) -> list[torch.Tensor]:
     """The scheduler's timesteps from the `start`th step on, without negative ones of "trailing" spacing.
 
     diffusers counts trailing timesteps down in floating point and, for 61 of 1000 steps, adds -1 after the last.
     """
     trailing = scheduler.config.get("timestep_spacing") == "trailing"
     first = start * getattr(scheduler, "order", 1)
-    return [t for t in scheduler.timesteps[first:] if t >= 0 or not trailing]
+    last = len(scheduler.timesteps) - timing.left_out
+    return [t for t in scheduler.timesteps[first:last] if t >= 0 or not trailing]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -185,7 +217,7 @@ class _SchedulerResults:
 
 def _run_scheduler(
     scheduler: Any,
-    steps: int,
+    timing: Timing,
     start: int,
     samples: np.ndarray,
     outputs: np.ndarray,
@@ -193,11 +225,11 @@ def _run_scheduler(
     memories: np.ndarray,
 ) -> _SchedulerResults:
     """Run the scheduler with given samples, model outputs, noise and memories, each float64 [step, values]."""
-    fresh = _fresh(scheduler, steps)
-    schedule = _timesteps(fresh, start)
+    fresh = _fresh(scheduler, timing)
+    schedule = _timesteps(fresh, timing, start)
     if hasattr(fresh, "set_begin_index"):
         fresh.set_begin_index(start * getattr(fresh, "order", 1))
-    clean = _clean_formula(scheduler, steps)
+    clean = _clean_formula(scheduler, timing)
     remembers = hasattr(fresh, "last_sample")
     scales, noising, results = [], [_noising(fresh, schedule[0])], []
     for i, t in enumerate(schedule):
@@ -233,19 +265,24 @@ def _noising(scheduler: Any, t: torch.Tensor) -> tuple[float, float]:
     clean, noise = torch.eye(2, dtype=torch.float64).reshape(2, 1, 1, 1, 2)
     if hasattr(scheduler, "add_noise"):
         mixed = scheduler.add_noise(clean, noise, t.reshape(1))
-    else:  # flow matching
+    elif hasattr(scheduler, "scale_noise"):  # flow matching
         mixed = scheduler.scale_noise(clean, t.reshape(1), noise)
+    else:
+        return 0.0, 1.0  # nothing can be noised
     return tuple(mixed.flatten().tolist())
 
 
-def _clean_formula(scheduler: Any, steps: int) -> Any:
+def _clean_formula(scheduler: Any, timing: Timing) -> Any:
     """The predicted clean sample for schedulers that don't return it: DDIM's formula, from diffusers' own class.
 
     None where the scheduler's samples are scaled differently (Karras et al.'s sigmas) or follow another process.
     """
-    fresh = _fresh(scheduler, steps)
+    fresh = _fresh(scheduler, timing)
+    kind = scheduler.config.get("prediction_type", "flow_prediction")
+    if kind == "flow_prediction" and abs(sum(_noising(fresh, fresh.timesteps[0])) - 1) < 1e-4:
+        return lambda e, t, x: x - _noising(fresh, t)[1] * e
     if float(getattr(fresh, "init_noise_sigma", 0)) != 1 or not hasattr(fresh, "alphas_cumprod"):
         return None
     ddim = DDIMScheduler.from_config(scheduler.config, clip_sample=False, thresholding=False)
-    ddim.set_timesteps(steps)
+    ddim.set_timesteps(timing.arguments.get("num_inference_steps") or len(fresh.timesteps))
     return lambda e, t, x: ddim.step(e, int(t), x).pred_original_sample

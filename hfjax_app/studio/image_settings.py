@@ -87,7 +87,7 @@ class ImageSettings:
             "clip_skip": clip_skip,
         }
         self.components = tuple(self._controls.values())
-        self.of_model = (steps, guidance, scheduler, self.size, clip_skip)
+        self.of_model = (negative, steps, guidance, scheduler, self.size, clip_skip)
 
     def arguments(self, values: Sequence[Any]) -> dict[str, Any]:
         """The options of an `ImageRequest` in the values of `components`, as the client sent them."""
@@ -102,9 +102,11 @@ class ImageSettings:
     def fitted(generator: "ImageModel") -> list[dict[str, Any]]:
         """Updates of `of_model`."""
         facts, sizes = generator.facts, size_names(generator)
+        no_negative = {} if facts.takes_negative_prompt else {"value": ""}
         return [
+            gr.update(visible=facts.takes_negative_prompt, **no_negative),
             gr.update(maximum=facts.most["steps"], value=facts.recommended.steps),
-            gr.update(value=facts.recommended.guidance_scale),
+            gr.update(value=facts.recommended.guidance_scale, visible=facts.takes_guidance),
             gr.update(choices=list(facts.schedulers), value=facts.schedulers[0]),
             gr.update(choices=sizes, value=sizes[0]),
             gr.update(maximum=facts.most["clip_skip"], value=0, visible=facts.most["clip_skip"] > 0),

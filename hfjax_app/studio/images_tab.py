@@ -64,7 +64,8 @@ class ImagesTab(Tab):
                     self._parameters = ParametersPanel()
                 ModelLoader(self.picker, shared.service.models, "images")
         self._listen()
-        self.picker.fill(self.loading, [self._hello, self._shape], self._settings.of_model, self._of_model)
+        shown = [self._hello, self._shape, self._start_from, self._start, self._paint]
+        self.picker.fill(self.loading, shown, self._settings.of_model, self._of_model)
 
     def store(self, page: gr.Blocks) -> None:
         self.gallery.store(page)
@@ -165,7 +166,8 @@ class ImagesTab(Tab):
     def _of_model(self, backend: "Backend[ImageModel]") -> list[dict[str, Any]]:
         """What is to be known about the model, and values of controls that depend on it."""
         generator = backend.get()
-        return [gr.update(value=hello(backend)), shapes(generator), *self._settings.fitted(generator)]
+        pictures = [gr.update(visible=generator.facts.takes_picture)] * 3
+        return [gr.update(value=hello(backend)), shapes(generator), *pictures, *self._settings.fitted(generator)]
 
     @streamed
     async def _generate(

@@ -8,8 +8,6 @@ from diffusers import (
     AuraFlowPipeline,
     AuraFlowTransformer2DModel,
     AutoencoderKL,
-    CogView4Pipeline,
-    CogView4Transformer2DModel,
     DDIMScheduler,
     DiffusionPipeline,
     DPMSolverMultistepScheduler,
@@ -177,32 +175,7 @@ def aura_flow() -> AuraFlowPipeline:
             text_encoder=t5(),
             vae=vae(),
             transformer=transformer,
-            scheduler=FlowMatchEulerDiscreteScheduler(),
-        )
-    )
-
-
-def cog_view_4() -> CogView4Pipeline:
-    """Calls its denoiser once for each prompt. Text encoder and timesteps are simplified."""
-    torch.manual_seed(0)
-    transformer = CogView4Transformer2DModel(
-        in_channels=4,
-        out_channels=4,
-        sample_size=16,
-        num_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=4,
-        text_embed_dim=WIDTH,
-        time_embed_dim=8,
-        condition_dim=4,
-    )
-    return finished(
-        CogView4Pipeline(
-            tokenizer=clip_tokenizer(),
-            text_encoder=clip(),
-            vae=vae(),
-            transformer=transformer,
-            scheduler=FlowMatchEulerDiscreteScheduler(),
+            scheduler=FlowMatchEulerDiscreteScheduler(shift=1.73),
         )
     )
 

@@ -148,6 +148,30 @@ def test_models_of_other_kinds_are_named(pipeline: StableDiffusionPipeline, tmp_
         read_empty(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [
+        ("WanPipeline", "is a WanPipeline, which makes videos: take a text-to-image model"),
+        ("StableAudioPipeline", "is a StableAudioPipeline, which makes sound: take"),
+        ("QwenImageEditPipeline", "is a QwenImageEditPipeline, which edits a picture by words: take"),
+        ("DDPMPipeline", "is a DDPMPipeline, which takes no prompt: take"),
+        ("PicturePipeline", "its class 'PicturePipeline' is not one of diffusers' pipelines"),
+        (None, "has no folder vae, which its model_index.json names"),
+    ],
+)
+def test_what_makes_something_else_is_named(folder: Path, tmp_path: Path, named: str | None, says: str) -> None:
+    """By its configs alone, before any weights are downloaded."""
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    index = tmp_path / "model_index.json"
+    if named is None:
+        shutil.rmtree(tmp_path / "vae")
+    else:
+        index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": named}))
+    with pytest.raises(ModelUnavailable, match=says) as caught:
+        read_empty(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("make", [stable_diffusion_2, stable_diffusion_3])
 def test_a_tokenizer_without_a_length_has_its_text_encoder_s(
     make: Callable[[], DiffusionPipeline], tmp_path: Path
@@ -361,6 +385,29 @@ def test_the_host_holds_little_more_than_one_file(
 def test_the_card_recommends(tmp_path: Path, parameters: str, expected: Recommended) -> None:
     (tmp_path / "README.md").write_text(CARD.format(parameters))
     assert recommended(tmp_path) == expected
+
+
+CODE = """# A model
+```sh
+pip install diffusers
+```
+```python
+image = pipe(prompt, num_inference_steps=9, guidance_scale=0.0).images[0]
+```
+```python
+image = pipe(prompt, num_inference_steps=50)
+```
+"""
+
+
+def test_a_card_s_code_recommends_where_its_front_matter_does_not(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text(CODE)
+    assert recommended(tmp_path) == Recommended(steps=9, guidance_scale=0.0)
+    (tmp_path / "README.md").write_text(CARD.format("{guidance_scale: 4, width: 512, height: 256}") + CODE)
+    assert recommended(tmp_path) == Recommended(steps=9, guidance_scale=4.0, size=(512, 256))
+    (tmp_path / "README.md").write_text("")
+    assert recommended(tmp_path, stable_diffusion_3()) == Recommended(steps=28, guidance_scale=7.0)
+    assert recommended(tmp_path, pixart()) == Recommended()
 
 
 @pytest.mark.parametrize("card", ["", "# no front matter", "---\n: [\n---\n", "---\ninference: false\n---\n", "\x00"])

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.images.generation_parameters import fitted, read_png
-from hfjax_app.images.interface import ImageFacts, Recommended, Sizes
+from hfjax_app.images.interface import ImageFacts, Latents, Recommended, Sizes
 from hfjax_app.images.lora import Lora, merge
 from hfjax_app.images.prompt_weights import HIGHEST, fragments, left_out, plain, unweighted
 from hfjax_app.images.request import CompletedRequest, ImageRequest
@@ -38,8 +38,7 @@ FACTS = ImageFacts(
     versions={},
     recommended=Recommended(),
     sizes=Sizes(own=(64, 64), patch=8),
-    scale=8,
-    channels=4,
+    latents=Latents(shape=(1, 4, 1, 1), height=2, width=3, scale=8),
     schedulers=("DDIM", "Euler"),
     most={"steps": 100, "clip_skip": 0},
     takes_negative_prompt=True,

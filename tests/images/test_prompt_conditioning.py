@@ -1,13 +1,13 @@
 """Conditioning from the pipelines' own code: while a network is traced, and for pipelines that are refused."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from diffusers import StableDiffusionPipeline
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import ImageGenerator, ImageRequest
@@ -16,7 +16,7 @@ from hfjax_app.images.prompt_conditioning import PromptReader
 from hfjax_app.runtime.module import pure_function, weights_of
 from hfjax_app.runtime.programs import Programs
 
-from .pipelines import CLASSES, aura_flow, cog_view_4, latent_consistency
+from .pipelines import CLASSES, latent_consistency, stable_diffusion
 
 
 @pytest.mark.parametrize("name", ["SD 2", "SDXL", "PixArt", "SD 3"])
@@ -52,18 +52,20 @@ def test_prompts_are_read_while_a_network_is_traced(name: str) -> None:
                 np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (aura_flow, "AuraFlowPipeline can't run .* a time of its own, 1 where the scheduler's is 1000"),
-        (cog_view_4, "CogView4Pipeline can't run .* once with the prompt and once without it"),
-    ],
-    ids=["time", "guidance"],
-)
-def test_a_pipeline_that_uses_its_denoiser_otherwise_is_refused(make: Callable[[], Any], says: str) -> None:
-    """It was loaded, and drew with a wrong timestep, or without guidance."""
-    with pytest.raises(ModelUnavailable, match=says):
-        ImageGenerator(make())
+class Unpadded(StableDiffusionPipeline):
+    """Its denoiser gets as many tokens as a prompt has letters, without a mask."""
+
+    def encode_prompt(self, prompt: str | list[str], *args: Any, **kwargs: Any) -> Any:
+        letters = max(map(len, [prompt] if isinstance(prompt, str) else prompt))
+        states, negative = super().encode_prompt(prompt, *args, **kwargs)
+        return states[:, :letters], negative[:, :letters]
+
+
+def test_a_pipeline_whose_prompts_can_t_be_padded_is_refused() -> None:
+    """Each length of a prompt would have needed another program."""
+    pipeline = Unpadded(**stable_diffusion().components, requires_safety_checker=False)
+    with pytest.raises(ModelUnavailable, match=r"Unpadded can't run .* each length of a prompt needs"):
+        ImageGenerator(pipeline)
 
 
 def test_a_pipeline_without_a_negative_prompt_refuses_one() -> None:

@@ -23,7 +23,7 @@ from diffusers import (
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.samplers import Samplers
-from hfjax_app.images.schedule import probe
+from hfjax_app.images.schedule import Timing, probe
 
 from .pipelines import V_PREDICTION
 
@@ -73,7 +73,7 @@ def test_every_choice_is_what_diffusers_makes_of_the_configuration(own: str) -> 
     assert set(KINDS) <= set(samplers.names)
     for name, (kind, options) in KINDS.items():
         got = samplers.schedule(name, 20)
-        want = probe(kind.from_config(scheduler.config, **options), 20).padded(samplers.depth)
+        want = probe(kind.from_config(scheduler.config, **options), Timing.of(20)).padded(samplers.depth)
         assert got.noise_scale == want.noise_scale, name
         for field in ("timesteps", "input_scales", "coefficients", "extras", "noising"):
             np.testing.assert_array_equal(getattr(got, field), getattr(want, field), f"{name}: {field}")
@@ -129,7 +129,7 @@ def test_tcd_is_taken() -> None:
     samplers = Samplers(own)
     assert samplers.names[0] == "TCDScheduler"
     assert {"LCM", "DPM++ 2M"} <= set(samplers.names)
-    got, want = samplers.schedule(None, 8), probe(own, 8)
+    got, want = samplers.schedule(None, 8), probe(own, Timing.of(8))
     np.testing.assert_array_equal(got.coefficients[:, : want.depth], want.coefficients)
     assert got.extras[:-1, 1, 0].all(), "its steps but the last add noise"
     with pytest.raises(RequestRejected, match="steps = 51: TCDScheduler can't do that many"):

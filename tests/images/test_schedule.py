@@ -18,7 +18,7 @@ from diffusers import (
     UniPCMultistepScheduler,
 )
 
-from hfjax_app.images.schedule import GivenNoise, NotLinear, probe
+from hfjax_app.images.schedule import GivenNoise, NotLinear, Timing, probe
 
 VELOCITY = {"prediction_type": "v_prediction", "rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
 SCHEDULERS = {
@@ -64,7 +64,7 @@ def denoise_with_diffusers(scheduler: Any, steps: int, start: int, noise: np.nda
 
 
 def denoise_with_numbers(scheduler: Any, steps: int, start: int, noise: np.ndarray, image: np.ndarray) -> np.ndarray:
-    schedule = probe(scheduler, steps, start)
+    schedule = probe(scheduler, Timing.of(steps), start)
     first, *fresh = noise[::-1]
     x = schedule.noising[0] @ [image, first] if start else first * schedule.noise_scale
     pairs: list[Any] = []
@@ -93,7 +93,7 @@ def test_a_run_equals_diffusers(name: str, steps: int, start: int) -> None:
 def test_what_is_kept_of_a_picture_is_as_noisy_as_the_rest(name: str) -> None:
     """Against diffusers' add_noise as its inpainting pipeline calls it: between steps, for the next step."""
     scheduler = SCHEDULERS[name]()
-    schedule = probe(scheduler, 10)
+    schedule = probe(scheduler, Timing.of(10))
     scheduler.set_timesteps(10)
     picture, noise = torch.randn(2, 1, 1, 1, 8, generator=torch.Generator().manual_seed(0)).double()
     for i, t in enumerate(scheduler.timesteps):
@@ -108,7 +108,7 @@ def test_what_is_kept_of_a_picture_is_as_noisy_as_the_rest(name: str) -> None:
 def test_the_clean_sample_is_where_a_perfect_model_leads(name: str) -> None:
     """A model that knows the picture: from the first step the predicted clean sample is that picture."""
     scheduler = SCHEDULERS[name]()
-    schedule = probe(scheduler, 10)
+    schedule = probe(scheduler, Timing.of(10))
     random = np.random.default_rng(0)
     clean, noise = random.standard_normal((2, 8))
     i = 5
@@ -131,14 +131,14 @@ def test_the_clean_sample_is_where_a_perfect_model_leads(name: str) -> None:
 )
 def test_steps_that_are_no_short_weighted_sum_are_refused(make: Callable[[], Any]) -> None:
     with pytest.raises(NotLinear):
-        probe(make(), 20)
+        probe(make(), Timing.of(20))
 
 
 def test_sixty_one_trailing_steps_end_at_the_picture() -> None:
     """diffusers counts 1000 / 61 in floating point and makes 62 timesteps. The last, -1, reads the noisiest entry of
     its table: the finished picture would be replaced by the model's guess for pure noise.
     """
-    schedule = probe(SCHEDULERS["DDIM, velocity"](), 61)
+    schedule = probe(SCHEDULERS["DDIM, velocity"](), Timing.of(61))
     assert schedule.steps == 61
     assert schedule.timesteps.min() >= 0
 
@@ -146,13 +146,13 @@ def test_sixty_one_trailing_steps_end_at_the_picture() -> None:
 def test_probing_leaves_the_scheduler_alone() -> None:
     scheduler = DDIMScheduler(clip_sample=False)
     before = scheduler.timesteps.clone()
-    probe(scheduler, 7)
+    probe(scheduler, Timing.of(7))
     assert torch.equal(scheduler.timesteps, before)
     assert scheduler.num_inference_steps is None
 
 
 def test_padding_keeps_the_numbers_and_refuses_to_drop_any() -> None:
-    schedule = probe(SCHEDULERS["DPM-Solver++"](), 5)
+    schedule = probe(SCHEDULERS["DPM-Solver++"](), Timing.of(5))
     padded = schedule.padded(4)
     assert padded.depth == 4
     np.testing.assert_array_equal(padded.coefficients[:, :2], schedule.coefficients)

@@ -67,7 +67,8 @@ def test_configs_alone_are_enough(plan: Callable[..., tuple[int, Any, str]], fol
     assert (status, found["fits"], found["advice"], found["decode_floor"]) == (0, None, None, None)
     assert "chat" not in found
     names = {kind: [program["name"] for program in found[kind]["programs"]] for kind in folders}
-    assert names["image"] == ["encode_prompt", "denoise_row", "denoise_follow", "decode_latents", "encode_picture"]
+    drawing = ["encode_prompt", "denoise_row", "denoise_follow", "decode_latents", "encode_picture"]
+    assert names["image"] == [*drawing, "denoise_long_row", "denoise_long_follow"]
     classify = [["classify_1x32", "classify_1x16"], ["classify_32x16", "classify_16x32"]]
     assert names["sentiment"] == [*classify[0], "explain_32x32", "explain_32x16", *classify[1]]
     for kind in folders:

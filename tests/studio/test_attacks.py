@@ -232,7 +232,7 @@ def wrong_values() -> Iterator[tuple[str, dict[str, Any], str, Any, str]]:
         ("zero_shot", {"text": "x", "labels": ["a", "b"]}, {"text": "text", "labels": "label"}),
     ):
         for name, said in texts.items():
-            for value in (7, [7], {"a": 1}, True, "x" * 30_000, ["x" * 30_000] * 20):
+            for value in (7, [7], {"a": 1}, True, "x" * 70_000, ["x" * 70_000] * 20):
                 yield endpoint, right, name, value, "conversation" if name == "messages" and value != [7] else said
 
 

@@ -19,7 +19,7 @@ from hfjax_app.api.images import ImagesApi
 from hfjax_app.backends.models import Models
 from hfjax_app.images import verification
 from hfjax_app.images.generation_parameters import GenerationParameters, to_png
-from hfjax_app.images.interface import ImageFacts, Recommended, Sizes
+from hfjax_app.images.interface import ImageFacts, Latents, Recommended, Sizes
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.steps import ImageStep, Picture
 from hfjax_app.runtime.programs import Programs
@@ -36,8 +36,7 @@ FACTS = ImageFacts(
     versions={},
     recommended=Recommended(),
     sizes=Sizes(own=(8, 8), patch=8),
-    scale=8,
-    channels=4,
+    latents=Latents(shape=(1, 4, 1, 1), height=2, width=3, scale=8),
     schedulers=("DDIM",),
     most={"steps": 100, "clip_skip": 0},
     takes_negative_prompt=True,

@@ -1,8 +1,10 @@
 """diffusers: single files of whole models, the parts that take a LoRA, and the schedulers of Stable Diffusion."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import torch
 
 from hfjax_app.runtime.seams import Seam, moved, needed, part
 
@@ -22,6 +24,12 @@ SEAMS = (
         name="old names in checkpoints",
         what="`_fix_state_dict_keys_on_load` of models",
         without="checkpoints with the names of older releases can't be loaded",
+    ),
+    Seam(
+        name="lengths of prompts",
+        what="patchify_and_embed, _prepare_sequence, _build_unified_sequence and cap_pad_token of "
+        "ZImageTransformer2DModel; rope_embedder, _get_freqs_cis and layers of Lumina2Transformer2DModel",
+        without="Z-Image or Lumina 2 can't be traced",
     ),
     Seam(
         name="schedulers of a family",
@@ -69,3 +77,106 @@ def schedulers_of_stable_diffusion() -> set[str]:
     where = "diffusers.schedulers:KarrasDiffusionSchedulers"
     family = part(where, without="a model's own scheduler is the only choice")
     return {member.name for member in family or ()}
+
+
+def with_lengths_as_data(network: torch.nn.Module) -> torch.nn.Module:
+    """A denoiser whose code can be traced for prompts of any length, padded to the longest.
+
+    The code of two classes makes Python numbers of a prompt's length. In these the same positions, masks and padding
+    are computed from a length that is data: of rows that are NaN for Z-Image, and of the mask for Lumina 2.
+
+    Args:
+        network: is changed; others stay as they are.
+
+    Returns:
+        The same network.
+    """
+    change = _LENGTHS.get(type(network).__name__)
+    if change is not None:
+        change(network)
+    return network
+
+
+def pads_prompts(network: torch.nn.Module) -> bool:
+    """Whether a denoiser takes prompts whose padding is NaN, see `with_lengths_as_data`."""
+    return type(network).__name__ == "ZImageTransformer2DModel"
+
+
+_MULTIPLE = 32  # SEQ_MULTI_OF of Z-Image: a prompt's tokens are padded to it with a token of their own
+
+
+def _z_image(network: Any) -> None:
+    """The tokens of a prompt, some of padding up to a multiple of 32, and then the picture's positions follow."""
+    embed, prepare, unify = network.patchify_and_embed, network._prepare_sequence, network._build_unified_sequence
+    masks: list[torch.Tensor] = []  # of the prompts with their padding, [1, longest] each
+
+    def patchify_and_embed(pictures: Any, prompts: Sequence[torch.Tensor], *sizes: Any) -> tuple[Any, ...]:
+        made = list(embed(pictures, [torch.nan_to_num(prompt) for prompt in prompts], *sizes))
+        masks.clear()
+        for i, prompt in enumerate(prompts):
+            longest = len(made[1][i])
+            count = torch.logical_not(torch.isnan(prompt[:, 0])).sum()
+            padded = torch.div(count + _MULTIPLE - 1, _MULTIPLE, rounding_mode="floor") * _MULTIPLE
+            at = torch.arange(longest, device=prompt.device)
+            masks.append((at < padded)[None])
+            made[6][i] = at >= count
+            ids = made[3][i]  # of the picture: (behind the prompt, row, column), or zeros for its own padding
+            first = torch.where(ids[:, :1] == longest + 1, (padded + 1).to(ids.dtype), ids[:, :1])
+            made[3][i] = torch.cat([first, ids[:, 1:]], dim=1)
+        return tuple(made)
+
+    def prepare_sequence(parts: Any, ids: Any, padding: Any, token: Any, *more: Any) -> tuple[Any, ...]:
+        made = list(prepare(parts, ids, padding, token, *more))
+        if token is network.cap_pad_token:
+            made[2] = torch.cat(masks)
+        return tuple(made)
+
+    def build_unified_sequence(pictures: torch.Tensor, *more: Any) -> tuple[Any, ...]:
+        made = list(unify(pictures, *more))
+        prompts = torch.cat(masks)
+        pictured = torch.ones(pictures.shape[:2], dtype=torch.bool, device=prompts.device)
+        made[2] = torch.cat([pictured, prompts], dim=1)
+        return tuple(made)
+
+    network.patchify_and_embed = patchify_and_embed
+    network._prepare_sequence = prepare_sequence
+    network._build_unified_sequence = build_unified_sequence
+
+
+def _lumina_2(network: Any) -> None:
+    """The picture's positions follow the prompt's, and no layer looks at what lies between them."""
+    rotary = network.rope_embedder
+    masks: list[torch.Tensor] = []  # of prompts and pictures, [rows, tokens]
+
+    def forward(latents: torch.Tensor, mask: torch.Tensor) -> tuple[Any, ...]:
+        rows, channels, height, width = latents.shape
+        side, longest = rotary.patch_size, mask.shape[1]
+        tall, wide = height // side, width // side
+        count = mask.to(torch.int32).sum(dim=1, keepdim=True)
+        grid = torch.arange(tall * wide, dtype=torch.int32, device=mask.device)[None].repeat(rows, 1)
+        own = torch.arange(longest, dtype=torch.int32, device=mask.device)[None].repeat(rows, 1)
+        nothing = torch.zeros_like(own)
+        down, along = torch.div(grid, wide, rounding_mode="floor"), torch.remainder(grid, wide)
+        of_prompt = torch.stack([own, nothing, nothing], dim=-1)
+        of_picture = torch.stack([count.expand(rows, tall * wide).to(grid.dtype), down, along], dim=-1)
+        positions = rotary._get_freqs_cis(torch.cat([of_prompt, of_picture], dim=1))
+        pictured = torch.ones(grid.shape, dtype=torch.bool, device=mask.device)
+        masks[:] = [torch.cat([own < count, pictured], dim=1)]
+        patches = (
+            latents.view(rows, channels, tall, side, wide, side).permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
+        )
+        lengths, sums = [longest] * rows, [longest + tall * wide] * rows
+        return patches, positions[:, :longest], positions[:, longest:], positions, lengths, sums
+
+    def masked(layer: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda states, mask, *more: layer(states, masks[0], *more)
+
+    rotary.forward = forward
+    for layer in network.layers:
+        layer.forward = masked(layer.forward)
+
+
+_LENGTHS: Mapping[str, Callable[[Any], None]] = {
+    "ZImageTransformer2DModel": _z_image,
+    "Lumina2Transformer2DModel": _lumina_2,
+}

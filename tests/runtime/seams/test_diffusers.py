@@ -5,12 +5,21 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from diffusers import AutoencoderKL, StableDiffusionPipeline
+import torch
+from diffusers import AutoencoderKL, Lumina2Transformer2DModel, StableDiffusionPipeline, ZImageTransformer2DModel
 
 from hfjax_app.runtime.seams import diffusers as seam
 from tests.runtime.seams.checks import Checks
 
 check = Checks(seam)
+Z_AXES = {"axes_dims": [4, 6, 6], "axes_lens": [512, 64, 64]}
+LUMINA_AXES = {
+    "num_attention_heads": 2,
+    "num_kv_heads": 1,
+    "multiple_of": 16,
+    "axes_dim_rope": (4, 6, 6),
+    "axes_lens": (300, 64, 64),
+}
 
 
 @check("kinds of single files")
@@ -34,6 +43,31 @@ def _old_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     values = OrderedDict({"encoder.mid_block.attentions.0.query.weight": 1})
     seam.rename_old_keys(model, values)
     assert [*values] == ["encoder.mid_block.attentions.0.to_q.weight"]
+
+
+@check("lengths of prompts")
+def _lengths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A prompt of 40 tokens that is padded to 96 gives what it gives alone."""
+    torch.manual_seed(0)
+    prompt, time, nothing = torch.randn(40, 8), torch.tensor([0.5]), torch.full((56, 8), torch.nan)
+    z_image = ZImageTransformer2DModel(
+        in_channels=4, dim=32, n_layers=1, n_refiner_layers=1, n_heads=2, n_kv_heads=2, cap_feat_dim=8, **Z_AXES
+    ).eval()
+    lumina = Lumina2Transformer2DModel(
+        in_channels=4, hidden_size=32, num_layers=1, num_refiner_layers=1, cap_feat_dim=8, **LUMINA_AXES
+    ).eval()
+    with torch.no_grad():
+        picture = torch.randn(4, 1, 8, 8)
+        want = z_image([picture], time, [prompt], return_dict=False)[0][0]
+        got = seam.with_lengths_as_data(z_image)([picture], time, [torch.cat([prompt, nothing])], return_dict=False)[0]
+        torch.testing.assert_close(got[0], want, rtol=0, atol=1e-5)
+        mask = torch.arange(96)[None] < 40
+        rows = torch.cat([prompt, torch.zeros(56, 8)])[None], mask
+        want = lumina(picture[None, :, 0], time, *rows, return_dict=False)[0]
+        got = seam.with_lengths_as_data(lumina)(picture[None, :, 0], time, *rows, return_dict=False)[0]
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+    assert seam.pads_prompts(z_image)
+    assert not seam.pads_prompts(lumina)
 
 
 @check("schedulers of a family")

@@ -1,0 +1,651 @@
+"""A pipeline's own `__call__` in parts that can be traced: what it asks first, one pass of its loop, and the ending.
+
+The class's code is the only truth: packing, scaled times, guidance, signs and splits of a denoiser's output are its own
+lines, between two calls of its scheduler. So stand-ins take the places of its scheduler and its networks, and of the
+two methods that are no arithmetic: `encode_prompt` and `prepare_latents`, whose answers come from a run in torch.
+Does not compile, and knows no class of pipelines by name.
+"""
+
+import copy
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as torch_pytree
+from torch.utils._pytree import TreeSpec
+from torchax import interop
+from torchax.tensor import Tensor
+from torchax.view import View
+
+from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
+from hfjax_app.images.checkpoint import Pipeline, denoiser_name
+from hfjax_app.images.interface import SIZE_STEP, Latents, Sizes
+from hfjax_app.images.networks import same_tensors
+from hfjax_app.images.schedule import Timing
+
+# Options of some classes. Their defaults would change the size or the prompt, or read the time where they don't matter.
+_PLAIN = {"use_resolution_binning": False, "clean_caption": False, "cfg_truncation": 2.0}
+_ANSWERING = ("encode_prompt", "prepare_latents")
+_ASKED = (512, 256)  # a size in pixels
+_DOUBLINGS = 6
+_PASSES = 3  # of a traced loop; some classes leave the last time out
+_STEPS = 2  # of a traced call: no class has fewer than one pass then
+
+Size = tuple[int, int]  # (width, height) in pixels
+Network = Callable[..., Any]  # takes a module and the arguments of its call
+
+
+class Ended(Exception):
+    """Ends a pipeline's call with a value."""
+
+    def __init__(self, value: Any):
+        super().__init__()
+        self.value = value
+
+
+class Anything:
+    """The output of a network whose values do not matter: each operation on it gives another one."""
+
+    def __getattr__(self, name: str) -> "Anything":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *_: Any, **__: Any) -> "Anything":
+        return self
+
+    __getitem__ = __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __call__
+    __neg__ = __pow__ = __floordiv__ = __call__
+
+    def __iter__(self) -> Iterator["Anything"]:
+        return iter((self, self))
+
+    def __len__(self) -> int:
+        return 2
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __setitem__(self, *_: Any) -> None:
+        pass
+
+    def __gt__(self, _: Any) -> bool:
+        return False
+
+    __lt__ = __ge__ = __le__ = __gt__
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Anything":
+        return cls()
+
+
+class Scale(float):
+    """A guidance scale that a program takes as data: a value for comparisons, and a tensor for arithmetic.
+
+    It is a float because torch's functions look for one. `float(scale)` fails: its value would be a constant.
+
+    Args:
+        value: decides comparisons.
+        data: a tensor without dimensions.
+        thresholds: gets what it is compared with.
+    """
+
+    def __new__(cls, value: float, data: torch.Tensor, thresholds: set[float]) -> "Scale":
+        scale = super().__new__(cls, value)
+        scale._value, scale.data, scale._thresholds = value, data, thresholds
+        return scale
+
+    _value: float
+    data: torch.Tensor
+    _thresholds: set[float]
+
+    def __float__(self) -> float:
+        raise TypeError("a guidance scale that is data of a program has no value")
+
+    def _compared(self, other: Any) -> float:
+        self._thresholds.add(float(other))
+        return float(other)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._value > self._compared(other)
+
+    def __lt__(self, other: Any) -> bool:
+        return self._value < self._compared(other)
+
+    def __ge__(self, other: Any) -> bool:
+        return self._value >= self._compared(other)
+
+    def __le__(self, other: Any) -> bool:
+        return self._value <= self._compared(other)
+
+    def _with(self, compute: Callable[[Any], Any], other: Any) -> Any:
+        if isinstance(other, Real):
+            return Scale(compute(self._value), compute(self.data), self._thresholds)
+        return compute(self.data) if isinstance(other, torch.Tensor) else NotImplemented
+
+    def __add__(self, other: Any) -> Any:
+        return self._with(lambda own: own + other, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self._with(lambda own: other + own, other)
+
+    def __sub__(self, other: Any) -> Any:
+        return self._with(lambda own: own - other, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with(lambda own: other - own, other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with(lambda own: own * other, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._with(lambda own: other * own, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with(lambda own: own / other, other)
+
+
+class _TakesData(TorchFunctionMode):
+    """While active, torch's functions take a `Scale` as its tensor, and tensors are made of traced numbers.
+
+    What a pipeline computes of sizes alone stays in torch, so that it can depend on the values. Beside traced tensors
+    it is made one of them.
+
+    Args:
+        is_traced: whether there are traced tensors.
+    """
+
+    def __init__(self, *, is_traced: bool = False):
+        super().__init__()
+        self._is_traced = is_traced
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        leaves = torch_pytree.tree_leaves((args, kwargs))
+        if self._is_traced and any(map(_is_plain, leaves)) and any(isinstance(leaf, Tensor | View) for leaf in leaves):
+            args, kwargs = torch_pytree.tree_map(traced, (args, kwargs))
+        if any(isinstance(leaf, Anything) for leaf in leaves):
+            return Anything()
+        if func is torch.tensor and not isinstance(args[0], torch.Tensor) and _has_data(args[0]):
+            return _stacked(args[0]).to(kwargs.get("dtype") or torch.float32)
+        if not any(isinstance(leaf, Scale) for leaf in leaves):
+            return func(*args, **kwargs)
+        if func is torch.full:
+            size, scale = [*args, *kwargs.values()][:2]
+            return scale.data.reshape([1] * len(size)).expand(*size).to(kwargs.get("dtype") or torch.float32)
+        args, kwargs = torch_pytree.tree_map(
+            lambda leaf: leaf.data if isinstance(leaf, Scale) else leaf, (args, kwargs)
+        )
+        return func(*args, **kwargs)
+
+
+def _data(leaf: Any) -> Any:
+    return leaf.data if isinstance(leaf, Scale) else leaf
+
+
+def _is_plain(leaf: Any) -> bool:
+    return type(leaf) is torch.Tensor and leaf.device.type == "cpu"
+
+
+def traced(leaf: Any) -> Any:
+    """A tensor of torch's as one of the trace; a single number as it is."""
+    if not _is_plain(leaf):
+        return leaf
+    return interop.torch_view(jnp.asarray(leaf.numpy())) if leaf.ndim else leaf.item()
+
+
+def _has_data(value: Any) -> bool:
+    return any(isinstance(leaf, Scale | torch.Tensor) for leaf in torch_pytree.tree_leaves(value))
+
+
+def _stacked(value: Any) -> torch.Tensor:
+    if isinstance(value, Sequence):
+        return torch.stack([_stacked(each) for each in value])
+    if isinstance(value, Scale):
+        return value.data
+    return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float32)
+
+
+class _Stepped(tuple[torch.Tensor, torch.Tensor]):
+    """A scheduler's result, in each form in which pipelines take it apart."""
+
+    @property
+    def prev_sample(self) -> torch.Tensor:
+        return self[0]
+
+    @property
+    def pred_original_sample(self) -> torch.Tensor:
+        return self[1]
+
+
+def stand_in(original: Any, **members: Any) -> Any:
+    """A copy of an object, of a class of the same name, with other members: functions do not get the object."""
+    changed, kind = copy.copy(original), type(original)
+    own = {name: staticmethod(value) if inspect.isfunction(value) else value for name, value in members.items()}
+    changed.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, **own})
+    for name in members:
+        changed.__dict__.pop(name, None)
+    return changed
+
+
+class _GivenNoise(TorchFunctionMode):
+    """While active, torch.randn gives 1, 2, 3, ... in the shape that it is asked for.
+
+    Attributes:
+        shape: of the first tensor.
+    """
+
+    shape: tuple[int, ...] | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.randn:
+            return func(*args, **(kwargs or {}))
+        size = (kwargs or {}).get("size", args[0] if args else ())
+        shape = tuple(size) if isinstance(size, Sequence) else tuple(args)
+        self.shape = self.shape or shape
+        return torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).reshape(shape).to(torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Form:
+    """What is static in a call: pictures of one size, with or without guidance.
+
+    Attributes:
+        size: (width, height) in pixels.
+        guided: whether the guidance scale is above the threshold of the class.
+        structure: of the answers of the pipeline's methods.
+        rest: their leaves, with None in the places of tensors of prompts.
+        latents: the place of the latents among the leaves.
+        rows: rows of latents in the first call of the denoiser; 1 where it takes something else.
+        is_long: whether the prompt has several pieces; its states then have room for all, and NaN in what is left.
+    """
+
+    size: Size
+    guided: bool
+    structure: TreeSpec
+    rest: list[Any]
+    latents: int
+    rows: int
+    is_long: bool = False
+
+    @property
+    def key(self) -> tuple[bool, bool]:
+        """What the program for it is compiled for."""
+        return self.guided, self.is_long
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Packing:
+    """From noise in the shape in which a pipeline draws it to the samples of its scheduler, at one size.
+
+    Attributes:
+        noise_shape: of what the pipeline draws.
+        sample_shape: of the scheduler's samples.
+        places: int [*sample_shape], each number's place in the flat noise.
+        gain: factor of the noise in the first sample, before the scheduler's own.
+    """
+
+    noise_shape: tuple[int, ...]
+    sample_shape: tuple[int, ...]
+    places: np.ndarray
+    gain: float
+
+    def pack(self, noise: np.ndarray) -> np.ndarray:
+        """Noise, or anything of its shape, in the shape of samples."""
+        packed: np.ndarray = np.ascontiguousarray(noise).reshape(-1)[self.places]
+        return packed
+
+    def unpack(self, samples: np.ndarray) -> np.ndarray:
+        """Samples in the shape of the noise."""
+        noise = np.empty(math.prod(self.noise_shape), samples.dtype)
+        noise[self.places] = samples
+        return noise.reshape(self.noise_shape)
+
+
+class PipelineCall:
+    """The parts of a pipeline's call. Its networks stay as they are.
+
+    Args:
+        pipeline: on the CPU, with text encoders that may be called.
+
+    Attributes:
+        accepted: the names of the call's arguments.
+        thresholds: what the class compares the guidance scale with, as far as it has run.
+    """
+
+    def __init__(self, pipeline: Pipeline):
+        self._pipeline = pipeline
+        self._name = denoiser_name(pipeline)
+        # A pipeline reads the dtype and device of its networks' parameters. While another thread traces a network for a
+        # new size, these are tracers, so the pipeline here has copies.
+        self._network = same_tensors(getattr(pipeline, self._name))
+        self._vae = same_tensors(pipeline.vae)
+        signature = inspect.signature(pipeline.__call__).parameters
+        self.accepted = {name: None if p.default is p.empty else p.default for name, p in signature.items()}
+        config: Any = self._network.config
+        embedded = bool(getattr(config, "guidance_embeds", False) or getattr(config, "time_cond_proj_dim", None))
+        self._guidance = "guidance_scale"
+        if "true_cfg_scale" in self.accepted and not embedded:
+            self._guidance = "true_cfg_scale"
+        self.takes_negative = "negative_prompt" in self.accepted and not (
+            "true_cfg_scale" in self.accepted and embedded
+        )
+        self.thresholds: set[float] = set()
+        self._answers: Any = None  # of the first run, for runs that ask for something else
+
+    def is_guided(self, guidance: float) -> bool:
+        """Whether a guidance scale is above the threshold of the class; true for a class without one."""
+        return not self.thresholds or guidance > max(self.thresholds)
+
+    def read(
+        self, prompts: Mapping[str, Any], size: Size | None, guidance: float, filler: str = ""
+    ) -> tuple[list[torch.Tensor | None], Form]:
+        """The answers of the pipeline's methods for prompts, in torch, up to the denoiser's first call.
+
+        Args:
+            prompts: arguments of the call that have the prompts.
+            size: None: the pipeline's own.
+            guidance: the guidance scale.
+            filler: a text beside each prompt, whose length a class gives both; its results are left out.
+
+        Returns:
+            The tensors among the leaves of the answers for prompts, and the form of the call.
+        """
+        notes: dict[str, list[Any]] = {name: [] for name in _ANSWERING}
+
+        def noting(name: str) -> Callable[..., Any]:
+            method = getattr(self._pipeline, name)
+            signature = inspect.signature(method)
+
+            def call(*args: Any, **kwargs: Any) -> Any:
+                bound = signature.bind(*args, **kwargs)
+                if is_filled := filler and name == "encode_prompt":
+                    for key, text in bound.arguments.items():
+                        if key.endswith("prompt") and isinstance(text, str | list):
+                            bound.arguments[key] = [text if isinstance(text, str) else text[0], filler]
+                answer = method(*bound.args, **bound.kwargs)
+                notes[name].append(torch_pytree.tree_map(_first_row, answer) if is_filled else answer)
+                return notes[name][-1]
+
+            return call
+
+        def reached(*args: Any, **kwargs: Any) -> Any:
+            raise Ended(
+                next((x for x in torch_pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)), None)
+            )
+
+        with torch.no_grad(), _TakesData():
+            scale = Scale(guidance, torch.tensor(float(guidance)), self.thresholds)
+            pipeline = self._with(reached, _scheduler(self._pipeline.scheduler), **{n: noting(n) for n in _ANSWERING})
+            first = _value(lambda: pipeline(**self._arguments(prompts, size, scale, "latent")))
+        if self._answers is None:
+            self._answers = notes
+        leaves, structure = torch_pytree.tree_flatten(notes)
+        of_prompts = len(torch_pytree.tree_leaves(notes["encode_prompt"]))  # the rest depends on the size alone
+        at = next(i for i, leaf in enumerate(leaves) if i >= of_prompts and _is_tensor(leaf))
+        form = Form(
+            size=size or (0, 0),
+            guided=self.is_guided(guidance),
+            structure=structure,
+            rest=[None if _is_tensor(leaf) and i < of_prompts else leaf for i, leaf in enumerate(leaves)],
+            latents=at,
+            rows=len(first) if _is_tensor(first) and first.ndim else 1,
+        )
+        return [leaf if _is_tensor(leaf) and i < of_prompts else None for i, leaf in enumerate(leaves)], form
+
+    def packing(self, size: Size | None) -> Packing:
+        """How the pipeline makes the first sample of its noise; None: at the pipeline's own size.
+
+        Raises:
+            RequestRejected: the pipeline can't draw this size; says why.
+            ModelUnavailable: it does more with it than rearranging and scaling.
+        """
+        noise = _GivenNoise()
+
+        def step(output: Any, time: Any, sample: torch.Tensor, *_: Any, **__: Any) -> Any:
+            raise Ended(sample)
+
+        with torch.no_grad(), noise:
+            try:
+                sample = _value(lambda: self._dry(size, _STEPS, step=step))
+            except Exception as error:
+                raise RequestRejected(f"size = {'its own' if size is None else size}: {first_line(error)}") from error
+        shape, numbers = noise.shape or (), sample.numpy().astype(np.float64)
+        count = math.prod(shape)
+        gain = float(numbers.max()) / count if count else 0.0
+        places = np.rint(numbers / gain).astype(np.int64) - 1 if gain else np.zeros(0, np.int64)
+        if places.size != count or not np.array_equal(np.sort(places, None), np.arange(count)):
+            raise ModelUnavailable(
+                f"{type(self._pipeline).__name__} can't run in compiled programs: its first latents are more than noise"
+            )
+        return Packing(noise_shape=shape, sample_shape=tuple(numbers.shape), places=places, gain=gain)
+
+    @functools.cached_property
+    def latents(self) -> Latents:
+        """The shape of the noise, by two sizes of which one is the other on its side."""
+        wide, tall = _ASKED
+        shape, turned = (self.packing(size).noise_shape for size in ((wide, tall), (tall, wide)))
+        axes = [axis for axis, sides in enumerate(zip(shape, turned, strict=True)) if sides[0] != sides[1]]
+        if len(axes) != 2 or wide % shape[axes[1]]:
+            raise ModelUnavailable(
+                f"{type(self._pipeline).__name__} can't run in compiled programs: its latents have no height and width"
+            )
+        return Latents(shape=shape, height=axes[0], width=axes[1], scale=wide // shape[axes[1]])
+
+    def sizes(self, own: Size | None) -> Sizes:
+        """The sizes that the pipeline draws.
+
+        Args:
+            own: of the pictures that it was trained for; None: as it draws without a size.
+
+        Raises:
+            ModelUnavailable: none was found.
+        """
+        latents = self.latents
+        if own is None:
+            shape = self.packing(None).noise_shape
+            own = (shape[latents.width] * latents.scale, shape[latents.height] * latents.scale)
+        patch_size = getattr(self._network.config, "patch_size", None) or 1
+        patch = latents.scale * (patch_size if isinstance(patch_size, int) else patch_size[-1])
+        for _ in range(_DOUBLINGS):
+            unit = math.lcm(SIZE_STEP, patch)
+            asked = (-(-own[0] // unit) * unit + unit, -(-own[1] // unit) * unit + unit)
+            try:
+                if self.packing(asked).noise_shape == latents.of(asked):
+                    return Sizes(own=own, patch=patch)
+            except RequestRejected:
+                pass
+            patch *= 2
+        raise ModelUnavailable(f"{type(self._pipeline).__name__} can't run in compiled programs: it has fixed sizes")
+
+    def timing(self, steps: int, size: Size | None) -> Timing:
+        """How the pipeline sets its scheduler.
+
+        Raises:
+            Exception: the pipeline or its scheduler can't do this number of steps.
+        """
+        seen: list[dict[str, Any]] = []
+        passes = 0
+
+        def step(output: Any, time: Any, sample: torch.Tensor, *_: Any, **__: Any) -> Any:
+            nonlocal passes
+            passes += 1
+            return _Stepped((sample, sample))
+
+        real = self._pipeline.scheduler
+        fresh = type(real).from_config(real.config)
+        signature = inspect.signature(fresh.set_timesteps)
+
+        @functools.wraps(real.set_timesteps)
+        def set_timesteps(*args: Any, **kwargs: Any) -> None:
+            seen.append({k: v for k, v in signature.bind(*args, **kwargs).arguments.items() if k != "device"})
+            fresh.set_timesteps(*args, **kwargs)
+            members["timesteps"] = fresh.timesteps
+            scheduler.__class__.timesteps = fresh.timesteps
+
+        members: dict[str, Any] = {"step": step, "set_timesteps": set_timesteps}
+        scheduler = _scheduler(real, **members)
+        with torch.no_grad():
+            _value(lambda: self._dry(size, steps, scheduler=scheduler))
+        arguments = {k: np.asarray(v).tolist() if isinstance(v, np.ndarray) else v for k, v in seen[-1].items()}
+        return Timing(arguments=arguments, left_out=len(fresh.timesteps) - passes)
+
+    def _dry(self, size: Size | None, steps: int, *, scheduler: Any = None, step: Any = None) -> Any:
+        """A call without networks: the answers of `encode_prompt` are those of the first run."""
+        assert self._answers is not None, "a prompt was read"
+        left = list(self._answers["encode_prompt"])
+        scale = Scale(2.0, torch.tensor(2.0), self.thresholds)
+        pipeline = self._with(
+            lambda *_, **__: Anything(),
+            scheduler or _scheduler(self._pipeline.scheduler, step=step),
+            encode_prompt=lambda *_, **__: left.pop(0),
+        )
+        with _TakesData():
+            arguments = self._arguments(self._usual_prompts, size, scale, "latent")
+            return pipeline(**arguments | {"num_inference_steps": steps})
+
+    def iteration(
+        self, network: Network, form: Form, latents: torch.Tensor, numbers: Mapping[str, torch.Tensor], arrays: Any
+    ) -> Any:
+        """What a pass of the loop gives its scheduler as the model's output. Is traced.
+
+        Args:
+            network: takes the place of the denoiser's forward; `Ended` there ends the pass with a value.
+            form: of the call.
+            latents: a sample of the scheduler.
+            numbers: the step's timestep and input_scale, and the guidance scale, "guidance".
+            arrays: the tensors of `read`.
+        """
+        passes: list[Any] = []
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return network(*args, **kwargs) if passes else Anything()
+
+        def step(output: Any, time: Any, sample: Any, *_: Any, **__: Any) -> Any:
+            # The first pass brings the latents into the loop: what precedes it may have scaled others.
+            if passes:
+                raise Ended(output)
+            passes.append(sample)
+            return _Stepped((latents, latents))
+
+        scheduler = _scheduler(
+            self._pipeline.scheduler,
+            timesteps=torch.stack([numbers["timestep"]] * _PASSES),
+            step=step,
+            scale_model_input=lambda sample, *_, **__: sample * numbers["input_scale"],
+        )
+        pipeline = self._traced(form, latents, arrays, forward, scheduler)
+        with _TakesData(is_traced=True):
+            return _value(lambda: pipeline(**self._traced_arguments(form, numbers["guidance"], "latent")))
+
+    def ending(self, vae: Any, form: Form, latents: torch.Tensor, arrays: Any) -> torch.Tensor:
+        """The picture of the last sample: [1, 3, height, width] from 0 to 1. Is traced.
+
+        Args:
+            vae: the autoencoder, with its weights.
+            form: of the call.
+            latents: the last sample of the scheduler.
+            arrays: the tensors of `read`.
+        """
+        scheduler = _scheduler(
+            self._pipeline.scheduler,
+            timesteps=torch.stack([latents.new_ones(())] * _PASSES),
+            step=lambda *_, **__: _Stepped((latents, latents)),
+        )
+        pipeline = self._traced(form, latents, arrays, lambda *_, **__: Anything(), scheduler, vae=vae)
+        with _TakesData(is_traced=True):
+            pictures: torch.Tensor = pipeline(**self._traced_arguments(form, latents.new_ones(()), "pt")).images
+        return pictures
+
+    def _traced(
+        self, form: Form, latents: torch.Tensor, arrays: Any, forward: Any, scheduler: Any, **members: Any
+    ) -> Any:
+        leaves = [plain if tensor is None else tensor for tensor, plain in zip(arrays, form.rest, strict=True)]
+        leaves[form.latents] = latents
+        answers = torch_pytree.tree_unflatten(leaves, form.structure)
+        left = {name: iter(answers[name]) for name in _ANSWERING}
+        return self._with(
+            forward,
+            scheduler,
+            device=latents.device,
+            encode_prompt=lambda *_, **__: next(left["encode_prompt"]),
+            prepare_latents=lambda *_, **__: next(left["prepare_latents"]),
+            **members,
+        )
+
+    def _traced_arguments(self, form: Form, guidance: torch.Tensor, output: str) -> dict[str, Any]:
+        value = max(self.thresholds, default=1.0) + (1.0 if form.guided else 0.0)
+        return self._arguments(self._usual_prompts, form.size, Scale(value, guidance, set()), output)
+
+    @property
+    def _usual_prompts(self) -> dict[str, str]:
+        return {"prompt": "a"} | ({"negative_prompt": " "} if self.needs_negative else {})
+
+    @property
+    def needs_negative(self) -> bool:
+        """Whether the class guides only where it is given a negative prompt, be it blank."""
+        return self._guidance == "true_cfg_scale" and self.takes_negative
+
+    def _arguments(self, prompts: Mapping[str, Any], size: Size | None, scale: Scale, output: str) -> dict[str, Any]:
+        known = {
+            **_PLAIN,
+            **({"width": size[0], "height": size[1]} if size else {}),
+            self._guidance: scale,
+            "num_inference_steps": _STEPS,
+            "output_type": output,
+        }
+        return dict(prompts) | {name: value for name, value in known.items() if name in self.accepted}
+
+    def _with(self, forward: Any, scheduler: Any, **members: Any) -> Any:
+        """The pipeline with stand-ins: their dtype is float32, whatever the networks' weights have."""
+        device = members.get("device", torch.device("cpu"))
+        of_network = {"device": device, "dtype": torch.float32}
+        members = {"device": device, "watermark": None, "vae": stand_in(self._vae, **of_network)} | members
+        network = stand_in(self._network, forward=forward, **of_network)
+        return stand_in(self._pipeline, **{self._name: network}, scheduler=scheduler, **members)
+
+
+def _scheduler(real: Any, **members: Any) -> Any:
+    """A scheduler's stand-in that keeps nothing and scales nothing."""
+
+    @functools.wraps(real.set_timesteps)
+    def set_timesteps(*_: Any, **__: Any) -> None:
+        pass
+
+    usual: dict[str, Any] = {
+        "set_timesteps": set_timesteps,
+        "set_begin_index": lambda *_: None,
+        "scale_model_input": lambda sample, *_, **__: sample,
+        "init_noise_sigma": 1.0,
+        "order": 1,
+        "timesteps": torch.ones(_PASSES),
+    }
+    known = usual | members
+    if "step" in known:
+        known["step"] = functools.wraps(real.step)(known["step"])
+    return stand_in(real, **known)
+
+
+def _value(call: Callable[[], Any]) -> Any:
+    """What a call ends with, or returns."""
+    try:
+        return call()
+    except Ended as ended:
+        return ended.value
+
+
+def _first_row(leaf: Any) -> Any:
+    """Of a result for two prompts."""
+    return leaf[:1] if _is_tensor(leaf) and leaf.shape[:1] == (2,) else leaf
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)
