@@ -102,9 +102,8 @@ class ImageSettings:
     def fitted(generator: "ImageModel") -> list[dict[str, Any]]:
         """Updates of `of_model`."""
         facts, sizes = generator.facts, size_names(generator)
-        no_negative = {} if facts.takes_negative_prompt else {"value": ""}
         return [
-            gr.update(visible=facts.takes_negative_prompt, **no_negative),
+            gr.update(value="", visible=facts.takes_negative_prompt),
             gr.update(maximum=facts.most["steps"], value=facts.recommended.steps),
             gr.update(value=facts.recommended.guidance_scale, visible=facts.takes_guidance),
             gr.update(choices=list(facts.schedulers), value=facts.schedulers[0]),

@@ -76,7 +76,7 @@ class ModelPicker(Generic[T]):
         Args:
             loading: the tab's panel.
             shown: follow each model.
-            controls: follow where the visitor has not changed them.
+            controls: follow where the visitor has not changed them, or can't see them any more.
             values: takes the backend of a ready model, and returns what `gr.update` gives for each of `shown` and
                 `controls`.
         """
@@ -91,7 +91,8 @@ class ModelPicker(Generic[T]):
             with errors_shown():
                 listed, timer, now, *updates = of_model(self.model(chosen))
             for update, value, old in zip(updates[len(shown) :], current, _read(before), strict=False):
-                if value != old and value in update.get("choices", [value]):
+                is_kept = value in update.get("choices", [value]) and update.get("visible", True)
+                if value != old and is_kept:
                     del update["value"]
             return [listed, timer, now, *updates]
 
