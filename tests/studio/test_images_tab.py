@@ -455,7 +455,7 @@ def test_another_size_is_offered_from_then_on(page: Page) -> None:
     set_number(page, "steps", "2")
     page.locator("#size input").fill(size)
     page.locator("#size input").press("Enter")
-    assert generate(page, "a red circle " * 60).size == COLD_SIZE
+    assert generate(page, "a red circle " * 250).size == COLD_SIZE
     expect(page.locator("#image-progress")).to_contain_text("the end of the prompt was not read: 'a red circle")
     page.locator("#size input").click()
     expect(page.get_by_role("option", name=size, exact=True)).to_be_visible()
