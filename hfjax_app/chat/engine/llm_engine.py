@@ -4,6 +4,7 @@ Handles token ids only; templates, detokenizing and conversations are in `chat/t
 """
 
 import contextlib
+import logging
 import os
 import secrets
 from collections import deque
@@ -45,6 +46,8 @@ from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore
 from hfjax_app.validation import quoted
 
 DEFAULTS = EngineOptions()
+
+_log = logging.getLogger(__name__)
 
 
 class ChatEngine:
@@ -105,7 +108,7 @@ class ChatEngine:
             source: a folder or a hub id, of a model or of a LoRA adapter.
             dtype: "float32", "bfloat16", "float16" or "auto": bfloat16 on TPU and GPU, float32 on CPU. With "auto", one
                 CPU device keeps weights in bfloat16 that are bfloat16 in the files.
-            pictures: whether the vision tower is loaded of a model that can be shown pictures.
+            pictures: whether the vision tower is loaded of a model that can be shown pictures and whose files have it.
             bundle: as for the constructor.
             options: of EngineOptions.
 
@@ -133,10 +136,14 @@ class ChatEngine:
             raise missing
         runner = engine.runner
         check_memory(os.fspath(source), estimate_memory(runner), chosen, memory=device_memory())
+        if vision is not None:
+            try:
+                vision.load(base)
+            except ModelUnavailable as error:  # tuned and saved without its tower
+                _log.warning("%s: it is served without pictures", error)
+                return cls.from_pretrained(source, dtype=dtype, bundle=bundle, **options)
         weights = read(model, base, transforms=runner.transforms, placement=runner.placement, adapter=adapter)
         runner.load(weights)
-        if vision is not None:
-            vision.load(base)
         return engine
 
     def start(

@@ -22,7 +22,6 @@ from hfjax_app.chat.vision.families import FAMILIES, Features
 from hfjax_app.chat.vision.grids import chosen
 from hfjax_app.chat.vision.picture import Grid, Picture, PlacedPicture
 from hfjax_app.chat.vision.views import Views
-from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import fetch
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device, read
@@ -115,10 +114,7 @@ class VisionTower:
 
     def load(self, source: str | os.PathLike[str]) -> None:
         """Read the weights; raises what `read` raises."""
-        try:
-            self.weights = read(self._model, source, transforms=self._transforms, placement=self._placement)
-        except ModelUnavailable as error:
-            raise ModelUnavailable(f"{error}; with pictures = never its text part is served alone") from error
+        self.weights = read(self._model, source, transforms=self._transforms, placement=self._placement)
 
     @property
     def all_grids(self) -> list[Grid]:

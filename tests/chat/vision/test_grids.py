@@ -60,7 +60,7 @@ def test_the_size_is_that_of_the_picture_as_it_was_held() -> None:
     assert size_of(file, "picture") == (30, 40)
     assert size_of(png(drawn(1, (40, 30)))[:60], "picture") == (40, 30)
     assert Image.open(io.BytesIO(file)).size == (40, 30)
-    for wrong, why in [(b"GIF89a", "it is GIF"), (b"", "can't be read"), ("x", "must be a picture file")]:
+    for wrong, why in [(b"\0\0\0\x18ftypheic", "it is HEIC"), (b"", "can't be read"), ("x", "must be a picture file")]:
         with pytest.raises(RequestRejected, match=why):
             size_of(wrong, "picture")
 
