@@ -91,9 +91,9 @@ def test_one_step_at_most_is_in_front_of_a_chats_call(
         return result
 
     def watched(call: Callable[..., Any]) -> Callable[..., Any]:
-        def count(*args: Any) -> Any:
+        def count(*args: Any, **options: Any) -> Any:
             in_front.append(sum(not entry or not entry[0].is_ready() for entry in steps[-2 * VISITORS :]))
-            return call(*args)
+            return call(*args, **options)
 
         return count
 

@@ -84,6 +84,7 @@ def test_two_threads_join_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(process, "runs_on_cpu", lambda: False)
     monkeypatch.setattr(process, "has_tpu", lambda: True)
+    monkeypatch.setattr(process, "_check_devices", lambda: None)
     monkeypatch.setattr(process, "_use_cache_folder", cache(lambda folder: None))
     monkeypatch.setattr(process, "_subfolder_of_jax_cache", lambda: None)
     monkeypatch.setattr(hosts, "join", cache(hosts.join.__wrapped__))
