@@ -4,7 +4,6 @@ Ray makes a router for each deployment in each process that has a handle to it, 
 state that others read can't be here.
 """
 
-import hashlib
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from hfjax_app.runtime.seams.ray import deployment_of, queue_length
+from hfjax_app.serving.rendezvous import weight
 from hfjax_app.serving.replica_reports import keep
 
 
@@ -60,8 +60,3 @@ class ReplicaRouter(RequestRouter):
         if not session or (busy is not None and busy >= self._places):
             return [anyone]
         return [[own], [replica for replica in anyone if replica is not own]]
-
-
-def weight(session: str, replica: str) -> bytes:
-    """How much a replica suits a session: the largest of all replicas' weights wins."""
-    return hashlib.sha256(f"{session}\0{replica}".encode()).digest()

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from hfjax_app.serving.replica_router import weight
+from hfjax_app.serving.rendezvous import weight
 
 from .conftest import SLOTS, Cluster
 
