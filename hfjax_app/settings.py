@@ -40,7 +40,7 @@ def _default_port() -> Any:
 
 
 def _default_frames() -> str:
-    """Nobody else's pages; of a Space any page, as the hub lets its visitors embed it."""
+    """No other pages; in a Space all, because the hub lets visitors embed Spaces anywhere."""
     return "*" if "SPACE_ID" in os.environ else ""
 
 

@@ -7,6 +7,7 @@ Does not cover CLIP's, whose last layers can be left out: `prompt_conditioning.p
 
 import copy
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -139,7 +140,28 @@ class CompiledEncoder:
         return self._seen[key][3]
 
 
-class _Read:
+class _Parts(ABC):
+    """Results whose attributes and items are parts by their path."""
+
+    @abstractmethod
+    def _part(self, *step: Any) -> Any: ...
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def __getattr__(self, name: str) -> Any:
+        return self._part(False, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice):
+            return tuple(self._part(True, i) for i in range(*key.indices(len(self))))
+        return self._part(True, key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._part(True, i) for i in range(len(self)))
+
+
+class _Read(_Parts):
     """Zeros in the place of a text encoder's results; notes which tensors are read.
 
     Args:
@@ -159,22 +181,11 @@ class _Read:
         self._wanted[path] = None
         return value
 
-    def __getattr__(self, name: str) -> Any:
-        return self._part(False, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return tuple(self._part(True, i) for i in range(*key.indices(len(self))))
-        return self._part(True, key)
-
     def __len__(self) -> int:
         return len(self._value)
 
-    def __iter__(self) -> Iterator[Any]:
-        return (self._part(True, i) for i in range(len(self)))
 
-
-class _Kept:
+class _Kept(_Parts):
     """A text encoder's results, as far as they were read at first: `_Read` with values."""
 
     def __init__(self, values: dict[Path, torch.Tensor], path: Path):
@@ -186,20 +197,9 @@ class _Kept:
             return self._values[path]
         return _Kept(self._values, path) if any(known[: len(path)] == path for known in self._values) else None
 
-    def __getattr__(self, name: str) -> Any:
-        return self._part(False, name)
-
-    def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return tuple(self._part(True, i) for i in range(*key.indices(len(self))))
-        return self._part(True, key)
-
     def __len__(self) -> int:
         at = len(self._path)
         return 1 + max(int(path[at][1]) for path in self._values if path[:at] == self._path and path[at][0])
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self._part(True, i) for i in range(len(self)))
 
 
 def _called(module: torch.nn.Module, structure: Any, rest: list[Any], tensors: list[Any]) -> Any:

@@ -90,7 +90,7 @@ def _has_plugin(platform: str) -> bool:
 
 
 def _held_by(processes: Path = Path("/proc")) -> str:
-    """Who holds the TPU chips, as far as this user may know; empty where nobody is found."""
+    """A sentence with the process that holds the TPU chips; empty if this user can see none."""
     for files in processes.glob("[0-9]*/fd"):
         number = files.parent.name
         with contextlib.suppress(OSError):  # of another user, or it has ended

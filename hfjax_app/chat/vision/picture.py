@@ -8,7 +8,7 @@ never matches another's. Plain Python and numpy: no jax.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -124,3 +124,40 @@ def outside_pictures(prompt: Sequence[int], length: int) -> int:
     while 0 < length < len(prompt) and prompt[length] < 0 and prompt[length - 1] == prompt[length]:
         length -= 1
     return length
+
+
+ASPECTS = ((1, 1), (4, 3), (3, 4), (16, 9), (9, 16))  # of width and height
+
+
+def sizes(budget: int, unit: int) -> Iterator[tuple[int, int]]:
+    """Heights and widths in pixels that the model's own image processor leaves as they are, one for each aspect.
+
+    Args:
+        budget: tokens that a picture may take.
+        unit: pixels of the side of the square that a token stands for.
+    """
+    for width, height in ASPECTS:
+        columns, rows = (math.isqrt(budget * side // other) for side, other in ((width, height), (height, width)))
+        yield rows * unit, columns * unit
+
+
+def chosen(grids: Sequence[Sequence[Grid]], size: tuple[int, int], detail: str) -> Grid:
+    """The grid for a picture: of the aspect that is nearest to its own.
+
+    Args:
+        grids: of each budget, from the smallest.
+        size: its width and height in pixels.
+        detail: "low", the smallest budget; "high", the largest; "auto", the smallest that loses none of its pixels, or
+            the largest.
+    """
+    width, height = size
+
+    def nearest(grids: Sequence[Grid]) -> Grid:
+        return min(grids, key=lambda grid: abs(math.log((grid.width * height) / (grid.height * width))))
+
+    if detail == "high":
+        return nearest(grids[-1])
+    if detail == "low":
+        return nearest(grids[0])
+    each = [nearest(of_budget) for of_budget in grids]
+    return next((grid for grid in each if grid.width * grid.height >= width * height), each[-1])

@@ -14,8 +14,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from hfjax_app.chat.text.pictures import PictureMarkup, Shown
 from hfjax_app.chat.vision.families import Family
-from hfjax_app.chat.vision.grids import chosen, sizes
-from hfjax_app.chat.vision.picture import PLACEHOLDER, Grid
+from hfjax_app.chat.vision.picture import PLACEHOLDER, Grid, chosen, sizes
 from hfjax_app.pictures import size_of
 
 _PIXELS = "pixel_values"

@@ -19,8 +19,7 @@ from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.text.pictures import Shown
 from hfjax_app.chat.text.template import Template
 from hfjax_app.chat.vision.families import FAMILIES, Features
-from hfjax_app.chat.vision.grids import chosen
-from hfjax_app.chat.vision.picture import Grid, Picture, PlacedPicture
+from hfjax_app.chat.vision.picture import Grid, Picture, PlacedPicture, chosen
 from hfjax_app.chat.vision.views import Views
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import fetch

@@ -11,8 +11,7 @@ from transformers import AutoModelForCausalLM
 from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.text.pictures import Shown
 from hfjax_app.chat.text.tokenizer import load_tokenizer
-from hfjax_app.chat.vision.grids import chosen, sizes
-from hfjax_app.chat.vision.picture import Grid
+from hfjax_app.chat.vision.picture import Grid, chosen, sizes
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import RequestRejected
 from hfjax_app.pictures import size_of
