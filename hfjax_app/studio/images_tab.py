@@ -83,7 +83,7 @@ class ImagesTab(Tab):
             elem_id="prompt",
         )
         self._length = gr.HTML("", elem_id="prompt-length", apply_default_css=False)
-        self._count = gr.Button(visible="hidden", elem_id="count-prompt")  # images.js clicks it when the typing pauses
+        self._count = gr.Button("Count", elem_id="count-prompt")  # images.js clicks it when the typing pauses
         self._shape = gr.Radio([], label="Shape", show_label=False, container=False, visible=False, elem_id="shape")
         with gr.Accordion("Start from a picture", open=False, elem_id="start-from") as self._start_from:
             self._source = PictureInput()

@@ -449,6 +449,12 @@ def test_a_client_gets_a_message_that_a_size_compiles_first(studio: Studio) -> N
         assert float(more) > float(less)
 
 
+def test_only_buttons_with_a_use_are_shown(page: Page) -> None:
+    """The button that counts the prompt's tokens is the page's own: it stood beside the prompt as "Run"."""
+    expect(page.locator("#generate")).to_be_visible()
+    expect(page.locator("#count-prompt")).to_be_hidden()
+
+
 def test_another_size_is_offered_from_then_on(page: Page) -> None:
     """With a prompt that is longer than the model reads; the cut part is shown at the end."""
     size = f"{COLD_SIZE[0]} x {COLD_SIZE[1]}"
