@@ -249,14 +249,14 @@ def test_fitting_encodes_a_few_times_the_tokens_that_fit(
 
 
 def test_thousands_of_added_tokens_with_a_common_start_are_found_quickly() -> None:
-    """Gemma 3 has 6,242 tokens <unused...>. Each was tried at every "<", which took 1.2 seconds for a long message."""
+    """Gemma 3 has 6,242 tokens <unused...>. Each was tried at every "<", which took long."""
     tokenizer = make_tokenizer()
     tokenizer.add_tokens([f"<unused{i}>" for i in range(6_000)], special_tokens=True)
     chat = ChatFormat(tokenizer)
     began = time.thread_time()
     with pytest.raises(RequestRejected, match="no more fit"):
-        chat.fit([user("<" * 20_000)], "<unused" * 2_000, 500)
-    assert time.thread_time() - began < 0.2
+        chat.fit([user("<" * 400_000)], "<unused" * 40_000, 500)
+    assert time.thread_time() - began < 5
     typed = "<unused5><unused59><unused599"
     ids = chat.encode_text(typed)
     assert max(ids) < 512
