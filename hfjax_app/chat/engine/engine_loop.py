@@ -336,14 +336,14 @@ class EngineLoop:
             tokens[:count] = request.prompt[step.start : step.stop]
             max_tokens, constraint = (request.max_tokens, request.constraint) if step.is_last else (0, None)
             allowed = None if constraint is None else constraint.allowed
-            place = (step.slot, tokens, step.start, count, max_tokens)
+            shift = None if self.runner.shift is None else request.shift(step.start)
+            chunk = PromptChunk.of(step.slot, tokens, step.start, count, max_tokens, request.sampler, shift)
             if request.prompt_logprobs is None:
-                output = self.runner.prefill(*place, request.sampler, allowed, shift=request.shift(step.start))
+                output = self.runner.prefill(chunk, allowed)
             else:
                 targets = np.zeros(step.size, np.int32)
                 after = request.prompt[step.start + 1 : step.stop + 1]
                 targets[: len(after)] = after
-                chunk = PromptChunk.of(*place, request.sampler, self.runner.shift)
                 output = self.runner.score(chunk, targets, allowed)
         return output, (0,)
 

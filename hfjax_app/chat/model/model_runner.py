@@ -27,7 +27,7 @@ from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
-from hfjax_app.chat.text.end_tokens import end_tokens
+from hfjax_app.chat.text.tokenizer import end_tokens
 from hfjax_app.chat.vision.picture import Grid, Picture
 from hfjax_app.chat.vision.vision_tower import SeenPicture, VisionTower
 from hfjax_app.errors import RequestRejected
@@ -263,36 +263,18 @@ class ModelRunner:
         places = (np.int32(source), np.int32(target), np.int32(tokens), np.int32(written))
         self._cache, self._state = program(self._cache, self._state, *places)
 
-    def prefill(
-        self,
-        slot: int,
-        tokens: np.ndarray,
-        position: int,
-        valid: int,
-        max_tokens: int,
-        sampler: np.ndarray,
-        allowed: np.ndarray | None = None,
-        shift: int = 0,
-    ) -> DecodeOutput:
+    def prefill(self, chunk: PromptChunk, allowed: np.ndarray | None = None) -> DecodeOutput:
         """Write a chunk of a prompt into a slot; with the last chunk, sample the first token and start the slot.
 
         Args:
-            slot: its index.
-            tokens: int32 [one of prefill_chunks]; after the first `valid` tokens, padding.
-            position: of tokens[0] in the conversation.
-            valid: how many tokens are real, at least 1.
-            max_tokens: tokens that the slot will make; 0: this is not the prompt's last chunk.
-            sampler: the request's sampling parameters, uint32 [words].
+            chunk: of one of `prefill_chunks` tokens; its shift is None where `shift` is.
             allowed: the tokens that may be sampled, as bits in uint32 [words], see TokenMasks; None: all.
-            shift: what the model's own positions of these tokens are beyond `position`.
 
         Returns:
             One step of one column: with the prompt's last chunk, the slot's first token; with any chunk whose logits
             are not numbers, NOT_A_NUMBER.
         """
-        program = self.programs.prefill_of(tokens.shape[0], position + valid)
-        own = None if self.shift is None else shift
-        chunk = PromptChunk.of(slot, tokens, position, valid, max_tokens, sampler, own)
+        program = self.programs.prefill_of(chunk.tokens.shape[0], int(chunk.position) + int(chunk.valid))
         mask = self._no_masks[()] if allowed is None else TokenMasks(allowed, np.bool_(True))
         return self.run(program, chunk, mask)
 
@@ -602,7 +584,8 @@ class ProgramSpecs:
 
     def _begin(self, slot: int) -> None:
         """Give a slot a prompt and one token that is left to make, so that a program has something to do."""
-        self._runner.prefill(slot, np.zeros(self._runner.chunk_sizes[0], np.int32), 0, 1, 2, greedy())
+        tokens = np.zeros(self._runner.chunk_sizes[0], np.int32)
+        self._runner.prefill(PromptChunk.of(slot, tokens, 0, 1, 2, greedy(), self._runner.shift))
 
     def _between_calls(self, once: Callable[[Program, int], None], program: Program) -> None:
         def run(slot: int) -> None:

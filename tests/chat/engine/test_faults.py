@@ -14,6 +14,7 @@ from hfjax_app.chat.engine.engine_loop import DispatchedCall
 from hfjax_app.chat.engine.request import Progress, TokenStream
 from hfjax_app.chat.model.decode_loops import NOT_A_NUMBER, NOTHING
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.model.slot_functions import PromptChunk
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.errors import EngineStopped
 
@@ -177,7 +178,8 @@ def test_a_chunk_before_the_last_reports_not_a_number(engine: ChatEngine) -> Non
     try:
         for poison in (500, int(chunk[5])):
             runner.weights = {**weights, name: jnp.asarray(weights[name]).at[poison].set(jnp.nan)}
-            reported.append(int(np.asarray(runner.prefill(0, chunk, 0, len(chunk), 0, sampler).tokens).item()))
+            made = runner.prefill(PromptChunk.of(0, chunk, 0, len(chunk), 0, sampler))
+            reported.append(int(np.asarray(made.tokens).item()))
     finally:
         runner.weights = weights
         runner.clear(0)
@@ -190,7 +192,7 @@ def read(runner: ModelRunner, slot: int, tokens: np.ndarray, start: int) -> int:
     for at in range(start, len(tokens), 16):
         chunk = tokens[at : at + 16]
         sampler = packed(sampler_state(GREEDY, 0))
-        made = runner.prefill(slot, np.resize(chunk, 16), at, len(chunk), 9, sampler)
+        made = runner.prefill(PromptChunk.of(slot, np.resize(chunk, 16), at, len(chunk), 9, sampler))
     return int(np.asarray(made.tokens).item())
 
 

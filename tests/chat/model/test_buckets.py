@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.chat.model.buckets import SlotMemory, length_buckets, slot_buckets, smallest_covering
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.model.slot_functions import PromptChunk
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.sampling.token_mask import no_masks
 
@@ -133,7 +134,7 @@ def test_a_call_for_other_slots_does_not_end_an_answer(engine: ChatEngine) -> No
     runner, one = engine.runner, packed(sampler_state(SamplingParams(temperature=0.0), 0))
     for slot in range(3):
         chunk = np.array(prompt_of(32), np.int32)
-        runner.prefill(slot, chunk, 0, 20 + slot, 9, one)
+        runner.prefill(PromptChunk.of(slot, chunk, 0, 20 + slot, 9, one))
     others, _ = runner.decode([1, 2], 60, 4)
     made, [column] = runner.decode([0], 60, 16)
     engine._loop.scheduler.slots.forget_all()

@@ -22,6 +22,7 @@ jax.distributed.initialize(sys.argv[2], num_processes=2, process_id=int(sys.argv
 import numpy as np
 from transformers import AutoModelForCausalLM
 from hfjax_app.chat.model.model_runner import ModelRunner
+from hfjax_app.chat.model.slot_functions import PromptChunk
 from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
@@ -44,7 +45,7 @@ def tokens(mesh):
     runner.load(weights)
     runner.reset()
     WarmUp(Programs(mesh=mesh), runner.specs(), staged=False).start()
-    first = runner.prefill(0, prompt, 0, 16, 17, greedy)
+    first = runner.prefill(PromptChunk.of(0, prompt, 0, 16, 17, greedy))
     made, _ = runner.decode([0], 33, 16)
     split = sum(not weight.is_fully_addressable and not weight.is_fully_replicated for weight in weights.values())
     return split, [int(t) for part in (first, made) for t in np.asarray(part.tokens)[:, 0]]
