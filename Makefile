@@ -54,7 +54,7 @@ QUICK := $(addprefix tests/,test_docs.py test_errors.py test_layers.py test_line
   chat/engine/test_stats.py chat/sampling/test_recommended.py images/test_foreign_parameters.py \
   images/test_generation_parameters.py images/test_uploads.py sentiment/test_own_labels.py sentiment/test_table.py \
   runtime/checkpoints/test_config.py runtime/checkpoints/test_quantized.py runtime/checkpoints/test_weight_files.py \
-  runtime/test_compiled_text.py runtime/test_mesh.py runtime/test_program.py runtime/tpu/test_hosts.py \
+  runtime/test_compiled_text.py runtime/test_mesh.py runtime/test_program.py runtime/test_hosts.py \
   studio/test_engine_drawing.py studio/test_files.py studio/test_label_drawing.py studio/test_markdown.py \
   studio/test_seed.py studio/test_status.py studio/test_transcript.py)
 test-quick: $(VENV)/.installed-dev

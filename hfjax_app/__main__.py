@@ -251,7 +251,7 @@ def compile_programs(arguments: argparse.Namespace) -> None:
     prepare(folder)
     import jax
 
-    from hfjax_app.backends.compile_ahead import compile_ahead
+    from hfjax_app.backends.model_bundles import compile_ahead
     from hfjax_app.runtime.program_report import ProgramReport
 
     compiled = []

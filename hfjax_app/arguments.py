@@ -1,6 +1,6 @@
 """What can be typed behind `hfjax`: the options of each command, with help and examples.
 
-Imports nothing heavy: `--help` answers at once. Does not run commands: `__main__.py` does.
+Imports nothing heavy: `--help` answers at once. `__main__.py` runs the commands.
 """
 
 import argparse

@@ -1,7 +1,4 @@
-"""The terminal output of the commands: any text can be written, and messages of libraries are silenced.
-
-Does not format output: `__main__.py` does.
-"""
+"""The terminal output of the commands: any text can be written, and messages of libraries are silenced."""
 
 import os
 import sys

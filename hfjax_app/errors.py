@@ -1,7 +1,4 @@
-"""The errors that reach a user. Each message is one line, names the value and the limit, and says what to do.
-
-Does not cover how Gradio or a command shows them.
-"""
+"""The errors that reach a user. Each message is one line, names the value and the limit, and says what to do."""
 
 import re
 from traceback import extract_tb

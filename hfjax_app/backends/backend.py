@@ -1,6 +1,6 @@
 """One model of the app: its state, its compiled programs, and, once ready, the object that serves it.
 
-Does not know how models of a kind are loaded: `loaders.py` does.
+`loaders.py` loads the models of each kind.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, without_folders
-from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime import tracing
 from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.process import cache_folder
 from hfjax_app.runtime.program import LoadedProgramFailed
@@ -264,7 +264,7 @@ class Backend(Generic[T]):
         Args:
             on_start: called when this thread has the lock.
         """
-        with tracing_lock.hold():
+        with tracing.hold():
             on_start()
             self.load()
 
@@ -311,7 +311,7 @@ class Backend(Generic[T]):
         """Compile a missing program in this process and use it; otherwise as `join`."""
 
         def compiled(warm_up: WarmUp) -> bool:
-            with tracing_lock.hold():
+            with tracing.hold():
                 return warm_up.compile(name)
 
         return self._joined(name, compiled)

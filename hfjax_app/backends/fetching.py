@@ -1,7 +1,7 @@
 """Checks that a model can run and fits, and downloads it, in a process of its own (`hfjax fetch`).
 
 A config may be large, wrong or hostile, and a download long: the process that serves only reads the lines that this one
-writes, and can end it. Does not load weights.
+writes, and can end it.
 """
 
 import shutil

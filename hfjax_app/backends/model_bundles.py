@@ -1,16 +1,23 @@
-"""The bundle of each kind of model, by the settings that its programs depend on."""
+"""The bundle of each kind of model, by the settings that its programs depend on, and programs compiled into it ahead:
+without weights, for devices that are here or not.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from hfjax_app.backends.budget import planner_for
+from hfjax_app.backends.models import KINDS
 from hfjax_app.embedded import resolve
+from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.mesh import PAIR
+from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.settings import Settings
 
 _DEPENDS_ON = {
@@ -50,3 +57,51 @@ def model_bundle(
         file = single_file(source)
         source = source if file is None else SingleFile(file).configs  # programs depend on configs, not on weights
     return bundle_of(kind, source, facts, used, root=root)
+
+
+_KINDS = {flag: kind for kind, flag in KINDS.items()}
+
+
+def compile_ahead(
+    models: Sequence[tuple[str, str]],
+    settings: Settings,
+    devices: Sequence[Any],
+    *,
+    root: Path | None = None,
+    on_kept: Callable[[str, str, ProgramReport], None] = lambda kind, model, report: None,
+) -> int:
+    """Compile every program that the app would use and that is not in its model's bundle.
+
+    Args:
+        models: each one's kind, "chat", "image" or "sentiment", and its name.
+        settings: of the app that will serve them.
+        devices: all of its devices, those of this process or a topology's.
+        root: the folder of all bundles; None: beside jax's compile cache.
+        on_kept: called with kind, model and the report of each program once it is in the bundle.
+
+    Returns:
+        How many programs the bundles have for these models now.
+
+    Raises:
+        ModelUnavailable: a model can't be loaded, its programs can't be compiled, or bundles can't be kept; says why.
+    """
+    count = 0
+    for kind, model in models:
+        planner = planner_for(kind, model, settings, devices[0].platform, len(devices))
+        bundle = model_bundle(_KINDS[kind], model, settings, devices=devices, root=root)
+        if bundle is None:
+            raise ModelUnavailable("compiled programs are not kept here: jax has no folder for them")
+        programs = Programs(mesh=planner.mesh(devices), planned=True, bundle=bundle)
+        specs = planner.specs(programs)
+        for report in programs.reports:  # of text encoders, which are compiled to know what the others take
+            if not report.cached:
+                on_kept(_KINDS[kind], model, report)
+        for spec in specs:
+            if programs.is_kept(spec.name, *spec.args, **spec.options):
+                continue
+            programs.compile(spec.name, spec.function, *spec.args, **spec.options)
+            if reason := bundle.reasons.get(spec.name):
+                raise ModelUnavailable(f"{spec.name} is compiled, but {reason}")
+            on_kept(_KINDS[kind], model, programs.reports[-1])
+        count += len(bundle.names())
+    return count

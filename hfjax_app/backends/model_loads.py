@@ -2,7 +2,7 @@
 
 A load is a thread with three parts: another process checks and downloads the model (`fetching.py`), another one
 compiles its programs, and this one loads it. One load runs at a time. What fails or is cancelled leaves nothing behind,
-neither memory nor a download. Does not know who may: `operator.py` does.
+neither memory nor a download. `operator.py` decides who may.
 """
 
 import contextlib

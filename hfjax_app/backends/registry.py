@@ -21,7 +21,7 @@ from hfjax_app.backends.model_loads import ModelLoads
 from hfjax_app.backends.models import KINDS, Models
 from hfjax_app.backends.operator import Operator
 from hfjax_app.errors import HfjaxError, RequestRejected
-from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime import tracing
 from hfjax_app.runtime.checkpoints.bundles import prune_bundles
 from hfjax_app.runtime.compiler_events import CompilerCount
 from hfjax_app.runtime.process import collect_removed, freeze_objects, keep_compiled, prepare
@@ -279,7 +279,7 @@ class Backends:
 
         devices = jax.local_devices()
         try:
-            with tracing_lock.hold():
+            with tracing.hold():
                 planner = planner_for(
                     KINDS[backend.kind], backend.model, self.settings, devices[0].platform, len(devices)
                 )

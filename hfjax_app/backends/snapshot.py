@@ -1,7 +1,7 @@
 """What the app does at one moment, for the page's tab Engine: how many and how fast, never what.
 
 No text, token, picture, client or path is in it. To take one reads counters and starts nothing: neither a device nor a
-computation. Does not draw: `hfjax_app/studio/engine_tab.py` does.
+computation. `studio/engine_tab.py` draws it.
 """
 
 from contextlib import suppress

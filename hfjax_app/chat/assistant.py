@@ -1,6 +1,6 @@
 """The assistant: takes messages and streams the answer. The studio, the API and the command line use it.
 
-Does not make prompts (`prompt_maker.py`) and does not compute (the engine does).
+Does not make prompts (`prompt.py`) and does not compute (the engine does).
 """
 
 import asyncio
@@ -14,8 +14,7 @@ from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
 from hfjax_app.chat.interface import Answers
 from hfjax_app.chat.memory import estimate_memory
-from hfjax_app.chat.prompt import Prompt
-from hfjax_app.chat.prompt_maker import PromptMaker
+from hfjax_app.chat.prompt import Prompt, PromptMaker
 from hfjax_app.chat.reply import Reply, ReplyBuilder
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams

@@ -1,6 +1,6 @@
 """The memory and the programs of a chat model, compiled from its config for devices that may be absent.
 
-Reads no weights. Does not decide whether a model fits: `planning/` does.
+Reads no weights. `planning/` decides whether a model fits.
 """
 
 import os
@@ -19,8 +19,7 @@ from hfjax_app.chat.model.label_scores import LabelScores
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.model.rotary import positions_of
 from hfjax_app.chat.options import EngineOptions
-from hfjax_app.chat.text.end_tokens import end_tokens
-from hfjax_app.chat.text.tokenizer import load_tokenizer
+from hfjax_app.chat.text.tokenizer import end_tokens, load_tokenizer
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.chat.weight_use import WeightUse, weight_use
 from hfjax_app.errors import ModelUnavailable

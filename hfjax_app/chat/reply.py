@@ -1,4 +1,4 @@
-"""What a client gets of an answer, again and again while it grows. Does not wait for tokens: `assistant.py` does."""
+"""What a client gets of an answer, again and again while it grows."""
 
 import time
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 A label's score is the sum of its tokens' log-probabilities as the answer to a question about the text, minus the same
 sum for an empty text. Without the subtraction, common and short labels would always win (Zhao et al., "Calibrate Before
-Use", arXiv:2102.09690). Does not compute: `label_scores.py` does, while conversations run.
+Use", arXiv:2102.09690). `label_scores.py` computes them while conversations run.
 """
 
 import threading

@@ -36,7 +36,7 @@ from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule
 from hfjax_app.images.steps import Waiting
 from hfjax_app.limits import IMAGE_WARM_SIZES
-from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime import tracing
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.memory import bytes_of
 from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
@@ -208,7 +208,7 @@ class DiffusionPrograms:
         if found := self._sized.get(size):
             self._asked_at[size] = time.monotonic()
             return found
-        with self._compiling, tracing_lock.hold():
+        with self._compiling, tracing.hold():
             if size not in self._sized:
                 made = SizedPrograms(self, size, alone=self._alone)
                 WarmUp(self._programs, made.specs(), staged=False).start()

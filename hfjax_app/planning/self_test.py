@@ -1,6 +1,6 @@
 """Whether a chat model computes on this machine what PyTorch computes on its CPU, and how fast a step is.
 
-The served programs make answers, which `chat/torch_reference.py` compares. Does not print: `__main__.py` does.
+The served programs make answers, which `chat/torch_reference.py` compares.
 """
 
 import importlib.metadata

@@ -2,7 +2,7 @@
 
 jax never replaces an entry that it can't read: it warns and compiles again at every start. A damaged entry that still
 decompresses would run as machine code. So each entry gets a checksum after it is written, and an entry that does not
-match its checksum is removed before jax reads the folder. Does not limit the folder's size; deleting it is always safe.
+match its checksum is removed before jax reads the folder. The folder may grow, and may be deleted at any time.
 """
 
 import contextlib

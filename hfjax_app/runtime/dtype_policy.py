@@ -1,7 +1,7 @@
 """Which dtype a model computes in, and which of its tensors stay float32 in any case.
 
 The latter follow from transformers' own lists (`_keep_in_fp32_modules`), applied as its `from_pretrained` does; an
-example is the bias that chooses experts. Does not cover int8 weights: `checkpoints/int8.py` does.
+example is the bias that chooses experts. `checkpoints/int8.py` has the policy of int8 weights.
 """
 
 from collections.abc import Mapping

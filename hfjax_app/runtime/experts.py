@@ -3,7 +3,7 @@
 transformers computes experts by a function that is chosen by name (`ExpertsInterface`); `_forward` is ours. Rows are
 sorted by expert and multiplied with `jax.lax.ragged_dot`, which a TPU computes by a kernel of its own that reads int8
 matrices as they are. XLA's partitioner does not know that kernel: left to it, each device would gather all experts.
-Does not cover experts outside that interface (Llama 4): a batched product computes them, which the partitioner splits.
+Experts outside that interface (Llama 4) are a batched product, which the partitioner splits.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -3,7 +3,7 @@
 A TPU keeps the last axis of an array in 128 lanes. Heads of 64 channels leave half of them empty, so its compiler
 puts the positions of such a cache in the lanes and copies the whole cache where a position is written. Two heads in a
 row fill the lanes. A packed query has zeros in the other heads' channels: its products are the same and take as long,
-because the matrix unit is 128 wide in any case. Does not choose a packing: `transforms.py` does.
+because the matrix unit is 128 wide in any case. `transforms.py` chooses the packing.
 """
 
 from dataclasses import dataclass

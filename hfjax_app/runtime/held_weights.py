@@ -1,7 +1,6 @@
 """The arrays of a model on the devices: read from its files, taken from memory, or planned as shapes.
 
-All three apply the same transforms, so that a plan equals what is loaded. Does not read files: `safetensors_reader.py`
-does.
+All three apply the same transforms, so that a plan equals what is loaded.
 """
 
 import jax

@@ -3,7 +3,7 @@
 Tensor parallelism follows transformers' plan for each architecture (`config.base_model_tp_plan`): of two consecutive
 projections the first is split by its outputs and the second by its inputs, so that a layer needs one all-reduce after
 attention and one after the MLP. Image models run on two devices, each with all weights. XLA's partitioner inserts the
-collectives; shardings do not change results. Does not cover hosts of a TPU slice: `tpu/hosts.py` does.
+collectives; shardings do not change results. `process.py` joins the hosts of a TPU slice.
 """
 
 import os

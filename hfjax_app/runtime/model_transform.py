@@ -66,7 +66,7 @@ class Transform:
 
         Args:
             model: on the meta device.
-            groups: its linear layers that read the same input; see `shared_inputs.py`.
+            groups: its linear layers that read the same input; see `decoder.py`.
         """
 
     def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:

@@ -1,6 +1,6 @@
 """A torch module as a weights pytree and a pure JAX function, through torchax; the module's code runs unmodified.
 
-Does not shard, quantise or compile: `programs.py` compiles the function that this module makes.
+`programs.py` compiles the function that this module makes.
 """
 
 import warnings

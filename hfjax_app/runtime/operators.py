@@ -1,7 +1,7 @@
 """torchax lowerings that upstream lacks, or that are wrong or slow there.
 
 Each is a plain JAX function with the signature of its aten operator. Here float32 and int32 are the widest dtypes, and
-no lowering warns. Does not cover the attention of language models: `attention.py` does.
+no lowering warns. `attention.py` has the attention of language models.
 """
 
 import functools

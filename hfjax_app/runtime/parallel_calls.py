@@ -1,4 +1,4 @@
-"""Parallel calls of programs, a limited number at a time. Does not choose the number: `transforms.py` does."""
+"""Parallel calls of programs, a limited number at a time. `transforms.py` chooses the number."""
 
 import threading
 from collections import deque

@@ -19,11 +19,12 @@ import platform
 import re
 import tempfile
 import threading
+import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
 from hfjax_app.runtime import compile_cache
-from hfjax_app.runtime.tpu import hosts
 
 _log = logging.getLogger(__name__)
 
@@ -198,7 +199,7 @@ def prepare(cache_folder: Path | None = None) -> None:
         import jax  # not earlier: the allocator must be set before jax creates its thread pools
 
         if has_tpu() and not runs_on_cpu():
-            hosts.join()
+            join_hosts()
         chosen = jax.config.jax_platforms  # type: ignore[attr-defined]
         if not chosen and runs_on_cpu() and _has_libtpu_only():
             jax.config.update("jax_platforms", "cpu")  # jax would try libtpu, which prints that it finds no TPU
@@ -267,3 +268,57 @@ def keep_freed_memory() -> None:
         mallopt(_M_ARENA_MAX, _ARENAS_PER_CORE * (os.cpu_count() or 1))
         mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+_VARIABLES = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
+_METADATA = "/computeMetadata/v1/instance/attributes/worker-network-endpoints"
+_METADATA_S = 2.0  # the server is on the same machine, and the start must not wait long where there is none
+_MAX_BYTES = 1 << 20
+
+
+def hosts_of_slice(environment: Mapping[str, str] = os.environ) -> int:
+    """The number of hosts of this TPU slice; 1 if the environment does not say.
+
+    Read as jax's own detection does: variables (GKE, or set by hand), else a TPU VM's metadata.
+    """
+    for name in _VARIABLES:
+        if workers := environment.get(name):
+            return _count(workers)
+    if "TPU_SKIP_MDS_QUERY" in environment:
+        return 1
+    server = environment.get("GCE_METADATA_IP", "metadata.google.internal")
+    request = urllib.request.Request(f"http://{server}{_METADATA}", headers={"Metadata-Flavor": "Google"})
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(request, timeout=_METADATA_S) as reply:
+            return _count(reply.read(_MAX_BYTES).decode("utf-8", "replace"))
+    except OSError:
+        return 1
+
+
+def _count(workers: str) -> int:
+    return max(1, sum(bool(worker.strip()) for worker in workers.split(",")))
+
+
+@functools.cache
+def join_hosts() -> None:
+    """Connect jax on all hosts of the slice; does nothing on a single host. Call it before jax has devices.
+
+    If other hosts do not join within five minutes, jax ends the process.
+
+    Raises:
+        ModelUnavailable: jax could not start to connect.
+    """
+    count = hosts_of_slice()
+    if count == 1:
+        return
+    import jax
+
+    if jax.distributed.is_initialized():
+        return
+    try:
+        jax.distributed.initialize()
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ModelUnavailable(
+            f"this TPU slice has {count} hosts, and they have not met: start the same command on all of them ({error})"
+        ) from error

@@ -1,6 +1,6 @@
 """A compiled program as it is called: dispatched in one order on several devices, and watched at its first run.
 
-Does not compile: `programs.py` does.
+`programs.py` compiles it.
 """
 
 import threading

@@ -2,7 +2,7 @@
 
 A program is compiled once from shapes, before the first request; a call with any other shape is an error, never a
 silent recompilation. Tracing holds Python's lock and compiling does not, so one program is compiled while the next is
-traced. Does not cover what the programs compute.
+traced.
 """
 
 import secrets
@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime import compile_cache, tracing_lock
+from hfjax_app.runtime import compile_cache, tracing
 from hfjax_app.runtime.bundle import NO_COST, Bundle, Cost
 from hfjax_app.runtime.compiler_events import cache_hits
 from hfjax_app.runtime.fingerprint import signature_of
@@ -88,7 +88,7 @@ class Programs:
     def together(self) -> Iterator[None]:
         """Inside the block `compile` returns when a program is traced; another thread compiles them in this order.
 
-        At the end of the block all are ready. Until then another model may be loaded and traced (`tracing_lock.hold`);
+        At the end of the block all are ready. Until then another model may be loaded and traced (`tracing.hold`);
         its programs are compiled after these.
 
         Raises:
@@ -98,7 +98,7 @@ class Programs:
         self._together, left = pending, pending
         try:
             yield
-            with tracing_lock.release():
+            with tracing.release():
                 for compiled in pending:
                     compiled.result()
         except KeyboardInterrupt:

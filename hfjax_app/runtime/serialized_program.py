@@ -1,7 +1,7 @@
 """A compiled program as a header of JSON data and jax's payload, and back, on the devices that it was compiled for.
 
 jax's payload is a pickle. It is read by an unpickler that knows jax's own classes only. The pytrees of arguments and
-results, which jax leaves to its caller, are JSON data. Does not know files: what is read here was checked before.
+results, which jax leaves to its caller, are JSON data. What is read here was checked before.
 """
 
 import importlib

@@ -1,11 +1,20 @@
-"""The reason why torch code could not be traced, in one line for the user. Does not trace: `module.py` does."""
+"""The lock for loading and tracing models, and the reason why one could not be traced, in one line for the user.
 
+One thread holds the lock, because torch and transformers change process-wide state in the meantime (the default dtype,
+disabled initialisers). A thread that only waits for the compiler releases it, so that one model is traced while another
+is compiled.
+"""
+
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
 
 from hfjax_app.errors import first_line
+from hfjax_app.line import FairLine, Place
 
 # Errors that jax raises where Python code needs the value of a traced array.
 DATA_DEPENDENT = (
@@ -28,3 +37,48 @@ def why_untraceable(error: Exception) -> str:
     if isinstance(error, DATA_DEPENDENT) or any(words in message for words in _OF_VALUES):
         return f"its code depends on the values of tensors{place}"
     return f"{message}{place}"
+
+
+_line = FairLine()
+_thread = threading.local()  # its `place` in the line while it holds the lock
+
+
+@contextmanager
+def hold() -> Iterator[None]:
+    """Hold the lock for the block, in the order of arrival; does nothing in a thread that holds it already."""
+    if _held() is not None:
+        yield
+        return
+    _take()
+    try:
+        yield
+    finally:
+        _give_back()
+
+
+@contextmanager
+def release() -> Iterator[None]:
+    """Release the lock for the block and acquire it again at the end; does nothing in a thread without the lock."""
+    if _held() is None:
+        yield
+        return
+    _give_back()
+    try:
+        yield
+    finally:
+        _take()
+
+
+def _held() -> Place | None:
+    return getattr(_thread, "place", None)
+
+
+def _take() -> None:
+    place = _line.join()
+    place.until_served()
+    _thread.place = place
+
+
+def _give_back() -> None:
+    place, _thread.place = _thread.place, None
+    place.leave()

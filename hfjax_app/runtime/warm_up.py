@@ -1,7 +1,7 @@
 """The warm-up of one model: first the programs that can serve every request, later those that are only faster.
 
 The later ones are taken from the bundle, where an earlier start or another process (`backends/later_programs.py`) has
-put them, so this process traces and compiles nothing while it serves. Does not know what the programs compute.
+put them, so this process traces and compiles nothing while it serves.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,7 @@
 """Gradio's protocol for events, as its pages and `gradio_client` speak it, in place of Gradio's own routes.
 
 A request is checked before it is queued: that its session is the client's own, that the function exists, and that it
-has the arguments. Left-out arguments of the API's functions take their defaults. Does not serve events: the queue does.
+has the arguments. Left-out arguments of the API's functions take their defaults.
 """
 
 import html

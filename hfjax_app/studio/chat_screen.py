@@ -5,8 +5,7 @@ from typing import Any
 
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
-from hfjax_app.studio.icons import CROSS, SLIDERS, icon, icon_button
-from hfjax_app.studio.mark import mark
+from hfjax_app.studio.icons import CROSS, SLIDERS, icon, icon_button, mark
 from hfjax_app.studio.model_card import model_card
 
 _EMBEDDED = (

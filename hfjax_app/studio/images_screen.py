@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
-from hfjax_app.studio.icons import CROSS, SLIDERS, icon_button
-from hfjax_app.studio.mark import mark
+from hfjax_app.studio.icons import CROSS, SLIDERS, icon_button, mark
 from hfjax_app.studio.model_card import model_card
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from hfjax_app.line import FairLine
 from hfjax_app.sentiment.bulk import Results, WordRanking, explain_each, sample
 from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.studio.bulk_job import BulkJob, stored
-from hfjax_app.studio.spoken import SAYS
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED_UNPROCESSED, update_after, update_after_failure
 from hfjax_app.studio.word_drawing import WORDS_OF_A_LIST, bars
 from hfjax_app.validation import quoted
@@ -123,3 +122,10 @@ def _drawn(ranking: WordRanking, label: str, most: int, rows: int, *, is_done: b
 
 def _note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>'
+
+
+# What a gr.HTML says to screen readers when it has another value: the attribute `data-say` of an element in it.
+SAYS = """watch('value', () => {
+  const said = element.querySelector('[data-say]');
+  if (said) studio.say(said.dataset.say);
+});"""

@@ -22,9 +22,8 @@ from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.bulk_job import ALL, DIFFER, BulkJob, stored
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.list_drawing import agreement, asks, shares, table
-from hfjax_app.studio.list_words import ListWords
+from hfjax_app.studio.list_words import SAYS, ListWords
 from hfjax_app.studio.scripts import ASSETS
-from hfjax_app.studio.spoken import SAYS
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED_UNPROCESSED, update_after, update_after_failure
 from hfjax_app.validation import quoted
 

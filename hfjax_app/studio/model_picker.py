@@ -1,7 +1,7 @@
 """The list from which a visitor picks the model of a tab.
 
 A native select, so that keyboards and screen readers know it. Models that warm up are in it and can't be chosen. The
-choice outlives a reload; model_picker.js is the browser's part. Does not load models.
+choice outlives a reload; model_picker.js is the browser's part.
 """
 
 import html

@@ -24,8 +24,8 @@ from hfjax_app.studio.chat_tab import ChatTab
 from hfjax_app.studio.engine_tab import EngineTab
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.files import MadeFiles
+from hfjax_app.studio.icons import mark
 from hfjax_app.studio.images_tab import ImagesTab
-from hfjax_app.studio.mark import mark
 from hfjax_app.studio.sentiment_tab import SentimentTab
 from hfjax_app.studio.status import StatusLine
 from hfjax_app.studio.tab import Shared, Tab

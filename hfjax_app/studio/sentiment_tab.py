@@ -19,10 +19,10 @@ from hfjax_app.sentiment import Prediction
 from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.service.sentiment import SentimentService
 from hfjax_app.studio.label_drawing import FAILED, no_scores, scores
+from hfjax_app.studio.list_words import SAYS
 from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.many_texts import ManyTexts
 from hfjax_app.studio.model_card import model_card
-from hfjax_app.studio.spoken import SAYS
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, Shared, Tab, update_after_failure
 from hfjax_app.studio.word_drawing import why
 

@@ -105,7 +105,7 @@ def test_int8_weights_lose_at_most_a_point(engine_of: Callable[..., ChatEngine])
     assert int8["all"] >= whole["all"] - 0.01, int8
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [8, pytest.param(100, marks=pytest.mark.slow)])
 def test_pictures_show_what_the_prompt_says(count: int) -> None:
     """Held-out combinations of colour, shape and background, checked by their pixels."""
     generator = ImageGenerator.from_pretrained(resolve("images"))

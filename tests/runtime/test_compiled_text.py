@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from hfjax_app.runtime.compiled_text import largest_move
+from hfjax_app.runtime.program_report import largest_move
 
 WIDE = jax.ShapeDtypeStruct((256, 512), "float32")  # half a MiB
 

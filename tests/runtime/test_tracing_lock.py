@@ -5,7 +5,7 @@ import threading
 import jax.numpy as jnp
 import numpy as np
 
-from hfjax_app.runtime import tracing_lock
+from hfjax_app.runtime import tracing
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs
@@ -26,7 +26,7 @@ def test_one_model_is_traced_while_another_is_compiled() -> None:
                 traced.set()
             return x + len(name)
 
-        with tracing_lock.hold():
+        with tracing.hold():
             began.set()
             with programs.together():
                 program = programs.compile(name, function, np.zeros(3, np.float32))
@@ -50,17 +50,17 @@ def test_the_holder_may_acquire_the_lock_again_and_other_threads_wait() -> None:
     got = threading.Event()
 
     def other() -> None:
-        with tracing_lock.hold():
+        with tracing.hold():
             got.set()
 
     thread = threading.Thread(target=other)
-    with tracing_lock.hold():
+    with tracing.hold():
         thread.start()
-        with tracing_lock.hold():
+        with tracing.hold():
             pass
         assert not got.wait(0.2)
-        with tracing_lock.release():
+        with tracing.release():
             assert got.wait(60)
     thread.join(60)
-    with tracing_lock.release():  # does nothing: this thread does not hold the lock
+    with tracing.release():  # does nothing: this thread does not hold the lock
         pass

@@ -8,7 +8,7 @@ import pytest
 
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import Prediction, SentimentClassifier
-from hfjax_app.sentiment.micro_batch import MicroBatcher
+from hfjax_app.sentiment.classifier import MicroBatcher
 
 LIMIT_S = 120  # only what hangs takes as long
 

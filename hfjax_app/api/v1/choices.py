@@ -1,6 +1,6 @@
 """The answers of one request: one or several choices, whole or as a stream of events.
 
-Does not know the form of chat completions and completions: `completions.py` does.
+`completions.py` gives them the form of chat completions or completions.
 """
 
 import asyncio

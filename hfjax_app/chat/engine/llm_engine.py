@@ -26,8 +26,7 @@ from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.sampling.params import SamplingParams, recommended
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
-from hfjax_app.chat.text.end_tokens import end_tokens
-from hfjax_app.chat.text.tokenizer import load_tokenizer
+from hfjax_app.chat.text.tokenizer import end_tokens, load_tokenizer
 from hfjax_app.chat.vision.picture import Grid, Picture, placed
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import EngineStopped, ModelUnavailable, Overloaded, RequestRejected

@@ -1,7 +1,7 @@
 """Which tokens each slot's cache holds, and which slot a request gets so that its prompt reuses the longest prefix.
 
 Records describe the device's state after all calls dispatched so far have run; calls run in the order of dispatch.
-Plain Python: no jax, no threads. Does not copy anything: the scheduler's steps say what to copy.
+Plain Python: no jax, no threads. The scheduler's steps say what to copy.
 """
 
 from collections.abc import Sequence

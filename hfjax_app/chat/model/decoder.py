@@ -5,6 +5,7 @@ The model's own forward runs unmodified.
 
 import copy
 import inspect
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -30,7 +31,6 @@ from hfjax_app.runtime.module import Weights, pure_function
 from hfjax_app.runtime.seams.jax import used_inputs
 from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.seams.transformers import built, mentions, order_sets
-from hfjax_app.runtime.shared_inputs import observed
 from hfjax_app.runtime.tracing import why_untraceable
 
 # Architectures that are refused, most because they can be traced, but give other results on a cache of fixed size.
@@ -451,3 +451,36 @@ def both_ways(
         at = cache.is_sliding.index(True)
         masks["sliding_attention"] = mask("sliding_attention", and_mask_function=window, layer_idx=at)
     return masks
+
+
+@contextmanager
+def observed(model: torch.nn.Module) -> Iterator[list[Group]]:
+    """The groups in the single call of a model inside the block; the list is filled when the block ends.
+
+    Layers of a group have the same parent, are called once, and share their weights with no other module.
+    """
+    owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+    unshared: dict[torch.nn.Module, str] = {
+        layer: name
+        for name, layer in model.named_modules()
+        if type(layer) is torch.nn.Linear and owners[id(layer.weight)] == 1
+    }
+    calls: list[tuple[torch.nn.Module, torch.Tensor]] = []  # holds the tensors, so that ids are not reused
+
+    def record(layer: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if inputs:  # a layer with a keyword argument is not grouped
+            calls.append((layer, inputs[0]))
+
+    hooks = [layer.register_forward_pre_hook(record) for layer in unshared]
+    groups: list[Group] = []
+    try:
+        yield groups
+    finally:
+        for hook in hooks:
+            hook.remove()
+    times = Counter(layer for layer, _ in calls)
+    readers: dict[tuple[int, str], list[str]] = {}
+    for layer, x in calls:
+        if times[layer] == 1:
+            readers.setdefault((id(x), unshared[layer].rpartition(".")[0]), []).append(unshared[layer])
+    groups.extend(tuple(names) for names in readers.values() if len(names) > 1)

@@ -1,6 +1,6 @@
 """The sampling parameters of a request, with their limits.
 
-Imports no numerical library, so that a bad value is rejected at once. Does not sample: sampler.py does.
+Imports no numerical library, so that a bad value is rejected at once.
 """
 
 from collections.abc import Mapping

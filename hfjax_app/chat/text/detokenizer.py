@@ -1,4 +1,4 @@
-"""Token ids to text, piece by piece, as they arrive. Does not look for stop strings: see stop_strings.py."""
+"""Token ids to text, piece by piece, as they arrive."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,6 +1,6 @@
 """The messages of a conversation as they come from clients, checked; adjacent ones of one role are joined.
 
-Does not make tokens of them: `chat_template.py` does.
+`chat_template.py` makes tokens of them.
 """
 
 import json

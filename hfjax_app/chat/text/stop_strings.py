@@ -1,6 +1,6 @@
 """Strings that end an answer, also where they span several pieces of it.
 
-Does not stop the engine: the assistant cancels the request.
+At one of them the assistant cancels the request.
 """
 
 from collections.abc import Sequence

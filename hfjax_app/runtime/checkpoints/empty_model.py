@@ -1,6 +1,6 @@
 """A transformers model without its weights, from a checkpoint's configuration alone.
 
-Does not read weights: `safetensors_reader.py` does.
+`safetensors_reader.py` reads its weights.
 """
 
 import os

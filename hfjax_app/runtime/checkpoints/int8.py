@@ -3,8 +3,8 @@
 Each output channel has a scale, the largest magnitude of its row divided by 127, so that nothing is clipped.
 Embeddings, norms, biases, routers and other layers keep their dtype. An output layer that is tied to the
 embedding gets int8 weights beside the embedding: a step then reads one row of the embedding per token and not all of
-it, usually the largest weight. Activations are not quantised. Does not read checkpoints: `safetensors_reader.py` does,
-and quantises tensor by tensor.
+it, usually the largest weight. Activations are not quantised. `safetensors_reader.py` quantises tensor by
+tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import torch
 from torchax import interop
 
+from hfjax_app.runtime import lone_rows
 from hfjax_app.runtime.cpu.linear import int8_dot_on_cpu
 from hfjax_app.runtime.dtype_policy import kept_in_float32
 from hfjax_app.runtime.experts import SCALE, experts_of, matrices_of
 from hfjax_app.runtime.model_transform import Group, LazyTensor, Transform
-from hfjax_app.runtime.tpu import lone_rows
 
 _BLOCK_BYTES = 4 << 20  # of the part of a weight that is quantised at a time, as float32
 

@@ -1,6 +1,6 @@
 """LoRA adapters: folders that hold a change of another model's weights, added to each tensor while it is read.
 
-The sum is that of peft's `merge_and_unload`. Does not read the base model: `safetensors_reader.py` does.
+The sum is that of peft's `merge_and_unload`.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 The model is built without memory for its parameters. Files are opened one after the other, and each device reads only
 its part of a tensor, so the host holds at most about one file. Renamed, split and merged tensors (old names, experts)
-follow the library's own rules. Does not download: `hub.py` does.
+follow the library's own rules. `hub.py` downloads.
 """
 
 import math

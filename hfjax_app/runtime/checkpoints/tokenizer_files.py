@@ -1,7 +1,4 @@
-"""The tokenizer in a checkpoint's files, loaded without remote code, and refused if its vocabulary is missing.
-
-Does not know chat templates: `chat/text/tokenizer.py` does.
-"""
+"""The tokenizer in a checkpoint's files, loaded without remote code, and refused if its vocabulary is missing."""
 
 import json
 import os

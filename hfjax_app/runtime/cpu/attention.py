@@ -1,6 +1,6 @@
 """Attention for a CPU: keys are read in place, and only positions that a query attends to are read.
 
-The results equal those of `grouped_query.py`. Does not cover accelerators: `attention.py` chooses.
+The results equal those of `grouped_query.py`. `attention.py` chooses between these and those of accelerators.
 """
 
 import math

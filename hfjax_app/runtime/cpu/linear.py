@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hfjax_app.runtime.tpu import lone_rows
+from hfjax_app.runtime import lone_rows
 
 MANY_ROWS = 128
 # The number of rows -> the number of parts of the weights. Each pair of a row and a part has its sum in a register.

@@ -71,7 +71,7 @@ SEAMS = (
         name="one model at a time",
         what="models are built and traced by one thread at a time",
         without="building a model changes torch's default dtype for the whole process",
-        file="runtime/tracing_lock.py",
+        file="runtime/tracing.py",
     ),
 )
 

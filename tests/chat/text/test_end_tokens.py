@@ -3,7 +3,7 @@
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from hfjax_app.chat.text.end_tokens import end_tokens
+from hfjax_app.chat.text.tokenizer import end_tokens
 from tests.chat.conftest import SMALL, TEMPLATE, make_tokenizer
 
 LAST_DIFFERS = (

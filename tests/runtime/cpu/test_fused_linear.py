@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import torch
 
+from hfjax_app.chat.model.decoder import observed
 from hfjax_app.runtime.cpu.weights import FusedLinear
 from hfjax_app.runtime.held_weights import held, shapes
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function, weights_of
-from hfjax_app.runtime.shared_inputs import observed
 
 WIDTH = 24
 

@@ -11,8 +11,7 @@ import jax
 import pytest
 
 from hfjax_app.runtime import process
-from hfjax_app.runtime.tpu import hosts
-from hfjax_app.runtime.tpu.hosts import hosts_of_slice
+from hfjax_app.runtime.process import hosts_of_slice
 
 
 class Metadata(BaseHTTPRequestHandler):
@@ -87,7 +86,7 @@ def test_two_threads_join_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "_check_devices", lambda: None)
     monkeypatch.setattr(process, "_use_cache_folder", cache(lambda folder: None))
     monkeypatch.setattr(process, "_subfolder_of_jax_cache", lambda: None)
-    monkeypatch.setattr(hosts, "join", cache(hosts.join.__wrapped__))
+    monkeypatch.setattr(process, "join_hosts", cache(process.join_hosts.__wrapped__))
     monkeypatch.setenv("TPU_WORKER_HOSTNAMES", "a,b")
     monkeypatch.setattr(jax.distributed, "is_initialized", lambda: False)
     monkeypatch.setattr(jax.distributed, "initialize", initialize)

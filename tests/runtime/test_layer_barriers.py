@@ -9,7 +9,7 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from hfjax_app.runtime.module import pure_function, weights_of
-from hfjax_app.runtime.tpu.layer_barriers import LayerBarriers
+from hfjax_app.runtime.transforms import LayerBarriers
 
 LAYERS = 3
 
