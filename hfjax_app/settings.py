@@ -1,6 +1,7 @@
 """One frozen Settings: defaults, overridden by HFJAX_* environment variables, overridden by command-line flags."""
 
 import ipaddress
+import logging
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +11,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CHARACTERS, CLIENT_MAX_SHARE
+
+_log = logging.getLogger(__name__)
 
 PREFIX = "HFJAX_"
 MOST_LORA_WEIGHT = 4
@@ -251,13 +254,17 @@ def load_settings(**flags: Any) -> Settings:
     """Settings from the environment and from flags; a flag that is None is not set.
 
     Raises:
-        RequestRejected: names the option, its value and its limit; also for an unknown HFJAX_* variable.
+        RequestRejected: names the option, its value and its limit; also for an unknown HFJAX_* variable. One that the
+            app decides today is logged and changes nothing.
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for name in sorted(name for name in os.environ if name.startswith(PREFIX) and name.upper() not in known):
-        if advice := GONE.get(name.removeprefix(PREFIX).lower()):
+        advice = GONE.get(name.removeprefix(PREFIX).lower())
+        if advice is None:
+            raise RequestRejected(f"unknown setting {name}; known: {', '.join(sorted(known))}")
+        if advice != _DECIDED:
             raise RequestRejected(f"{name} is gone: {advice}")
-        raise RequestRejected(f"unknown setting {name}; known: {', '.join(sorted(known))}")
+        _log.warning("%s is gone and changes nothing: %s", name, advice)  # of a deployment that worked before
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:

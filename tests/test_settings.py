@@ -84,7 +84,6 @@ def test_a_wrong_variable_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("speculation", "decides by what is faster"),
         ("daily_tokens", "NAME:KEY:TOKENS_A_DAY"),
         ("chat_replicas", "Serve's config file"),
     ],
@@ -95,6 +94,16 @@ def test_a_setting_of_an_earlier_version_says_what_to_do(name: str, says: str, m
     monkeypatch.setenv(f"HFJAX_{name.upper()}", "2")
     with pytest.raises(RequestRejected, match=f"HFJAX_{name.upper()} is gone: .*{says}"):
         load_settings()
+
+
+def test_a_deployment_that_set_what_the_app_decides_today_starts(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("HFJAX_SPECULATION", "never")
+    load_settings()
+    assert caplog.messages == ["HFJAX_SPECULATION is gone and changes nothing: the app decides by what is faster"]
+    with pytest.raises(RequestRejected, match="speculation is gone: the app decides by what is faster"):
+        load_settings(speculation="never")
 
 
 def test_a_misspelt_variable_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
