@@ -18,6 +18,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.int8 import Int8
 from hfjax_app.runtime.cpu.weights import Bf16Weights, ConvLayout, FusedLinear
 from hfjax_app.runtime.dtype_policy import Cast
+from hfjax_app.runtime.equal_blocks import EqualBlocks
 from hfjax_app.runtime.experts import Experts, experts_of
 from hfjax_app.runtime.head_packing import HeadPacking
 from hfjax_app.runtime.mesh import is_one_cpu, platform_of
@@ -69,6 +70,7 @@ def image_transforms(module: torch.nn.Module, mesh: Mesh | None, dtype: torch.dt
     chosen = [
         ConvLayout(module) if platform_of(mesh) == "cpu" else None,
         Cast(module, dtype),
+        EqualBlocks(),
     ]
     return Transforms(*(transform for transform in chosen if transform is not None))
 
