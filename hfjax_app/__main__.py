@@ -156,10 +156,12 @@ def image(arguments: argparse.Namespace) -> None:
     from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.embedded import resolve
     from hfjax_app.images import ImageGenerator, Waiting
+    from hfjax_app.images.networks import Storage
 
     prepare(settings.cache_dir)
     bundle = model_bundle("images", model, settings)
-    generator = ImageGenerator.from_pretrained(resolve(model), dtype=settings.dtype, bundle=bundle)
+    storage = Storage(dtype=settings.dtype, quantize=settings.image_quantize)
+    generator = ImageGenerator.from_pretrained(resolve(model), storage=storage, bundle=bundle)
     with closing(generator.generate(request)) as moments:
         step = next(moments)
         if isinstance(step, Waiting):
@@ -195,7 +197,7 @@ def plan(arguments: argparse.Namespace) -> None:
     if (arguments.topology is None) == (arguments.configs is None):
         raise RequestRejected("plan needs either --topology, for one model of each kind, or --configs, for many")
     if arguments.configs is not None and (arguments.json or any(getattr(arguments, f"{kind}_model") for kind in KINDS)):
-        raise RequestRejected("--configs prints a table of the chat models in a folder: leave out --json and models")
+        raise RequestRejected("--configs prints tables of the models in a folder: leave out --json and models")
     topology = parse(arguments.topology or NAMES[0])
     prices = parse_prices(arguments.price) if arguments.price else {}
     prepare_process(topology)  # before jax is imported
@@ -209,6 +211,7 @@ def plan(arguments: argparse.Namespace) -> None:
         "context": settings.context,
         "dtype": settings.dtype,
         "quantize": settings.quantize,
+        "image_quantize": settings.image_quantize,
     }
     if arguments.configs is not None:
         for line in survey(arguments.configs, **options):

@@ -16,7 +16,7 @@ from hfjax_app.settings import GONE, Settings, models_of
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 KINDS = ("chat", "image", "sentiment")
 LADDER_PARTS = tuple(part.id for part in PARTS)
-PLANNED = ("slots", "context", "quantize", "dtype", "image_sizes")
+PLANNED = ("slots", "context", "quantize", "dtype", "image_quantize", "image_sizes")
 SERVED = ("slots", "context", "quantize", "dtype", "cache_dir")
 Command = Callable[[argparse.Namespace], None]
 
@@ -138,7 +138,7 @@ def parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
     _add_planned(sub)
     sub.add_argument("--topology", metavar="T", help=_TOPOLOGIES)
     sub.add_argument(
-        "--configs", type=Path, metavar="DIR", help="instead: a quick plan of the chat model in each folder"
+        "--configs", type=Path, metavar="DIR", help="instead: a quick plan of the chat or image model in each folder"
     )
     sub.add_argument("--quick", action="store_true", help="arithmetic only, in seconds; the compiler takes minutes")
     sub.add_argument("--price", metavar="P", help="dollars of a chip for an hour, such as v5e=1.2,v6e=2.7: adds costs")

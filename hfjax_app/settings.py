@@ -99,6 +99,10 @@ class Settings(BaseSettings):
     quantize: Literal["none", "int8"] = Field(
         "none", description="int8: 8-bit weights in the chat model's linear layers, half of bfloat16's bytes"
     )
+    image_quantize: Literal["none", "int8"] = Field(
+        "none",
+        description="int8: 8-bit weights in the linear layers of image models' denoisers and text encoders",
+    )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
     system_prompt: str = Field(

@@ -12,6 +12,7 @@ from typing import Any
 from hfjax_app.chat.memory import GIB, MemoryEstimate, largest_fitting
 from hfjax_app.chat.plan import ChatPlanner
 from hfjax_app.embedded import resolve
+from hfjax_app.images.networks import Storage
 from hfjax_app.images.plan import ImagePlanner
 from hfjax_app.runtime.topology import MARGIN, Chip, Topology, by_cost
 from hfjax_app.sentiment.plan import SentimentPlanner
@@ -22,7 +23,13 @@ _TOLERANCE = 1.1  # a real chip reports slightly less memory than its vendor's f
 
 
 def planner_of(
-    kind: str, model: str, *, sizes: Sequence[tuple[int, int]] = (), dtype: str = "float32", **chat: Any
+    kind: str,
+    model: str,
+    *,
+    sizes: Sequence[tuple[int, int]] = (),
+    dtype: str = "float32",
+    image_quantize: str = "none",
+    **chat: Any,
 ) -> Planner:
     """The planner of a "chat", "image" or "sentiment" model.
 
@@ -31,6 +38,7 @@ def planner_of(
         model: an embedded model's name, a folder or a hub id.
         sizes: for an image model, as in ImagePlanner.
         dtype: of a chat model's or an image model's weights.
+        image_quantize: for an image model, `quantize` of its Storage.
         chat: for a chat model, ChatPlanner's other options.
 
     Raises:
@@ -39,7 +47,9 @@ def planner_of(
     source = resolve(model)
     if kind == "chat":
         return ChatPlanner(source, dtype=dtype, **chat)
-    return ImagePlanner(source, sizes=sizes, dtype=dtype) if kind == "image" else SentimentPlanner(source)
+    if kind == "sentiment":
+        return SentimentPlanner(source)
+    return ImagePlanner(source, sizes=sizes, storage=Storage(dtype=dtype, quantize=image_quantize))
 
 
 def planner_for(kind: str, model: str, settings: Settings, platform: str, devices: int) -> Planner:
@@ -65,13 +75,22 @@ def planner_for(kind: str, model: str, settings: Settings, platform: str, device
         slots=settings.slots,
         context=settings.context,
         quantize=settings.quantize,
+        image_quantize=settings.image_quantize,
         keep_bf16=settings.dtype == "auto",
         on_one_cpu=devices == 1 and is_cpu,
     )
 
 
-def bytes_on_first(planner: Planner, devices: int) -> int:
-    """Bytes on the first device, of `devices` devices, as far as shapes tell."""
+def bytes_on_first(planner: Planner, devices: int, memory: int | None) -> int:
+    """Bytes on the first device, as far as shapes tell.
+
+    Args:
+        planner: of the model.
+        devices: the number of devices.
+        memory: bytes that each has for arrays; None: unknown.
+    """
+    if isinstance(planner, ImagePlanner):
+        return sum(planner.held(devices, memory).values())
     return planner.estimate(devices).held if isinstance(planner, ChatPlanner) else planner.weights
 
 
@@ -105,6 +124,7 @@ class Advice:
         slots, context: the largest number of slots, or of tokens of context; 0: no number of them fits.
         topology: the cheapest one, with the settings as they are; None: none is known.
         topology_with_int8: the cheapest one with int8 weights, where that is cheaper than all others.
+        setting: the name of the setting of int8 weights.
     """
 
     slots: int
@@ -112,17 +132,18 @@ class Advice:
     topology: str | None
     int8: bool = False
     topology_with_int8: str | None = None
+    setting: str = "quantize"
 
     def __str__(self) -> str:
         ways = []
         if self.int8:
-            ways.append("quantize = int8")
+            ways.append(f"{self.setting} = int8")
         if self.slots:
             ways.append(f"slots = {self.slots}")
         if self.context:
             ways.append(f"context = {self.context}")
         if self.topology_with_int8:
-            ways.append(f"topology {self.topology_with_int8} with quantize = int8")
+            ways.append(f"topology {self.topology_with_int8} with {self.setting} = int8")
         if self.topology:
             ways.append(f"topology {self.topology}")
         return " or ".join(ways) or "no topology that is known here; a smaller model would"
@@ -202,8 +223,29 @@ def larger(
     return None
 
 
+def _advice_for_pictures(planner: ImagePlanner, topology: Topology, beside: int, prices: Mapping[str, float]) -> Advice:
+    """As `advice_for`. A model whose parts fit their devices fits, whether it is split or whole there."""
+    own = sum(planner.held(topology.devices, topology.usable).values())
+
+    def peak_with(quantize: str) -> Callable[[int], float]:
+        return lambda devices: beside - own + sum(planner.parts(devices, quantize).values())
+
+    as_asked = larger(topology, peak_with(planner.storage.quantize), prices)
+    if planner.storage.quantize != "none":
+        return Advice(slots=0, context=0, topology=as_asked)
+    with_int8 = larger(topology, peak_with("int8"), prices)
+    return Advice(
+        slots=0,
+        context=0,
+        int8=fits(peak_with("int8")(topology.devices), topology),
+        topology_with_int8=None if with_int8 == as_asked else with_int8,
+        topology=as_asked,
+        setting="image_quantize",
+    )
+
+
 def advice_for(
-    chat: Planner | None,
+    planner: Planner | None,
     topology: Topology,
     beside: int,
     prices: Mapping[str, float] = MappingProxyType({}),
@@ -212,19 +254,21 @@ def advice_for(
     """What would fit.
 
     Args:
-        chat: the chat model's planner, if there is one.
+        planner: the chat model's, or without one the image model's, if there is one.
         topology: the chips that are too small.
         beside: bytes of the other models on the first device.
         prices: as in `advise`.
         memory: the compiler's figures of the chat model; None: those of its shapes.
     """
-    if not isinstance(chat, ChatPlanner):
+    if isinstance(planner, ImagePlanner):
+        return _advice_for_pictures(planner, topology, beside, prices)
+    if not isinstance(planner, ChatPlanner):
         return Advice(slots=0, context=0, topology=larger(topology, lambda devices: beside, prices))
     if memory is None:
-        estimate = chat.estimate(topology.devices)
+        estimate = planner.estimate(topology.devices)
         memory = ChipMemory(estimate=estimate, resident=estimate.weights + estimate.cache, decoding=estimate.copied)
-    size = (chat.options.slots, chat.options.context, chat.estimate)
-    return advise(memory, topology, *size, beside=beside, quantize=chat.options.quantize, prices=prices)
+    size = (planner.options.slots, planner.options.context, planner.estimate)
+    return advise(memory, topology, *size, beside=beside, quantize=planner.options.quantize, prices=prices)
 
 
 def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options: Any) -> dict[str, str]:
@@ -235,7 +279,7 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
     Args:
         models: the model of each of "chat", "image" and "sentiment", the most important one first.
         devices: the number of this machine's devices. The chat model is split over all of them, the image model is
-            replicated on the first two, the sentiment model is on the first.
+            whole on the first two or split over all, the sentiment model is on the first.
         memory: bytes that each device has for arrays.
         options: as in `planner_of`.
     """
@@ -247,7 +291,7 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
     for kind, model in models.items():
         try:
             planner = planner_of(kind, model, **options)
-            size = bytes_on_first(planner, devices)
+            size = bytes_on_first(planner, devices, chip.usable)
         except Exception:  # also errors of libraries: the other models must still be loaded
             continue
         if fits(size + sum(needed.values()), here):
@@ -257,7 +301,8 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
             f", beside the {other} model {models[other]!r} ({needed[other] / GIB:.1f} GiB)" for other in needed
         )
         beside = sum(other for name, other in {**needed, kind: size}.items() if name != "chat")
-        advice = advice_for(planner if kind == "chat" else planners.get("chat"), here, beside)
+        known = {**planners, kind: planner}
+        advice = advice_for(known.get("chat", known.get("image")), here, beside)
         refused[kind] = (
             f"{kind} model {model!r} does not fit: it needs {size / GIB:.1f} GiB on a device that can take "
             f"{chip.usable / GIB:.1f} GiB (margin {MARGIN:.0%}){others}; would fit: {advice}"

@@ -45,7 +45,7 @@ def fetch_model(
         ModelUnavailable: it can't run, does not fit the memory or the disk, or can't be downloaded; says why.
     """
     planner = planner_for(kind, model, settings, platform, devices)
-    needed = bytes_on_first(planner, devices)
+    needed = bytes_on_first(planner, devices, free)
     if (reason := no_room(kind, model, needed, free)) is not None:
         raise ModelUnavailable(reason)
     download = planner.missing_bytes()

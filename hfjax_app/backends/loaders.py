@@ -113,13 +113,14 @@ class ImageLoader:
     def load(self, model: str, watcher: Watcher) -> "ImageGenerator":
         from hfjax_app.images.generator import ImageGenerator
         from hfjax_app.images.lora import Lora
+        from hfjax_app.images.networks import Storage
 
         settings = self._settings
         is_first = model == settings.image_models[0]
         return ImageGenerator.from_pretrained(
             resolve(model),
             sizes=settings.sizes,
-            dtype=settings.dtype,
+            storage=Storage(dtype=settings.dtype, quantize=settings.image_quantize),
             on_report=watcher.record,
             on_expected=watcher.expect,
             bundle=model_bundle("images", model, settings),

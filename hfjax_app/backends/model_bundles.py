@@ -15,7 +15,6 @@ from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.bundles import bundle_of
-from hfjax_app.runtime.mesh import PAIR
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.settings import Settings
@@ -23,7 +22,7 @@ from hfjax_app.settings import Settings
 _DEPENDS_ON = {
     "chat": ("slots", "context", "dtype", "quantize"),
     "sentiment": (),
-    "images": ("dtype",),
+    "images": ("dtype", "image_quantize"),
 }
 
 
@@ -49,7 +48,7 @@ def model_bundle(
     """
     facts = {name: getattr(settings, name) for name in _DEPENDS_ON[kind]}
     found = list(jax.local_devices() if devices is None else devices)
-    used = {"chat": found, "sentiment": found[:1], "images": found[:PAIR]}[kind]
+    used = found[:1] if kind == "sentiment" else found  # pictures take two, or all if they are too large for one
     source: str | os.PathLike[str] = resolve(model)
     if kind == "images":
         from hfjax_app.images.single_file import SingleFile, single_file

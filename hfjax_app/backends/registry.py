@@ -276,6 +276,7 @@ class Backends:
 
         from hfjax_app.backends.budget import bytes_on_first, no_room, planner_for
         from hfjax_app.runtime.memory import free_memory
+        from hfjax_app.runtime.topology import memory_of
 
         devices = jax.local_devices()
         try:
@@ -283,7 +284,7 @@ class Backends:
                 planner = planner_for(
                     KINDS[backend.kind], backend.model, self.settings, devices[0].platform, len(devices)
                 )
-                size = bytes_on_first(planner, len(devices))
+                size = bytes_on_first(planner, len(devices), memory_of(devices[0]))
         except Exception:  # its warm-up fails with the reason
             return None
         return no_room(backend.kind, backend.name, size, free_memory())
@@ -308,6 +309,7 @@ class Backends:
             context=settings.context,
             dtype="bfloat16" if settings.dtype == "auto" else settings.dtype,
             quantize=settings.quantize,
+            image_quantize=settings.image_quantize,
         )
         for kind, reason in refused.items():
             kinds[kind].refuse(reason)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hfjax_app.chat.model.buckets import SlotMemory, held_bytes
+from hfjax_app.chat.model.buckets import SlotMemory
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.runtime.memory import held_bytes
 
 GIB = 1 << 30
 

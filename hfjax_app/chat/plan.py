@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from hfjax_app.chat.memory import MemoryEstimate, memory_of
-from hfjax_app.chat.model.buckets import held_bytes, slot_memory
+from hfjax_app.chat.model.buckets import slot_memory
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, cache_shape
 from hfjax_app.chat.model.label_scores import LabelScores
 from hfjax_app.chat.model.model_runner import ModelRunner
@@ -31,6 +31,7 @@ from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.dtype_policy import DTYPES
 from hfjax_app.runtime.held_weights import shapes
+from hfjax_app.runtime.memory import held_bytes
 from hfjax_app.runtime.mesh import AXIS, TensorParallel, mesh_of
 from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported
 from hfjax_app.runtime.module import Shapes

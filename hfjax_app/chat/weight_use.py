@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import jax
 from transformers import PreTrainedModel
 
-from hfjax_app.chat.model.buckets import held_bytes, held_numbers
 from hfjax_app.chat.model.decoder import Decoder
+from hfjax_app.runtime.memory import held_bytes, held_numbers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """One compiled denoising step of one picture: a pass of the pipeline's loop, the scheduler's sum and the mask.
 
-The step is one program. Where there are several devices, two of them share the rows of a guidance pair. On one CPU
+The step is one program. Where there are several devices, two of them share the rows of a guidance pair, or all of them
+share the network: `runtime/mesh.py`. On one CPU
 device each row of a call with two is a call of its own, both in parallel, and a second program does the rest: a network
 that computes two rows in one call leaves half a core idle. Does not cover prompts and pixels.
 """
@@ -20,7 +21,7 @@ from hfjax_app.images.networks import fresh
 from hfjax_app.images.noise import step_noise
 from hfjax_app.images.pipeline_call import Ended, Form, PipelineCall, traced
 from hfjax_app.images.prompt_conditioning import MASK, STATES, Conditioning, shapes_of
-from hfjax_app.runtime.mesh import replicated
+from hfjax_app.runtime.mesh import ROWS, replicated
 from hfjax_app.runtime.mesh import split as split_over
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.packed_arguments import PackedArguments
@@ -160,7 +161,7 @@ class Network:
         """The tensor with its rows split over the mesh, or whole on each device."""
         if (mesh := self._mesh) is None:
             return tensor
-        place = split_over(mesh, tuple(tensor.shape), 0) if split else replicated(mesh)
+        place = split_over(mesh, tuple(tensor.shape), 0, ROWS) if split else replicated(mesh)
         placed: torch.Tensor = interop.call_jax(jax.lax.with_sharding_constraint, tensor, place)
         return placed
 

@@ -8,15 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, fetch_weights, read_empty, read_whole, recommended, revision_of
 from hfjax_app.images.denoising_loop import DenoisingLoop, Drawing
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions
 from hfjax_app.images.interface import ImageFacts, PromptLength, Recommended
 from hfjax_app.images.lora import Lora, merge, revision_with
-from hfjax_app.images.programs import DiffusionPrograms
+from hfjax_app.images.networks import USUAL, Storage
+from hfjax_app.images.programs import DiffusionPrograms, mesh_for
 from hfjax_app.images.prompt_weights import check_weights, left_out
 from hfjax_app.images.request import MAX_STEPS, ImageRequest
 from hfjax_app.images.single_file import single_file
@@ -27,13 +26,10 @@ from hfjax_app.line import FairLine
 from hfjax_app.pictures import WHITE
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.memory import HeldMemory
-from hfjax_app.runtime.mesh import PAIR, serving_mesh
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.warm_up import OnExpected, ignore
 from hfjax_app.validation import checked_text
@@ -79,8 +75,7 @@ class ImageGenerator:
         pipeline: a torch pipeline on the CPU; it stays usable as it is.
         origin: where it was read; None: it was made here.
         sizes: (width, height) of pictures to compile for now, besides the checkpoint's own.
-        dtype: of the networks' weights: "float32", "bfloat16", "float16" or "auto": float32 on CPU, bfloat16 on TPU and
-            GPU. Latents and the schedulers' arithmetic are float32.
+        storage: of the networks' weights. Latents and the schedulers' arithmetic are float32.
         on_report: called with each program's report.
         on_expected: called before the first program is compiled, see `OnExpected`.
         bundle: programs that another process compiled; None: none are kept.
@@ -102,7 +97,7 @@ class ImageGenerator:
         *,
         origin: Origin | None = None,
         sizes: Sequence[tuple[int, int]] = (),
-        dtype: str = "auto",
+        storage: Storage = USUAL,
         on_report: Callable[[ProgramReport], None] = lambda report: None,
         on_expected: OnExpected = ignore,
         bundle: Bundle | None = None,
@@ -114,8 +109,8 @@ class ImageGenerator:
                 pipeline,
                 guidance=origin.recommended.guidance_scale,
                 size=origin.recommended.size,
-                programs=Programs(on_report, serving_mesh(jax.local_devices()[:PAIR]), bundle=bundle),
-                dtype=jax_dtype(default_dtype() if dtype == "auto" else DTYPES[dtype]),
+                programs=Programs(on_report, mesh_for(pipeline, storage), bundle=bundle),
+                storage=storage,
                 checkpoint=origin.checkpoint,
                 sizes=sizes,
                 staged=staged,
@@ -125,7 +120,7 @@ class ImageGenerator:
         self.facts = ImageFacts(
             name=origin.name,
             revision=origin.revision,
-            versions=current_versions(self._programs.device, self._programs.dtype.name),
+            versions=current_versions(self._programs.device, storage.in_words),
             recommended=origin.recommended,
             sizes=self._programs.sizes,
             latents=self._programs.latents,
@@ -160,7 +155,7 @@ class ImageGenerator:
         Args:
             source: a folder, a hub id, or a single .safetensors file of a whole Stable Diffusion.
             loras: merged into the weights.
-            options: the constructor's sizes, dtype, on_report, on_expected, bundle and staged.
+            options: the constructor's sizes, storage, on_report, on_expected, bundle and staged.
 
         Raises:
             ModelUnavailable: in one line: which model, why not, and what would help.

@@ -1,14 +1,18 @@
 """The networks of a pipeline and their weights on devices. The pipeline itself is not changed."""
 
 import copy
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
+from jax.sharding import AbstractMesh
 
+from hfjax_app.images.checkpoint import Pipeline, network_names
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.dtype_policy import Cast
-from hfjax_app.runtime.held_weights import weights_for
-from hfjax_app.runtime.model_transform import Transforms
+from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
+from hfjax_app.runtime.held_weights import shapes, weights_for
+from hfjax_app.runtime.memory import held_bytes
+from hfjax_app.runtime.mesh import AXIS, ROWS, SplitByName, replicated
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.torchax import torch_dtype
@@ -17,29 +21,79 @@ from hfjax_app.runtime.transforms import image_transforms
 _Module = TypeVar("_Module", bound=torch.nn.Module)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Storage:
+    """How a pipeline's weights are kept on its devices.
+
+    Args:
+        dtype: "float32", "bfloat16", "float16", or "auto": float32 on CPU, bfloat16 on TPU and GPU. Of the networks'
+            computation too.
+        quantize: "int8", or "none": of linear layers of the denoiser and of the text encoders.
+        memory: bytes of a device, which decide whether they hold all weights or a part each; None: its own.
+    """
+
+    dtype: str = "auto"
+    quantize: str = "none"
+    memory: int | None = None
+
+    @property
+    def in_words(self) -> str:
+        """Such as "bfloat16", or "int8 and bfloat16"."""
+        dtype = str(self.torch_dtype).removeprefix("torch.")
+        return dtype if self.quantize == "none" else f"{self.quantize} and {dtype}"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return default_dtype() if self.dtype == "auto" else DTYPES[self.dtype]
+
+
+USUAL = Storage()
+
+
 def adapted_weights(
-    programs: Programs, module: _Module, dtype: Any, files: Checkpoint | None
+    programs: Programs,
+    module: _Module,
+    dtype: Any,
+    files: Checkpoint | None,
+    *,
+    quantize: str = "none",
+    splits: bool = False,
 ) -> tuple[Weights | Shapes, _Module]:
     """A network's transformed weights on the programs' devices (or their shapes), and the network adapted to them.
 
     Args:
         programs: use the weights.
-        module: a denoiser or an autoencoder; it is not changed.
+        module: of the pipeline; it is not changed.
         dtype: JAX's, of its floating-point parameters.
         files: the weights; None: they are in the module.
+        quantize: as in `Storage`.
+        splits: whether each device of a mesh that splits weights holds a part; else all.
     """
-    transforms = image_transforms(module, programs.mesh, torch_dtype(dtype))
-    weights = weights_for(programs, module, transforms, checkpoint=files)
+    transforms = image_transforms(module, programs.mesh, torch_dtype(dtype), quantize=quantize)
+    placement = SplitByName(programs.mesh) if splits and programs.mesh is not None else None
+    weights = weights_for(programs, module, transforms, checkpoint=files, placement=placement)
     adapted = without_weights(module)
     transforms.adapt(adapted)
     return weights, adapted
 
 
-def text_encoder_weights(
-    programs: Programs, encoder: torch.nn.Module, dtype: Any, files: Checkpoint | None
-) -> Weights | Shapes:
-    """As `adapted_weights`, for a text encoder, whose weights keep torch's layout."""
-    return weights_for(programs, encoder, Transforms(Cast(encoder, torch_dtype(dtype))), checkpoint=files)
+def network_bytes(pipeline: Pipeline, storage: Storage, devices: int = 1) -> dict[str, int]:
+    """Bytes of each network's weights on each of the devices that they are split over, by the network's name.
+
+    Args:
+        pipeline: its weights are not read.
+        storage: of the weights.
+        devices: 1: each holds all weights.
+    """
+    mesh = AbstractMesh((1, devices), (ROWS, AXIS))
+    found = {}
+    for name in network_names(pipeline):
+        network, is_vae = pipeline.components[name], name == "vae"
+        quantize = "none" if is_vae else storage.quantize
+        transforms = image_transforms(network, mesh, storage.torch_dtype, quantize=quantize)
+        placement = (lambda _name, _shape: replicated(mesh)) if is_vae else SplitByName(mesh)
+        found[name] = sum(map(held_bytes, shapes(network, transforms, placement=placement).values()))
+    return found
 
 
 def same_tensors(module: _Module) -> _Module:

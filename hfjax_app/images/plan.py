@@ -5,22 +5,26 @@ Reads no weights. Does not decide whether the model fits: `planning/` does.
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from jax.sharding import Mesh
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
-from hfjax_app.images.checkpoint import fetch_weights, network_names, read_empty, recommended
+from hfjax_app.images.checkpoint import denoiser_name, fetch_weights, network_names, read_empty, recommended
+from hfjax_app.images.networks import Storage, network_bytes
 from hfjax_app.images.programs import DiffusionPrograms
 from hfjax_app.images.single_file import single_file
 from hfjax_app.runtime.checkpoints.hub import OnBytes, missing_bytes
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
-from hfjax_app.runtime.dtype_policy import DTYPES
-from hfjax_app.runtime.mesh import PAIR, serving_mesh
+from hfjax_app.runtime.mesh import picture_mesh, splits_pictures
 from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported
+from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.runtime.seams.torchax import jax_dtype
+from hfjax_app.runtime.topology import memory_of
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.warm_up import ProgramSpec
 
@@ -31,31 +35,60 @@ class ImagePlanner:
     Args:
         source: a folder in diffusers' layout or a hub id.
         sizes: (width, height) of pictures to compile for besides the checkpoint's own.
-        dtype: "float32", "bfloat16" or "float16".
+        storage: of the weights, with a dtype.
 
     Raises:
         ModelUnavailable: there is no such model, or it can't be served; says why.
 
     Attributes:
         facts: from the configs.
-        weights: bytes on each device that holds the model: one device, or two that share each guidance pair.
+        storage: as given.
+        steps: of a picture, by the model's card.
+        denoiser: the name of the network that makes them.
     """
 
-    def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = (), dtype: str):
+    def __init__(self, source: str | os.PathLike[str], *, sizes: Sequence[tuple[int, int]] = (), storage: Storage):
         self._source = source
         self._pipeline = read_empty(source)
         self._recommended = recommended(source, self._pipeline)
-        self._sizes, self._dtype = sizes, DTYPES[dtype]
+        self._sizes, self.storage = sizes, storage
+        self.steps, self.denoiser = self._recommended.steps, denoiser_name(self._pipeline)
         networks = [part for part in self._pipeline.components.values() if isinstance(part, torch.nn.Module)]
-        parameters = [parameter for network in networks for parameter in network.parameters()]
-        self.weights = sum(parameter.numel() * self._dtype.itemsize for parameter in parameters)
-        self.weights += sum(buffer.nbytes for network in networks for buffer in network.buffers())
+        self._parts: dict[tuple[str, int], dict[str, int]] = {}
         self.facts = Facts(
             architecture=type(self._pipeline).__name__,
-            parameters=sum(parameter.numel() for parameter in parameters),
+            parameters=sum(parameter.numel() for network in networks for parameter in network.parameters()),
             bytes=self.weights,
-            dtype=dtype,
+            dtype=storage.in_words,
         )
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all weights."""
+        return sum(self.parts().values())
+
+    def parts(self, devices: int = 1, quantize: str | None = None) -> dict[str, int]:
+        """Bytes of each network's weights on each of the devices that they are split over.
+
+        Args:
+            devices: 1: each holds all weights.
+            quantize: as in `Storage`; None: as it was given.
+        """
+        key = (quantize or self.storage.quantize, devices)
+        if key not in self._parts:
+            self._parts[key] = network_bytes(self._pipeline, replace(self.storage, quantize=key[0]), devices)
+        return self._parts[key]
+
+    def held(self, devices: int, memory: int | None, quantize: str | None = None) -> dict[str, int]:
+        """Bytes of each network's weights on the first of these devices.
+
+        Args:
+            devices: their number.
+            memory: bytes that each has for arrays; None: enough for all weights.
+            quantize: as for `parts`.
+        """
+        splits = splits_pictures(devices, sum(self.parts(1, quantize).values()), memory)
+        return self.parts(devices if splits else 1, quantize)
 
     def missing_bytes(self) -> int:
         """Bytes that `fetch` would download."""
@@ -70,24 +103,43 @@ class ImagePlanner:
 
     def mesh(self, devices: Sequence[Any]) -> Mesh | None:
         """The mesh of the programs for these devices; None: one CPU."""
-        return serving_mesh(devices[:PAIR])
+        return picture_mesh(devices, self.weights, memory_of(devices[0]))
 
     def specs(self, programs: Programs) -> list[ProgramSpec]:
         """The programs that the app would have on the devices of `programs`; those of text encoders are compiled."""
         return self._compiled(programs).specs
+
+    @cached_property
+    def work(self) -> tuple[int, int]:
+        """(operations, rows) of the denoiser in one step of a picture by the model's card; is traced, not compiled.
+
+        Raises:
+            ModelUnavailable: the architecture can't be traced; says why.
+        """
+        try:
+            return self._compiled(Uncompiled(planned=True)).work(self._recommended.guidance_scale)
+        except HfjaxError:
+            raise
+        except Exception as error:
+            raise ModelUnavailable(f"{self.facts.architecture} can't be traced: {why_untraceable(error)}") from error
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) in pixels of its pictures; traces the text encoders."""
+        return self._recommended.size or self._compiled(Uncompiled(planned=True)).size
 
     def _compiled(self, programs: Programs) -> DiffusionPrograms:
         return DiffusionPrograms(
             self._pipeline,
             guidance=self._recommended.guidance_scale,
             programs=programs,
-            dtype=jax_dtype(self._dtype),
+            storage=self.storage,
             size=self._recommended.size,
             sizes=self._sizes,
         )
 
     def compile(self, devices: Sequence[Any], on_program: OnProgram = unreported) -> ModelPlan:
-        """Compile every program for the first two of these devices, as the app does.
+        """Compile every program for these devices, as the app does.
 
         Raises:
             ModelUnavailable: the architecture can't be traced or compiled; says why.
@@ -99,18 +151,26 @@ class ImagePlanner:
             compiled.append(self._compiled(programs))
             return compiled[0].specs
 
+        weights = sum(self.held(len(devices), memory_of(devices[0])).values())
         try:
             programs = compile_as_planned(self.mesh(devices), specs, on_program)
             whole = compiled and programs.refused is None and not programs.interrupted
-            resident = max(self.weights, compiled[0].argument_bytes) if whole else self.weights
+            resident = max(weights, compiled[0].argument_bytes) if whole else weights
         except HfjaxError:
             raise
         except Exception as error:
             raise ModelUnavailable(f"{self.facts.architecture} can't be compiled: {why_untraceable(error)}") from error
         return ModelPlan(
-            weights=self.weights,
+            weights=weights,
             resident=resident,
             programs=tuple(programs.reports),
             too_large=programs.refused,
             interrupted=programs.interrupted,
         )
+
+
+class Uncompiled(Programs):
+    """Programs that are never called: shapes of their results are traced, and nothing is compiled."""
+
+    def compile(self, name: str, *_: Any, **__: Any) -> Program:
+        return Program(Future(), self.mesh)

@@ -4,7 +4,8 @@ The networks and the code around them are transformers' and diffusers' own, unmo
 pipeline's call apart, `prompt_conditioning.py` reads prompts with it, and `denoiser.py` makes a step of it. A program
 takes one picture: a guidance pair keeps the arithmetic units busy.
 Pictures that are drawn together alternate in the same programs, and equal those drawn alone to the last bit. Where
-there are several devices, two of them share a guidance pair; each holds all weights and computes everything else.
+there are several devices, two of them share a guidance pair; each holds all weights and computes everything else. The
+weights of a denoiser and of text encoders that do not fit one device are split over all of them.
 Each size has its own programs. Those of the checkpoint's own size and of the settings compile at the start and are
 kept; another size compiles for its first request, in a thread, one size at a time.
 """
@@ -28,7 +29,7 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.interface import GUIDANCE_SCALE
-from hfjax_app.images.networks import adapted_weights, fresh
+from hfjax_app.images.networks import USUAL, Storage, adapted_weights, fresh, network_bytes
 from hfjax_app.images.pipeline_call import Form, stand_in
 from hfjax_app.images.prompt_conditioning import ALONE, GUIDED, Conditioning, PromptReader, shapes_of
 from hfjax_app.images.request import CompletedRequest, ImageRequest
@@ -39,18 +40,27 @@ from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.memory import bytes_of
-from hfjax_app.runtime.mesh import PAIR, replicated, serving_mesh
+from hfjax_app.runtime.mesh import picture_mesh, replicated
 from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.operation_count import operations
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs
-from hfjax_app.runtime.seams.torchax import torch_dtype
+from hfjax_app.runtime.seams.torchax import jax_dtype, torch_dtype
+from hfjax_app.runtime.topology import memory_of
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore, run_on_zeros
 
 _NETWORKS = ("denoise", "decode_latents", "encode_picture")  # how the names of their programs begin
 _LOOK_UP_S = 0.5
+
+
+def mesh_for(pipeline: Pipeline, storage: Storage) -> jax.sharding.Mesh | None:
+    """The mesh of a pipeline on the devices of this process."""
+    devices = jax.local_devices()
+    memory = memory_of(devices[0]) if storage.memory is None else storage.memory
+    return picture_mesh(devices, sum(network_bytes(pipeline, storage).values()), memory)
 
 
 class DiffusionPrograms:
@@ -59,9 +69,9 @@ class DiffusionPrograms:
     Args:
         pipeline: on the CPU; it is not changed.
         guidance: the usual guidance scale; if it means none, such pictures have a program that costs half as much.
-        programs: compiles; None: for the first two devices of this process, or the only one.
-        dtype: of the networks' weights and computation; latents, guidance, noise and the schedulers' sums are float32.
-            As in diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
+        programs: compiles; None: for the devices of this process, see `picture_mesh`.
+        storage: of the networks' weights; latents, guidance, noise and the schedulers' sums are float32. As in
+            diffusers, an autoencoder that overflows float16 (`force_upcast`) is float32 then.
         checkpoint: the weight files, see `checkpoint.fetch_weights`; None: the weights are in the pipeline.
         size: (width, height) in pixels of the pictures that the checkpoint was trained for; None: the pipeline's own.
         sizes: (width, height) to compile for besides `size`; they are never dropped.
@@ -94,24 +104,25 @@ class DiffusionPrograms:
         *,
         guidance: float = GUIDANCE_SCALE,
         programs: Programs | None = None,
-        dtype: Any = jnp.float32,
+        storage: Storage = USUAL,
         checkpoint: Checkpoint | None = None,
         size: tuple[int, int] | None = None,
         sizes: Sequence[tuple[int, int]] = (),
         staged: bool = False,
         on_expected: OnExpected = ignore,
     ):
-        self._programs = Programs(mesh=serving_mesh(jax.local_devices()[:PAIR])) if programs is None else programs
+        self._programs = Programs(mesh=mesh_for(pipeline, storage)) if programs is None else programs
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
-        self.reader = PromptReader(pipeline, self._programs, dtype, checkpoint)
+        self.dtype, quantize = jnp.dtype(jax_dtype(storage.torch_dtype)), storage.quantize
+        self.reader = PromptReader(pipeline, self._programs, self.dtype, checkpoint, quantize)
         self.call = self.reader.call
         self.samplers = Samplers(pipeline.scheduler, self.call.timing)
         denoiser = denoiser_name(pipeline)
         module = getattr(pipeline, denoiser)
-        self.dtype = jnp.dtype(dtype)
         overflows = self.dtype == jnp.float16 and pipeline.vae.config.get("force_upcast", True)
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
-        weights, adapted = adapted_weights(self._programs, module, self.dtype, checkpoint and checkpoint.part(denoiser))
+        files = checkpoint and checkpoint.part(denoiser)
+        weights, adapted = adapted_weights(self._programs, module, self.dtype, files, quantize=quantize, splits=True)
         self.network = Network(adapted, weights, self.dtype, self.call, self._programs)
         self.calls = Calls("image-call", calls_at_once(self._programs.mesh))
         self.vae_weights, self.vae = adapted_weights(
@@ -190,6 +201,24 @@ class DiffusionPrograms:
     def weight_bytes(self) -> int:
         """Bytes of all networks' weights on each device."""
         return bytes_of([self.network.weights, self.vae_weights, *self.reader.weights])
+
+    def work(self, guidance: float) -> tuple[int, int]:
+        """(operations, rows) of the denoiser in a step of a picture of `size`; rows: of its largest call.
+
+        Args:
+            guidance: the guidance scale.
+        """
+        guided = not self.reader.takes_guidance or self.call.is_guided(guidance)
+        conditioning = self.reader.read(_neutral(self.size, GUIDED if guided else ALONE))
+        form, arrays = conditioning.form, shapes_of(conditioning.arrays)
+        scalar = jax.ShapeDtypeStruct((), jnp.float32)
+        numbers = dict.fromkeys(("timestep", "input_scale", "guidance"), scalar)
+        latents = jax.ShapeDtypeStruct(self.call.packing(self.size).sample_shape, jnp.float32)
+
+        def step(weights: Any, latents: Any, arrays: Any, numbers: Any) -> jax.Array:
+            return self.network.output(weights, form, latents, arrays, numbers)
+
+        return operations(step, self.network.weights, latents, arrays, numbers), form.rows
 
     def compile_seconds(self, size: tuple[int, int]) -> float:
         """The estimated compile time of a size's programs, from the first size's; 0 if they are warm."""

@@ -26,7 +26,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.interface import PromptLength
-from hfjax_app.images.networks import same_tensors, text_encoder_weights
+from hfjax_app.images.networks import adapted_weights, same_tensors
 from hfjax_app.images.pipeline_call import Form, PipelineCall
 from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
@@ -73,6 +73,7 @@ class PromptReader:
         programs: compiles; each text encoder's program at its first prompt.
         dtype: of the text encoders' weights.
         checkpoint: the weight files; None: the weights are in the pipeline.
+        quantize: of the text encoders' weights, as in `networks.Storage`.
 
     Attributes:
         takes_negative: whether the pipeline takes a negative prompt.
@@ -89,6 +90,7 @@ class PromptReader:
         programs: Programs,
         dtype: Any = jnp.float32,
         checkpoint: Checkpoint | None = None,
+        quantize: str = "none",
     ):
         self._pipeline = copy.copy(pipeline)
         self._pipeline.set_progress_bar_config(disable=True)
@@ -100,12 +102,13 @@ class PromptReader:
         self.max_clip_skip = min(MAX_CLIP_SKIP, *layers) if skips else 0
         self._encoders: dict[str, CompiledForward | CompiledEncoder] = {}
         for name, encoder in encoders.items():
-            weights = text_encoder_weights(programs, encoder, dtype, checkpoint and checkpoint.part(name))
+            files = checkpoint and checkpoint.part(name)
+            weights, adapted = adapted_weights(programs, encoder, dtype, files, quantize=quantize, splits=True)
             program = name.replace("text_encoder", "encode_prompt")
             self._encoders[name] = (
-                CompiledForward(program, encoder, weights, programs, skips=skips)
+                CompiledForward(program, adapted, weights, programs, skips=skips)
                 if isinstance(encoder, _CLIP)
-                else CompiledEncoder(program, encoder, weights, programs)
+                else CompiledEncoder(program, adapted, weights, programs)
             )
             setattr(self._pipeline, name, _with_forward(encoder, self._encoders[name]))
         # While another thread traces a network for a new size, its parameters are tracers: here are copies.

@@ -18,7 +18,7 @@ import torch
 from torch.nn.functional import pad
 from torch.utils import _pytree as torch_pytree
 
-from hfjax_app.images.networks import fresh, without_weights
+from hfjax_app.images.networks import fresh
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.programs import Programs
@@ -34,7 +34,7 @@ class CompiledEncoder:
 
     Args:
         name: of the program.
-        module: on the CPU; it is not changed.
+        module: without weights, adapted to their layout; it is not changed.
         weights: its weights on the device, or for planned programs their shapes. It computes in their dtype; results
             are float32.
         programs: compiles.
@@ -47,7 +47,7 @@ class CompiledEncoder:
     """
 
     def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
-        self._name, self._module, self.weights, self._programs = name, without_weights(module), weights, programs
+        self._name, self._module, self.weights, self._programs = name, module, weights, programs
         self._seen: dict[str, tuple[Any, list[Any], list[Any], Any]] = {}
         self._wanted: dict[Path, None] = {}
         self._paths: list[Path] = []  # of the program's results

@@ -50,16 +50,16 @@ def decode_floor(
         context: of the cache, in tokens.
     """
     read = use.read(slots) + cache.filled(slots, length, context)
-    seconds = _seconds(topology, read, 2 * slots * (use.products + use.output))
+    seconds = device_seconds(topology, read, 2 * slots * (use.products + use.output))
     return Floor(bytes_read=read, seconds=seconds, slots=slots)
 
 
 def prefill_floor(use: WeightUse, topology: Topology, tokens: int) -> float:
     """Seconds until the first token after a prompt of so many."""
-    return _seconds(topology, use.read(tokens), 2 * (tokens * use.products + use.output))
+    return device_seconds(topology, use.read(tokens), 2 * (tokens * use.products + use.output))
 
 
-def _seconds(topology: Topology, read: int, operations: float) -> float:
+def device_seconds(topology: Topology, read: int, operations: float) -> float:
     """The time of a device for the slower one of both."""
     chip = topology.chip
     assert chip is not None

@@ -8,6 +8,7 @@ from hfjax_app.backends.budget import Advice
 from hfjax_app.chat.memory import GIB
 from hfjax_app.chat.plan import ChatPlan
 from hfjax_app.planning.outlook import PROMPT, Floor, Outlook
+from hfjax_app.planning.pictures import PictureOutlook
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.topology import CHIPS, MARGIN, Topology
 
@@ -45,6 +46,7 @@ class Report:
         advice: what would fit; None if the models fit.
         floor: of the chat model's decoding step with full slots; None without a chat model and for CPUs.
         outlooks: the chat model on all topologies; empty where `floor` is None.
+        pictures: the image model on all topologies; empty without one and for CPUs.
     """
 
     topology: Topology
@@ -53,6 +55,7 @@ class Report:
     advice: Advice | None = None
     floor: Floor | None = None
     outlooks: tuple[Outlook, ...] = ()
+    pictures: tuple[PictureOutlook, ...] = ()
 
     @property
     def refusals(self) -> tuple[str, ...]:
@@ -108,6 +111,7 @@ def as_json(report: Report) -> dict[str, Any]:
         },
         "needed_bytes_on_first_device": dict(report.needed),
         "topologies": [asdict(outlook) for outlook in report.outlooks],
+        "picture_topologies": [asdict(outlook) for outlook in report.pictures],
         **{model.kind: _as_dict(model.plan) for model in report.models if model.plan is not None},
         "interrupted": report.interrupted,
         "peak_bytes_per_device": report.peak,
@@ -136,6 +140,8 @@ def by_arithmetic(report: Report) -> str:
         lines += ["", *_arithmetic(report)]
     if report.outlooks:
         lines += ["", *_topologies(report.outlooks)]
+    if report.pictures:
+        lines += ["", *_pictures(report.pictures)]
     return "\n".join(lines)
 
 
@@ -186,10 +192,9 @@ def _topologies(outlooks: tuple[Outlook, ...]) -> Iterator[str]:
         f"{'one user':>10}{'half full':>10}{'full':>8}{f'{PROMPT} tokens':>14}{'download':>11}{'$/hour':>8}{'$/1M':>8}"
     )
     for row in outlooks:
-        kind = "int8" if row.quantize == "int8" else "as is"
         hour, million = (f"{cost:.2f}" if cost is not None else "" for cost in (row.per_hour, row.per_million))
         yield (
-            f"{row.topology:12}{kind:8}{_size(row.held):>12}{'yes' if row.fits else 'no':>6}{row.slots or '-':>7}"
+            f"{row.topology:12}{_way(row.quantize):8}{_size(row.held):>12}{_yes(row.fits):>6}{row.slots or '-':>7}"
             f"{row.context or '-':>9}{row.one_user:>10.0f}{row.half_full:>10.0f}{row.full:>8.0f}"
             f"{row.first_token * 1e3:>11.1f} ms{row.download / 1e9:>8.1f} GB{hour:>8}{million:>8}"
         )
@@ -202,6 +207,30 @@ def _topologies(outlooks: tuple[Outlook, ...]) -> Iterator[str]:
     yield f"{PROMPT} tokens: the time to the first token of the answer to a prompt of so many, at best"
     yield "arithmetic on shapes and on the vendor's figures:"
     yield from (f"  {chip.source}" for chip in CHIPS.values())
+
+
+def _pictures(outlooks: tuple[PictureOutlook, ...]) -> Iterator[str]:
+    names = [*outlooks[0].parts]
+    yield (
+        f"{'chips':12}{'weights':8}{'each holds':>12}{'fits':>6}{'split':>7}{'a picture':>11}{'$/hour':>8}"
+        + "".join(f"{name:>18}" for name in names)
+    )
+    for row in outlooks:
+        hour = "" if row.per_hour is None else f"{row.per_hour:.2f}"
+        yield (
+            f"{row.topology:12}{_way(row.quantize):8}{_size(row.held):>12}{_yes(row.fits):>6}{_yes(row.splits):>7}"
+            f"{row.seconds:>9.2f} s{hour:>8}" + "".join(f"{_size(row.parts[name]):>18}" for name in names)
+        )
+    yield "split: the weights are, over all chips, because one would have too little room; else two chips hold all"
+    yield "a picture: at best, the denoiser's products or its bytes, by the model card's steps and size"
+
+
+def _way(quantize: str) -> str:
+    return "int8" if quantize == "int8" else "as is"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def _programs(report: Report) -> Iterator[str]:

@@ -11,7 +11,10 @@ from hfjax_app.backends.budget import Advice, ChipMemory, Planner, advice_for, b
 from hfjax_app.chat.plan import ChatPlan, ChatPlanner
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected, kind_and_line
+from hfjax_app.images.networks import Storage
+from hfjax_app.images.plan import ImagePlanner
 from hfjax_app.planning.outlook import Outlook, decode_floor, outlooks
+from hfjax_app.planning.pictures import SURVEYED, picture_outlooks, table
 from hfjax_app.planning.report import ModelReport, Report
 from hfjax_app.runtime.checkpoints.hub import is_gated
 from hfjax_app.runtime.model_plan import ModelPlan, OnProgram, unreported
@@ -23,8 +26,8 @@ class Together:
 
     Args:
         models: the model of each of "chat", "image" and "sentiment" that is to be planned.
-        topology: the chips. The chat model is split over all of them, the image model is replicated on the first two,
-            the sentiment model is on the first.
+        topology: the chips. The chat model is split over all of them, the image model is whole on the first two or
+            split over all, the sentiment model is on the first.
         dtype: of weights; "auto": the app's choice for these chips.
         prices: dollars of a chip for an hour, by its name.
         options: the other options of `planner_of`.
@@ -65,16 +68,25 @@ class Together:
         planners, topology, chat = self._planners, self._topology, self._planners.get("chat")
         if self._reasons:
             return self._report()
-        needed = {kind: bytes_on_first(planner, topology.devices) for kind, planner in planners.items()}
+        needed = {
+            kind: bytes_on_first(planner, topology.devices, topology.usable) for kind, planner in planners.items()
+        }
         advice, beside = None, sum(size for kind, size in needed.items() if kind != "chat")
         if not fits(sum(needed.values()), topology):
-            advice = advice_for(chat, topology, beside, self._prices)
+            advice = advice_for(chat or planners.get("image"), topology, beside, self._prices)
+        found: dict[str, Any] = {"needed": needed, "advice": advice}
+        if isinstance(image := planners.get("image"), ImagePlanner) and topology.chip is not None:
+            others = sum(size for kind, size in needed.items() if kind not in ("image", "chat"))
+            try:
+                found["pictures"] = tuple(picture_outlooks(image, others, self._prices))
+            except Exception as error:
+                self._reasons["image"] = _reason(error)
+                return self._report()
         if not isinstance(chat, ChatPlanner) or topology.chip is None:
-            return self._report(needed=needed, advice=advice)
+            return self._report(**found)
         memory = chat.estimate(topology.devices)
         return self._report(
-            needed=needed,
-            advice=advice,
+            **found,
             floor=decode_floor(
                 chat.use(topology.devices),
                 memory.slot,
@@ -140,7 +152,8 @@ class Together:
             beside = max(beside, self._topology.usable + 1)
         chat = plans.get("chat")
         memory = chip_memory(chat) if isinstance(chat, ChatPlan) else None
-        return advice_for(self._planners.get("chat"), self._topology, beside, self._prices, memory)
+        planner = self._planners.get("chat", self._planners.get("image"))
+        return advice_for(planner, self._topology, beside, self._prices, memory)
 
 
 def _reason(error: Exception) -> str:
@@ -173,9 +186,10 @@ def chip_memory(plan: ChatPlan) -> ChipMemory:
 
 
 def survey(folder: Path, **options: Any) -> Iterator[str]:
-    """Quick plans of many chat models as a table in Markdown: which chips are enough for each, or why it can't run.
+    """Quick plans of many models as tables in Markdown: which chips are enough for each, or why it can't run.
 
-    Only configs are read. Yields the table's lines, one for each folder with a config.json.
+    Only configs are read. Yields the tables' lines, one for each folder with a config.json (chat models) or with a
+    model_index.json (image models).
 
     Args:
         folder: has a folder for each model, in Hugging Face format; its name is the model's.
@@ -184,14 +198,28 @@ def survey(folder: Path, **options: Any) -> Iterator[str]:
     Raises:
         RequestRejected: there are no such folders.
     """
-    sources = sorted(path.parent for path in folder.glob("*/config.json"))
-    if not sources:
-        raise RequestRejected(f"--configs {folder}: no folder in it has a config.json")
-    yield "| Model | Parameters | As it is | Tokens/s | int8 | Tokens/s | Why not |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for source in sources:
+    chats, images = (
+        sorted(path.parent for path in folder.glob(f"*/{name}.json")) for name in ("config", "model_index")
+    )
+    if not chats and not images:
+        raise RequestRejected(f"--configs {folder}: no folder in it has a config.json or a model_index.json")
+    if chats:
+        yield "| Model | Parameters | As it is | Tokens/s | int8 | Tokens/s | Why not |"
+        yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for source in chats:
         report = Together({"chat": str(source)}, parse(NAMES[0]), **options).by_arithmetic()
         yield f"| {source.name} | {' | '.join(_survey_cells(report))} |".replace(f"'{source}'", f"`{source.name}`")
+    if images:
+        columns = ["Model", "Weights", "Denoiser", "Text encoders", "Autoencoder", "TFLOP a step", *SURVEYED]
+        yield f"| {' | '.join(columns)} |"
+        yield f"| {' | '.join(['---'] * len(columns))} |"
+    dtype = options.get("dtype", "auto")
+    storage = Storage(dtype="bfloat16" if dtype == "auto" else dtype)
+    for source in images:
+        try:
+            yield from table(source.name, ImagePlanner(source, storage=storage))
+        except Exception as error:
+            yield f"| {source.name} | {_reason(error)} |"
 
 
 def _survey_cells(report: Report) -> list[str]:

@@ -66,21 +66,28 @@ def held(model: torch.nn.Module, transforms: Transforms, *, placement: Placement
 
 
 def weights_for(
-    programs: Programs, module: torch.nn.Module, transforms: Transforms, *, checkpoint: Checkpoint | None = None
+    programs: Programs,
+    module: torch.nn.Module,
+    transforms: Transforms,
+    *,
+    checkpoint: Checkpoint | None = None,
+    placement: Placement | None = None,
 ) -> Weights | Shapes:
-    """A module's weights, replicated on the programs' devices; for planned programs their shapes.
+    """A module's weights on the programs' devices; for planned programs their shapes.
 
     Args:
         programs: the programs that take the weights.
         module: before any transform; its weights, if it has any, on the CPU.
         transforms: as in `read`.
         checkpoint: the files of the weights; None: the module's own weights.
+        placement: as in `read`; None: whole on each device.
 
     Raises:
         ModelUnavailable: as `read` does, where a checkpoint is given.
     """
     mesh = programs.mesh
-    placement = on_one_device if mesh is None else lambda name, shape: replicated(mesh)
+    if placement is None:
+        placement = on_one_device if mesh is None else lambda name, shape: replicated(mesh)
     if programs.planned:
         return shapes(module, transforms, placement=placement)
     if checkpoint is not None:

@@ -1,11 +1,13 @@
 """Memory of the devices: what a model that serves holds, what is in use, and what is left for one more model."""
 
+import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +24,18 @@ class HeldMemory:
 
 
 def bytes_of(trees: Iterable[object]) -> int:
-    """Bytes of all arrays in these pytrees, each of which a device holds whole."""
-    return sum(leaf.nbytes for tree in trees for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+    """Bytes of all arrays in these pytrees on each device."""
+    return sum(held_bytes(leaf) for tree in trees for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+
+
+def held_numbers(array: jax.Array | jax.ShapeDtypeStruct) -> int:
+    """Numbers of an array on each device."""
+    return math.prod(array.shape if array.sharding is None else array.sharding.shard_shape(array.shape))
+
+
+def held_bytes(array: jax.Array | jax.ShapeDtypeStruct) -> int:
+    """Bytes of an array on each device."""
+    return held_numbers(array) * int(jnp.dtype(array.dtype).itemsize)
 
 
 _MEMINFO = Path("/proc/meminfo")

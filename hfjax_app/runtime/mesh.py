@@ -2,8 +2,9 @@
 
 Tensor parallelism follows transformers' plan for each architecture (`config.base_model_tp_plan`): of two consecutive
 projections the first is split by its outputs and the second by its inputs, so that a layer needs one all-reduce after
-attention and one after the MLP. Image models run on two devices, each with all weights. XLA's partitioner inserts the
-collectives; shardings do not change results. `process.py` joins the hosts of a TPU slice.
+attention and one after the MLP. An image model that fits runs on two devices, each with all weights; a larger one is
+split over all devices by the usual names of such projections. XLA's partitioner inserts the collectives; shardings do
+not change results. `process.py` joins the hosts of a TPU slice.
 """
 
 import os
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import torch
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from hfjax_app.runtime.seams.transformers import holds_experts
 
@@ -22,7 +23,16 @@ if TYPE_CHECKING:  # the import takes a second, and the page is served before an
     from transformers import PreTrainedModel
 
 AXIS = "model"
+ROWS = "rows"  # the axis of an image model's mesh over which the rows of a call are split
 PAIR = 2  # devices that share the two rows of a guidance pair
+WHOLE = 0.75  # of a device's memory that the weights of an image model may take there; pictures take the rest
+
+# The ends of the names of layers whose inputs are the outputs of a layer of the same block: attention's and the MLP's
+# second projections in diffusers and transformers.
+_SECOND = re.compile(
+    r"(^|\.)(to_out|to_out\.\d+|to_add_out|net\.[1-9]\d*|proj_out|linear_out|linear_2|conv_point"
+    r"|o|o_proj|out_proj|wo|w2|fc2|down_proj)$"
+)
 
 
 def serving_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
@@ -34,6 +44,31 @@ def serving_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
     """
     found = jax.local_devices() if devices is None else devices
     return mesh_of(found) if len(found) > 1 or found[0].platform == "tpu" else None
+
+
+def picture_mesh(devices: Sequence[Any], weights: int, memory: int | None) -> Mesh | None:
+    """The mesh of an image model, with the axes ROWS and AXIS.
+
+    Two devices share the rows of a guidance pair and hold all weights each. All devices hold a part of the weights
+    where one has too little memory for them.
+
+    Args:
+        devices: real or of a topology.
+        weights: bytes of all weights.
+        memory: bytes that a device has for arrays; None: enough.
+
+    Returns:
+        None for a single CPU or GPU, as `serving_mesh`.
+    """
+    if not splits_pictures(len(devices), weights, memory):
+        devices = devices[:PAIR]
+        return None if serving_mesh(devices) is None else Mesh(np.array(devices).reshape(-1, 1), (ROWS, AXIS))
+    return Mesh(np.array(devices).reshape(1, -1), (ROWS, AXIS))
+
+
+def splits_pictures(devices: int, weights: int, memory: int | None) -> bool:
+    """Whether an image model is split over this number of devices; arguments as of `picture_mesh`."""
+    return devices > 1 and memory is not None and weights > WHOLE * memory
 
 
 def mesh_of(devices: Any) -> Mesh:
@@ -72,15 +107,42 @@ def accelerator_memory() -> int | None:
     return None if jax.local_devices()[0].platform == "cpu" else device_memory()
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated(mesh: Mesh | AbstractMesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def split(mesh: Mesh, shape: tuple[int, ...], axis: int) -> NamedSharding:
-    """Split along one axis where the devices divide it evenly, else replicated."""
-    if len(shape) <= axis or shape[axis] % mesh.size:
+def split(mesh: Mesh | AbstractMesh, shape: tuple[int, ...], axis: int, over: str = AXIS) -> NamedSharding:
+    """Split along one axis over an axis of the mesh where its devices divide it evenly, else replicated."""
+    if len(shape) <= axis or shape[axis] % mesh.shape[over]:
         return replicated(mesh)
-    return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
+    return NamedSharding(mesh, PartitionSpec(*[None] * axis, over))
+
+
+class SplitByName:
+    """The sharding of each weight of any network: call it with the weight's torch name and shape.
+
+    A layer is split by its outputs, or by its inputs where its name says that it is the second of two. Where the
+    devices do not divide this axis it is split by another one. Norms, tables, the biases of second layers, and weights
+    without an axis that is divided evenly are whole on each device.
+
+    Args:
+        mesh: with the axis AXIS; it may be abstract.
+    """
+
+    def __init__(self, mesh: Mesh | AbstractMesh):
+        self.mesh = mesh
+
+    def __call__(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
+        """The sharding of a weight, a bias, or the scale of an int8 weight."""
+        layer, _, kind = name.rpartition(".")
+        is_second = bool(_SECOND.search(layer))
+        if len(shape) == 1 and kind in ("bias", "scale") and not is_second:
+            return split(self.mesh, shape, 0)
+        if len(shape) < 2 or kind != "weight":
+            return replicated(self.mesh)
+        axes = sorted(range(len(shape)), key=lambda axis: axis != int(is_second))
+        divided = (axis for axis in axes if shape[axis] % self.mesh.shape[AXIS] == 0)
+        return split(self.mesh, shape, next(divided, 0))
 
 
 def _usual_plan() -> dict[str, str]:

@@ -52,6 +52,7 @@ VENDOR_NAMES = {
     "v4-8": "v4:2x2x1",
     "v5p-8": "v5p:2x2x1",
 }
+_KINDS = {"TPU v5 lite": "v5e", "TPU v6 lite": "v6e"}  # chips by jax's names of their devices
 MARGIN = 0.06  # of the HBM: the runtime's own buffers, the programs' code, and gaps between arrays
 MAX_CPUS = 64
 
@@ -136,6 +137,15 @@ def by_cost(prices: Mapping[str, float]) -> list[Topology]:
     return sorted(map(parse, NAMES), key=lambda topology: price_of(topology, prices) or math.inf)
 
 
+def memory_of(device: Any) -> int | None:
+    """Bytes that a device, which is here or of a topology, has for arrays; None where it is a CPU or is not known."""
+    if chip := CHIPS.get(_KINDS.get(device.device_kind, "")):
+        return chip.usable
+    if device.platform == "cpu" or device not in device.client.local_devices():
+        return None
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
 def topology_here() -> str | None:
     """The name of this process's TPUs as a topology; None where they are CPUs or GPUs, or are not known here.
 
@@ -146,7 +156,7 @@ def topology_here() -> str | None:
     devices = jax.local_devices()
     if devices[0].platform != "tpu":
         return None
-    chip = {"TPU v5 lite": "v5e", "TPU v6 lite": "v6e"}.get(devices[0].device_kind)
+    chip = _KINDS.get(devices[0].device_kind)
     return next((name for name in NAMES if name.startswith(f"{chip}:") and parse(name).devices == len(devices)), None)
 
 

@@ -25,7 +25,8 @@ from hfjax_app.runtime.mesh import is_one_cpu, platform_of
 from hfjax_app.runtime.model_transform import Group, Transform, Transforms
 
 # The values of `quantize`, besides "none".
-QUANTIZATIONS: Mapping[str, Callable[[torch.nn.Module], Transform]] = {"int8": Int8}
+# Each takes a model before any transform, and the dtype that it computes in; None: its own.
+QUANTIZATIONS: Mapping[str, Callable[[torch.nn.Module, torch.dtype | None], Transform]] = {"int8": Int8}
 
 _TPU_LANES = 128  # numbers that a TPU's vector register keeps side by side
 
@@ -44,13 +45,11 @@ def chat_transforms(
     Raises:
         RequestRejected: an unknown quantisation.
     """
-    if quantize not in ("none", *QUANTIZATIONS):
-        raise RequestRejected(f"quantize = {quantize!r}: one of none, {', '.join(QUANTIZATIONS)}")
     on_one_cpu = mesh is None and platform_of(mesh) == "cpu"
     mixture = bool(experts_of(model)) and (quantize != "none" or not on_one_cpu)
     kept = keep_bf16 and on_one_cpu and next(model.parameters()).dtype == torch.float32
     chosen = [
-        QUANTIZATIONS[quantize](model) if quantize != "none" else None,
+        _quantization(model, quantize),
         Bf16Weights(model) if kept else Cast(model),
         Experts(model, mesh, inputs_first=_is_tpu(mesh)) if mixture else None,
         FusedLinear() if on_one_cpu and quantize == "none" else None,
@@ -59,16 +58,29 @@ def chat_transforms(
     return Transforms(*(transform for transform in chosen if transform is not None))
 
 
-def image_transforms(module: torch.nn.Module, mesh: Mesh | None, dtype: torch.dtype | None) -> Transforms:
+def _quantization(model: torch.nn.Module, quantize: str, dtype: torch.dtype | None = None) -> Transform | None:
+    if quantize not in ("none", *QUANTIZATIONS):
+        raise RequestRejected(f"quantize = {quantize!r}: one of none, {', '.join(QUANTIZATIONS)}")
+    return None if quantize == "none" else QUANTIZATIONS[quantize](model, dtype)
+
+
+def image_transforms(
+    module: torch.nn.Module, mesh: Mesh | AbstractMesh | None, dtype: torch.dtype | None, *, quantize: str = "none"
+) -> Transforms:
     """The transforms of one network of a text-to-image pipeline, in order.
 
     Args:
         module: before any transform.
-        mesh: the devices that run it; None: the default device.
+        mesh: the devices that run it, or an abstract one for counting bytes; None: the default device.
         dtype: of its floating-point parameters; None: unchanged.
+        quantize: one of QUANTIZATIONS, or "none".
+
+    Raises:
+        RequestRejected: an unknown quantisation.
     """
     chosen = [
-        ConvLayout(module) if platform_of(mesh) == "cpu" else None,
+        _quantization(module, quantize, dtype),
+        None if is_accelerated(mesh) else ConvLayout(module),
         Cast(module, dtype),
         EqualBlocks(),
     ]

@@ -7,6 +7,7 @@ import torch
 from diffusers import StableDiffusionPipeline
 
 from hfjax_app.images import Comparison, ImageGenerator, ImageRequest, replay
+from hfjax_app.images.networks import Storage
 
 OPTIONS = {"steps": 4, "guidance_scale": 2.0}
 
@@ -17,7 +18,7 @@ def test_networks_in_bfloat16(generator: ImageGenerator, folder: Path) -> None:
     Both round after each operation, but not after the same ones (XLA fuses others than torch does, and torch rounds the
     latents too), so their errors are of one size and not equal.
     """
-    half = ImageGenerator.from_pretrained(folder, dtype="bfloat16")
+    half = ImageGenerator.from_pretrained(folder, storage=Storage(dtype="bfloat16"))
     assert half._programs.argument_bytes < 0.55 * generator._programs.argument_bytes
 
     noise = np.random.default_rng(7).standard_normal(generator.facts.latent_shape).astype(np.float32)

@@ -1,4 +1,7 @@
-"""Pictures over eight simulated devices: two share a guidance pair, and the latents are those of one device."""
+"""Pictures over eight simulated devices, whose latents are those of one device.
+
+Two devices share a guidance pair and hold all weights each; of larger models each of the eight holds a part.
+"""
 
 import json
 import os
@@ -8,8 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hfjax_app.images import ImageGenerator, ImageRequest
+from hfjax_app.images.networks import Storage
+
+from .families import family
 
 OPTIONS = {"steps": 4, "guidance_scale": 3.0, "seed": 3, "images": 2, "scheduler": "Euler ancestral"}
 
@@ -41,17 +48,81 @@ print(json.dumps({
 """
 
 
-def test_eight_devices_draw_what_one_draws(folder: Path, generator: ImageGenerator, tmp_path: Path) -> None:
-    """Both rows of the pair run at once, each on its own device, with one collective a step."""
+CARD = """---
+inference:
+  parameters: {num_inference_steps: 2, guidance_scale: 3, width: 32, height: 32}
+---
+"""
+SPLIT = """
+import json, sys
+import numpy as np
+from hfjax_app.images import ImageGenerator, ImageRequest
+from hfjax_app.images.networks import Storage
+
+folder, options, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+found = {}
+for quantize in ("none", "int8"):
+    storage = Storage(quantize=quantize, memory=1)  # too little for all weights
+    generator = ImageGenerator.from_pretrained(folder, storage=storage)
+    [picture] = list(generator.generate(ImageRequest("red dot", **options)))[-1].pictures
+    np.save(f"{out}/{quantize}.npy", picture.latents)
+    programs = generator._programs
+    denoisers = programs.sized(generator.facts.size)._denoisers.values()
+    found[quantize] = {
+        "device": generator.facts.versions["device"],
+        "weights": generator.held_memory.weights,
+        "vae": sum(weight.nbytes for weight in programs.vae_weights.values()),
+        "arguments": max(denoiser._step.memory_analysis().argument_size_in_bytes for denoiser in denoisers),
+    }
+print(json.dumps(found))
+"""
+
+
+def on_eight_devices(script: str, *arguments: object) -> dict[str, Any]:
+    """What a script prints as JSON, in a process that has eight devices."""
     environment = {
         **os.environ,
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    command = [sys.executable, "-c", SCRIPT, str(folder), json.dumps(OPTIONS), str(tmp_path / "latents.npy")]
+    command = [sys.executable, "-c", script, *map(str, arguments)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "Z-Image"))
+        for name in ("Z-Image", "Flux.1 dev", "Flux.2 klein", "Qwen-Image", "Stable Diffusion 3.5", "Stable Diffusion")
+    ],
+)
+def test_models_that_are_too_large_are_split_over_eight_devices(name: str, folder: Path, tmp_path: Path) -> None:
+    """Whole are the autoencoder, norms, and what eight does not divide: in models this small a tenth of the bytes."""
+    source = folder
+    if name != "Stable Diffusion":
+        source = tmp_path
+        family(name).save_pretrained(source)
+        (source / "README.md").write_text(CARD)
+    options = {"steps": 2, "guidance_scale": 3.0, "seed": 3, "width": 32, "height": 32}
+    split = on_eight_devices(SPLIT, source, json.dumps(options), tmp_path)
+    for quantize, found in split.items():
+        generator = ImageGenerator.from_pretrained(source, storage=Storage(quantize=quantize))
+        [picture] = list(generator.generate(ImageRequest("red dot", **options)))[-1].pictures
+        assert picture.latents.std() > 0.1, "the comparison needs a picture"
+        tolerance = 2e-4 * np.abs(picture.latents).max()
+        np.testing.assert_allclose(np.load(tmp_path / f"{quantize}.npy"), picture.latents, rtol=0, atol=tolerance)
+        assert found["device"] == "8 x cpu"
+        whole = generator.held_memory.weights - found["vae"]
+        assert found["weights"] - found["vae"] < (1 / 8 + 0.15) * whole, (quantize, found, whole)
+
+
+def test_eight_devices_draw_what_one_draws(folder: Path, generator: ImageGenerator, tmp_path: Path) -> None:
+    """Both rows of the pair run at once, each on its own device, with one collective a step."""
+    found = on_eight_devices(SCRIPT, folder, json.dumps(OPTIONS), tmp_path / "latents.npy")
     assert found["devices"] == [8, "2 x cpu"]
     pictures = list(generator.generate(ImageRequest("red dot", **OPTIONS)))[-1].pictures
     latents = np.concatenate([picture.latents for picture in pictures])

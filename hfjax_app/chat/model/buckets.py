@@ -17,12 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import prod
-
-import jax
-import jax.numpy as jnp
 
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, CacheShape, LayerSpec
+from hfjax_app.runtime.memory import held_bytes
 
 SMALLEST_LENGTH = 256
 SAVED = 0.15  # of a step's bytes, that a bucket must save on an accelerator
@@ -219,13 +216,3 @@ def slot_memory(
                 states += size
     found = tuple((size, most) for most, size in positions.items())
     return SlotMemory(states=states, positions=found, weights=weights)
-
-
-def held_numbers(array: jax.Array | jax.ShapeDtypeStruct) -> int:
-    """Numbers of an array on each device."""
-    return prod(array.shape if array.sharding is None else array.sharding.shard_shape(array.shape))
-
-
-def held_bytes(array: jax.Array | jax.ShapeDtypeStruct) -> int:
-    """Bytes of an array on each device."""
-    return held_numbers(array) * int(jnp.dtype(array.dtype).itemsize)

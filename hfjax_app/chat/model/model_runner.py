@@ -17,7 +17,7 @@ import torch
 from jax.sharding import Mesh
 from transformers import PreTrainedModel
 
-from hfjax_app.chat.model.buckets import held_bytes, pieces, prefill_buckets, slot_memory, smallest_covering
+from hfjax_app.chat.model.buckets import pieces, prefill_buckets, slot_memory, smallest_covering
 from hfjax_app.chat.model.decode_loops import DecodeOutput, DecodeState, Decoding
 from hfjax_app.chat.model.decoder import Architecture, Decoder, ShownPicture, TracedFacts
 from hfjax_app.chat.model.kv_cache import CacheShape, KVCache, allocate, cache_shape, rollback
@@ -33,6 +33,7 @@ from hfjax_app.chat.vision.vision_tower import SeenPicture, VisionTower
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
 from hfjax_app.runtime.held_weights import held, shapes
+from hfjax_app.runtime.memory import held_bytes
 from hfjax_app.runtime.mesh import TensorParallel, platform_of, replicated
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.program import Program

@@ -29,14 +29,18 @@ class Int8Linear(torch.nn.Module):
 
     Some architectures read a layer's weights or their dtype directly (Mamba's `dt_proj.weight @ ...`): for them
     `weight` is the dequantised one.
+
+    Args:
+        linear: the layer.
+        dtype: of `weight`; None: the layer's.
     """
 
     scale: torch.Tensor
 
-    def __init__(self, linear: torch.nn.Linear):
+    def __init__(self, linear: torch.nn.Linear, dtype: torch.dtype | None = None):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._dtype = linear.weight.dtype
+        self._dtype = dtype or linear.weight.dtype
         self.register_buffer("weight", torch.empty(linear.weight.shape, dtype=torch.int8, device="meta"))
         self.register_buffer("scale", torch.empty(linear.out_features, dtype=torch.float32, device="meta"))
         self.bias = linear.bias
@@ -96,9 +100,11 @@ class Int8(Transform):
 
     Args:
         model: before any transform.
+        dtype: that it computes in; None: that of its weights.
     """
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, dtype: torch.dtype | None = None):
+        self._dtype = dtype
         self._made_of: dict[str, list[str]] = {}
         for name, source in sources(model).items():
             self._made_of.setdefault(source, []).append(name)
@@ -109,7 +115,7 @@ class Int8(Transform):
         for name in sources(model):
             path, _, leaf = name.removesuffix(".weight").rpartition(".")
             parent = model.get_submodule(path)
-            setattr(parent, leaf, Int8Linear(getattr(parent, leaf)))
+            setattr(parent, leaf, Int8Linear(getattr(parent, leaf), self._dtype))
         chosen = experts_of(model).values()
         for name, inputs_first in expert_matrices(model).items():
             path, _, leaf = name.rpartition(".")
