@@ -160,7 +160,7 @@ class ChatAssistant:
                     yield reply
 
     async def answers(self, request: ChatRequest) -> Answers:
-        """Each answer to a request, see `reply`; their prompt is made once. The caller closes it."""
+        """The answers to a request; their prompt is made once. The caller closes them."""
         params = self._params(request)
         prompt = await self._prompts.prompt(request, params)
         each = (replace(params, seed=one.sampling.seed) for one in request.answers())
@@ -169,7 +169,7 @@ class ChatAssistant:
     async def _answer(
         self, prompt: Prompt, params: SamplingParams, request: ChatRequest
     ) -> AsyncGenerator[Reply, None]:
-        """One answer to a prompt, see `reply`."""
+        """One answer to a prompt, a reply after each of its pieces."""
         constraint = None if prompt.new_constraint is None else prompt.new_constraint()
         loop = asyncio.get_running_loop()
         inbox: asyncio.Queue[Progress] = asyncio.Queue()
