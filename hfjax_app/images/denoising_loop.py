@@ -89,7 +89,7 @@ class DenoisingState:
             image = np.zeros_like(first)
             latents = first * gain
         else:
-            image = packing.pack(np.asarray(programs.encode(drawing.pixels, spread)))
+            image = np.asarray(programs.encode(drawing.pixels, spread))
             latents = schedule.noising[0, 0] * image + schedule.noising[0, 1] * first
             if drawing.place is not None and request.strength == 1:  # as in diffusers: starts from noise alone
                 latents = first * gain

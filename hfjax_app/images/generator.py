@@ -240,7 +240,7 @@ class ImageGenerator:
         """
         completed, image = self.facts.completed(request), request.image
         schedule = self._programs.samplers.schedule(
-            completed.scheduler, completed.steps, completed.start, completed.size
+            completed.scheduler, completed.steps, completed.size, None if image is None else completed.strength
         )
         place = placement(completed, self.facts.scale)
         pixels = None if image is None else start_pixels(image, completed.size, request.background)

@@ -177,7 +177,7 @@ class ImageFacts:
 
         Raises:
             RequestRejected: the model can't draw it: the value and the limit. Schedulers check their names and steps
-                themselves, see `Samplers.schedule`.
+                and strengths themselves, see `Samplers.schedule`.
         """
         if request.image is not None and not self.takes_picture:
             raise RequestRejected("picture to start from: this model takes none; leave it out")
@@ -196,14 +196,9 @@ class ImageFacts:
             "scheduler": self.schedulers[0],
         }
         own = {name: value for name, value in own.items() if known[name] is None}
-        completed = CompletedRequest(**known | own | {"width": width, "height": height})
-        if completed.start == completed.steps:
-            raise RequestRejected(
-                f"strength = {request.strength!r}: of {completed.steps} steps it leaves none; raise it or the steps"
-            )
         if request.latents is not None and request.latents.shape != (shape := self.latents.of((width, height))):
             raise RequestRejected(f"latents of shape {request.latents.shape}: must be of shape {shape}")
-        return completed
+        return CompletedRequest(**known | own | {"width": width, "height": height})
 
 
 class ImageModel(Protocol):

@@ -28,7 +28,7 @@ from torchax.view import View
 from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.interface import SIZE_STEP, Latents, Sizes
-from hfjax_app.images.networks import same_tensors
+from hfjax_app.images.networks import same_tensors, without_weights
 from hfjax_app.images.schedule import Timing
 
 # Options of some classes. Their defaults would change the size or the prompt, or read the time where they don't matter.
@@ -36,7 +36,7 @@ _PLAIN = {"use_resolution_binning": False, "clean_caption": False, "cfg_truncati
 _ANSWERING = ("encode_prompt", "prepare_latents")
 _ASKED = (512, 256)  # a size in pixels
 _DOUBLINGS = 6
-_PASSES = 3  # of a traced loop; some classes leave the last time out
+PASSES = 3  # of a traced loop; some classes leave the last time out
 _STEPS = 2  # of a traced call: no class has fewer than one pass then
 
 Size = tuple[int, int]  # (width, height) in pixels
@@ -153,7 +153,7 @@ class Scale(float):
         return self._with(lambda own: own / other, other)
 
 
-class _TakesData(TorchFunctionMode):
+class TakesData(TorchFunctionMode):
     """While active, torch's functions take a `Scale` as its tensor, and tensors are made of traced numbers.
 
     What a pipeline computes of sizes alone stays in torch, so that it can depend on the values. Beside traced tensors
@@ -214,7 +214,7 @@ def _stacked(value: Any) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=torch.float32)
 
 
-class _Stepped(tuple[torch.Tensor, torch.Tensor]):
+class Stepped(tuple[torch.Tensor, torch.Tensor]):
     """A scheduler's result, in each form in which pipelines take it apart."""
 
     @property
@@ -236,22 +236,32 @@ def stand_in(original: Any, **members: Any) -> Any:
     return changed
 
 
-class _GivenNoise(TorchFunctionMode):
-    """While active, torch.randn gives 1, 2, 3, ... in the shape that it is asked for.
+class Noises(TorchFunctionMode):
+    """While active, torch.randn gives tensors that are made for it.
+
+    Args:
+        make: makes one from the shape that is asked for.
 
     Attributes:
-        shape: of the first tensor.
+        shapes: of the tensors so far.
     """
 
-    shape: tuple[int, ...] | None = None
+    def __init__(self, make: Callable[[tuple[int, ...]], torch.Tensor]):
+        super().__init__()
+        self._make = make
+        self.shapes: list[tuple[int, ...]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.randn:
             return func(*args, **(kwargs or {}))
         size = (kwargs or {}).get("size", args[0] if args else ())
-        shape = tuple(size) if isinstance(size, Sequence) else tuple(args)
-        self.shape = self.shape or shape
-        return torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).reshape(shape).to(torch.float32)
+        self.shapes.append(tuple(size) if isinstance(size, Sequence) else tuple(args))
+        return self._make(self.shapes[-1])
+
+
+def _counted(shape: tuple[int, ...]) -> torch.Tensor:
+    """1, 2, 3, ... in a shape, float32."""
+    return torch.arange(1, math.prod(shape) + 1, dtype=torch.float64).reshape(shape).to(torch.float32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -319,15 +329,16 @@ class PipelineCall:
     Attributes:
         accepted: the names of the call's arguments.
         thresholds: what the class compares the guidance scale with, as far as it has run.
+        answers: of the pipeline's methods in the first run, for runs that ask for something else.
     """
 
     def __init__(self, pipeline: Pipeline):
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._name = denoiser_name(pipeline)
         # A pipeline reads the dtype and device of its networks' parameters. While another thread traces a network for a
         # new size, these are tracers, so the pipeline here has copies.
         self._network = same_tensors(getattr(pipeline, self._name))
-        self._vae = same_tensors(pipeline.vae)
+        self.vae = same_tensors(pipeline.vae)
         signature = inspect.signature(pipeline.__call__).parameters
         self.accepted = {name: None if p.default is p.empty else p.default for name, p in signature.items()}
         config: Any = self._network.config
@@ -339,7 +350,7 @@ class PipelineCall:
             "true_cfg_scale" in self.accepted and embedded
         )
         self.thresholds: set[float] = set()
-        self._answers: Any = None  # of the first run, for runs that ask for something else
+        self.answers: Any = None
 
     def is_guided(self, guidance: float) -> bool:
         """Whether a guidance scale is above the threshold of the class; true for a class without one."""
@@ -362,7 +373,7 @@ class PipelineCall:
         notes: dict[str, list[Any]] = {name: [] for name in _ANSWERING}
 
         def noting(name: str) -> Callable[..., Any]:
-            method = getattr(self._pipeline, name)
+            method = getattr(self.pipeline, name)
             signature = inspect.signature(method)
 
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -382,12 +393,14 @@ class PipelineCall:
                 next((x for x in torch_pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)), None)
             )
 
-        with torch.no_grad(), _TakesData():
+        with torch.no_grad(), TakesData():
             scale = Scale(guidance, torch.tensor(float(guidance)), self.thresholds)
-            pipeline = self._with(reached, _scheduler(self._pipeline.scheduler), **{n: noting(n) for n in _ANSWERING})
-            first = _value(lambda: pipeline(**self._arguments(prompts, size, scale, "latent")))
-        if self._answers is None:
-            self._answers = notes
+            pipeline = self.with_stand_ins(
+                reached, scheduler_like(self.pipeline.scheduler), **{n: noting(n) for n in _ANSWERING}
+            )
+            first = value_of(lambda: pipeline(**self.arguments(prompts, size, scale, "latent")))
+        if self.answers is None:
+            self.answers = notes
         leaves, structure = torch_pytree.tree_flatten(notes)
         of_prompts = len(torch_pytree.tree_leaves(notes["encode_prompt"]))  # the rest depends on the size alone
         at = next(i for i, leaf in enumerate(leaves) if i >= of_prompts and _is_tensor(leaf))
@@ -408,23 +421,23 @@ class PipelineCall:
             RequestRejected: the pipeline can't draw this size; says why.
             ModelUnavailable: it does more with it than rearranging and scaling.
         """
-        noise = _GivenNoise()
+        noise = Noises(_counted)
 
         def step(output: Any, time: Any, sample: torch.Tensor, *_: Any, **__: Any) -> Any:
             raise Ended(sample)
 
         with torch.no_grad(), noise:
             try:
-                sample = _value(lambda: self._dry(size, _STEPS, step=step))
+                sample = value_of(lambda: self._dry(size, _STEPS, step=step))
             except Exception as error:
                 raise RequestRejected(f"size = {'its own' if size is None else size}: {first_line(error)}") from error
-        shape, numbers = noise.shape or (), sample.numpy().astype(np.float64)
+        shape, numbers = noise.shapes[0] if noise.shapes else (), sample.numpy().astype(np.float64)
         count = math.prod(shape)
         gain = float(numbers.max()) / count if count else 0.0
         places = np.rint(numbers / gain).astype(np.int64) - 1 if gain else np.zeros(0, np.int64)
         if places.size != count or not np.array_equal(np.sort(places, None), np.arange(count)):
             raise ModelUnavailable(
-                f"{type(self._pipeline).__name__} can't run in compiled programs: its first latents are more than noise"
+                f"{type(self.pipeline).__name__} can't run in compiled programs: its first latents are more than noise"
             )
         return Packing(noise_shape=shape, sample_shape=tuple(numbers.shape), places=places, gain=gain)
 
@@ -436,7 +449,7 @@ class PipelineCall:
         axes = [axis for axis, sides in enumerate(zip(shape, turned, strict=True)) if sides[0] != sides[1]]
         if len(axes) != 2 or wide % shape[axes[1]]:
             raise ModelUnavailable(
-                f"{type(self._pipeline).__name__} can't run in compiled programs: its latents have no height and width"
+                f"{type(self.pipeline).__name__} can't run in compiled programs: its latents have no height and width"
             )
         return Latents(shape=shape, height=axes[0], width=axes[1], scale=wide // shape[axes[1]])
 
@@ -464,10 +477,15 @@ class PipelineCall:
             except RequestRejected:
                 pass
             patch *= 2
-        raise ModelUnavailable(f"{type(self._pipeline).__name__} can't run in compiled programs: it has fixed sizes")
+        raise ModelUnavailable(f"{type(self.pipeline).__name__} can't run in compiled programs: it has fixed sizes")
 
-    def timing(self, steps: int, size: Size | None) -> Timing:
+    def timing(self, steps: int, size: Size | None, **options: Any) -> Timing:
         """How the pipeline sets its scheduler.
+
+        Args:
+            steps: how many.
+            size: None: the pipeline's own.
+            options: further arguments of the call.
 
         Raises:
             Exception: the pipeline or its scheduler can't do this number of steps.
@@ -478,9 +496,9 @@ class PipelineCall:
         def step(output: Any, time: Any, sample: torch.Tensor, *_: Any, **__: Any) -> Any:
             nonlocal passes
             passes += 1
-            return _Stepped((sample, sample))
+            return Stepped((sample, sample))
 
-        real = self._pipeline.scheduler
+        real = self.pipeline.scheduler
         fresh = type(real).from_config(real.config)
         signature = inspect.signature(fresh.set_timesteps)
 
@@ -492,25 +510,26 @@ class PipelineCall:
             scheduler.__class__.timesteps = fresh.timesteps
 
         members: dict[str, Any] = {"step": step, "set_timesteps": set_timesteps}
-        scheduler = _scheduler(real, **members)
+        scheduler = scheduler_like(real, **members)
         with torch.no_grad():
-            _value(lambda: self._dry(size, steps, scheduler=scheduler))
+            value_of(lambda: self._dry(size, steps, scheduler=scheduler, **options))
         arguments = {k: np.asarray(v).tolist() if isinstance(v, np.ndarray) else v for k, v in seen[-1].items()}
         return Timing(arguments=arguments, left_out=len(fresh.timesteps) - passes)
 
-    def _dry(self, size: Size | None, steps: int, *, scheduler: Any = None, step: Any = None) -> Any:
+    def _dry(self, size: Size | None, steps: int, *, scheduler: Any = None, step: Any = None, **options: Any) -> Any:
         """A call without networks: the answers of `encode_prompt` are those of the first run."""
-        assert self._answers is not None, "a prompt was read"
-        left = list(self._answers["encode_prompt"])
-        scale = Scale(2.0, torch.tensor(2.0), self.thresholds)
-        pipeline = self._with(
-            lambda *_, **__: Anything(),
-            scheduler or _scheduler(self._pipeline.scheduler, step=step),
-            encode_prompt=lambda *_, **__: left.pop(0),
+        pipeline = self.unprompted(scheduler or scheduler_like(self.pipeline.scheduler, step=step))
+        with TakesData():
+            arguments = self.arguments(self.usual_prompts, size, usual_scale(self.thresholds), "latent")
+            return pipeline(**arguments | {"num_inference_steps": steps} | options)
+
+    def unprompted(self, scheduler: Any, **members: Any) -> Any:
+        """The pipeline without text encoders and denoiser."""
+        assert self.answers is not None, "a prompt was read"
+        left = iter(self.answers["encode_prompt"])
+        return self.with_stand_ins(
+            lambda *_, **__: Anything(), scheduler, encode_prompt=lambda *_, **__: next(left), **members
         )
-        with _TakesData():
-            arguments = self._arguments(self._usual_prompts, size, scale, "latent")
-            return pipeline(**arguments | {"num_inference_steps": steps})
 
     def iteration(
         self, network: Network, form: Form, latents: torch.Tensor, numbers: Mapping[str, torch.Tensor], arrays: Any
@@ -534,17 +553,17 @@ class PipelineCall:
             if passes:
                 raise Ended(output)
             passes.append(sample)
-            return _Stepped((latents, latents))
+            return Stepped((latents, latents))
 
-        scheduler = _scheduler(
-            self._pipeline.scheduler,
-            timesteps=torch.stack([numbers["timestep"]] * _PASSES),
+        scheduler = scheduler_like(
+            self.pipeline.scheduler,
+            timesteps=torch.stack([numbers["timestep"]] * PASSES),
             step=step,
             scale_model_input=lambda sample, *_, **__: sample * numbers["input_scale"],
         )
         pipeline = self._traced(form, latents, arrays, forward, scheduler)
-        with _TakesData(is_traced=True):
-            return _value(lambda: pipeline(**self._traced_arguments(form, numbers["guidance"], "latent")))
+        with TakesData(is_traced=True):
+            return value_of(lambda: pipeline(**self._traced_arguments(form, numbers["guidance"], "latent")))
 
     def ending(self, vae: Any, form: Form, latents: torch.Tensor, arrays: Any) -> torch.Tensor:
         """The picture of the last sample: [1, 3, height, width] from 0 to 1. Is traced.
@@ -555,13 +574,13 @@ class PipelineCall:
             latents: the last sample of the scheduler.
             arrays: the tensors of `read`.
         """
-        scheduler = _scheduler(
-            self._pipeline.scheduler,
-            timesteps=torch.stack([latents.new_ones(())] * _PASSES),
-            step=lambda *_, **__: _Stepped((latents, latents)),
+        scheduler = scheduler_like(
+            self.pipeline.scheduler,
+            timesteps=torch.stack([latents.new_ones(())] * PASSES),
+            step=lambda *_, **__: Stepped((latents, latents)),
         )
         pipeline = self._traced(form, latents, arrays, lambda *_, **__: Anything(), scheduler, vae=vae)
-        with _TakesData(is_traced=True):
+        with TakesData(is_traced=True):
             pictures: torch.Tensor = pipeline(**self._traced_arguments(form, latents.new_ones(()), "pt")).images
         return pictures
 
@@ -572,7 +591,7 @@ class PipelineCall:
         leaves[form.latents] = latents
         answers = torch_pytree.tree_unflatten(leaves, form.structure)
         left = {name: iter(answers[name]) for name in _ANSWERING}
-        return self._with(
+        return self.with_stand_ins(
             forward,
             scheduler,
             device=latents.device,
@@ -583,10 +602,10 @@ class PipelineCall:
 
     def _traced_arguments(self, form: Form, guidance: torch.Tensor, output: str) -> dict[str, Any]:
         value = max(self.thresholds, default=1.0) + (1.0 if form.guided else 0.0)
-        return self._arguments(self._usual_prompts, form.size, Scale(value, guidance, set()), output)
+        return self.arguments(self.usual_prompts, form.size, Scale(value, guidance, set()), output)
 
     @property
-    def _usual_prompts(self) -> dict[str, str]:
+    def usual_prompts(self) -> dict[str, str]:
         return {"prompt": "a"} | ({"negative_prompt": " "} if self.needs_negative else {})
 
     @property
@@ -594,7 +613,7 @@ class PipelineCall:
         """Whether the class guides only where it is given a negative prompt, be it blank."""
         return self._guidance == "true_cfg_scale" and self.takes_negative
 
-    def _arguments(self, prompts: Mapping[str, Any], size: Size | None, scale: Scale, output: str) -> dict[str, Any]:
+    def arguments(self, prompts: Mapping[str, Any], size: Size | None, scale: Scale, output: str) -> dict[str, Any]:
         known = {
             **_PLAIN,
             **({"width": size[0], "height": size[1]} if size else {}),
@@ -604,17 +623,17 @@ class PipelineCall:
         }
         return dict(prompts) | {name: value for name, value in known.items() if name in self.accepted}
 
-    def _with(self, forward: Any, scheduler: Any, **members: Any) -> Any:
+    def with_stand_ins(self, forward: Any, scheduler: Any, **members: Any) -> Any:
         """The pipeline with stand-ins: their dtype is float32, whatever the networks' weights have."""
         device = members.get("device", torch.device("cpu"))
         of_network = {"device": device, "dtype": torch.float32}
-        members = {"device": device, "watermark": None, "vae": stand_in(self._vae, **of_network)} | members
+        members = {"device": device, "watermark": None, "vae": stand_in(self.vae, **of_network)} | members
         network = stand_in(self._network, forward=forward, **of_network)
-        return stand_in(self._pipeline, **{self._name: network}, scheduler=scheduler, **members)
+        return stand_in(self.pipeline, **{self._name: network}, scheduler=scheduler, **members)
 
 
-def _scheduler(real: Any, **members: Any) -> Any:
-    """A scheduler's stand-in that keeps nothing and scales nothing."""
+def scheduler_like(real: Any, **members: Any) -> Any:
+    """A scheduler's stand-in that keeps nothing, and neither scales a sample nor adds noise."""
 
     @functools.wraps(real.set_timesteps)
     def set_timesteps(*_: Any, **__: Any) -> None:
@@ -624,9 +643,11 @@ def _scheduler(real: Any, **members: Any) -> Any:
         "set_timesteps": set_timesteps,
         "set_begin_index": lambda *_: None,
         "scale_model_input": lambda sample, *_, **__: sample,
+        "add_noise": lambda sample, *_, **__: sample,
+        "scale_noise": lambda sample, *_, **__: sample,
         "init_noise_sigma": 1.0,
         "order": 1,
-        "timesteps": torch.ones(_PASSES),
+        "timesteps": torch.ones(PASSES),
     }
     known = usual | members
     if "step" in known:
@@ -634,7 +655,40 @@ def _scheduler(real: Any, **members: Any) -> Any:
     return stand_in(real, **known)
 
 
-def _value(call: Callable[[], Any]) -> Any:
+class UnreadPicture:
+    """In the place of an autoencoder's encoder: latents of one value in the shapes of its own.
+
+    Args:
+        vae: the autoencoder.
+        value: see above.
+
+    Attributes:
+        size: (width, height) of the last picture; zeros before.
+    """
+
+    size: Size = (0, 0)
+
+    def __init__(self, vae: Any, value: float):
+        self._vae, self._value = without_weights(vae), value
+        self._encoded = functools.lru_cache(self._encode)
+
+    def encode(self, pixels: torch.Tensor, *_: Any, **__: Any) -> Any:
+        """As the autoencoder's."""
+        self.size = pixels.shape[-1], pixels.shape[-2]
+        return self._encoded(tuple(pixels.shape))
+
+    def _encode(self, shape: tuple[int, ...]) -> Any:
+        encoded = self._vae.encode(torch.empty(shape, device="meta"))
+        distribution = encoded.latent_dist
+        encoded.latent_dist = type(distribution)(torch.full(distribution.parameters.shape, self._value))
+        return encoded
+
+
+def usual_scale(thresholds: set[float]) -> Scale:
+    return Scale(2.0, torch.tensor(2.0), thresholds)
+
+
+def value_of(call: Callable[[], Any]) -> Any:
     """What a call ends with, or returns."""
     try:
         return call()

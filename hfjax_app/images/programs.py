@@ -25,16 +25,16 @@ import numpy as np
 import torch
 from diffusers.models import AutoencoderKL
 
-from hfjax_app.errors import ModelUnavailable
+from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.interface import GUIDANCE_SCALE
 from hfjax_app.images.networks import USUAL, Storage, adapted_weights, fresh, network_bytes
-from hfjax_app.images.pipeline_call import Form, stand_in
+from hfjax_app.images.pipeline_call import Form, Packing, stand_in
 from hfjax_app.images.prompt_conditioning import ALONE, GUIDED, Conditioning, PromptReader, shapes_of
 from hfjax_app.images.request import CompletedRequest, ImageRequest
 from hfjax_app.images.samplers import Samplers
-from hfjax_app.images.schedule import Schedule
+from hfjax_app.images.schedule import Schedule, Timing
 from hfjax_app.images.steps import Waiting
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing
@@ -116,7 +116,7 @@ class DiffusionPrograms:
         self.dtype, quantize = jnp.dtype(jax_dtype(storage.torch_dtype)), storage.quantize
         self.reader = PromptReader(pipeline, self._programs, self.dtype, checkpoint, quantize)
         self.call = self.reader.call
-        self.samplers = Samplers(pipeline.scheduler, self.call.timing)
+        self.samplers = Samplers(pipeline.scheduler, self._timing)
         denoiser = denoiser_name(pipeline)
         module = getattr(pipeline, denoiser)
         overflows = self.dtype == jnp.float16 and pipeline.vae.config.get("force_upcast", True)
@@ -131,7 +131,8 @@ class DiffusionPrograms:
         self.latents, self.sizes = self.call.latents, self.call.sizes(size)
         self.size = self.sizes.own
         self.scale = self.latents.scale
-        self.can_encode = isinstance(pipeline.vae, AutoencoderKL) and self.samplers.noises
+        can_read = self.reader.pictures is not None or isinstance(pipeline.vae, AutoencoderKL)
+        self.can_encode = can_read and self.samplers.noises
         self._alone = self.reader.takes_guidance and not self.call.is_guided(guidance)
         self._sized: dict[tuple[int, int], SizedPrograms] = {}
         self._asked_at: dict[tuple[int, int], float] = {}
@@ -146,6 +147,18 @@ class DiffusionPrograms:
             staged=staged,
             on_expected=lambda names, count: on_expected([*before, *names], len(before) + count),
         )
+
+    def _timing(self, steps: int, size: tuple[int, int] | None, strength: float | None) -> Timing:
+        """How the pipeline sets its scheduler; with a strength, where it starts from a picture."""
+        if strength is None:
+            return self.call.timing(steps, size)
+        if (pictures := self.reader.pictures) is not None and size is not None:
+            timing = pictures.begun(steps, size, strength)
+        else:
+            timing = replace(self.call.timing(steps, size), start=steps - min(int(steps * strength), steps))
+        if timing.start >= steps:
+            raise RequestRejected(f"strength = {strength!r}: of {steps} steps it leaves none; raise it or the steps")
+        return timing
 
     @property
     def specs(self) -> list[ProgramSpec]:
@@ -381,7 +394,7 @@ class SizedPrograms:
             return
         self._encode_spec = ProgramSpec(
             name=f"encode_picture{name}",
-            function=_encode_function(parts),
+            function=_encode_function(parts, self.packing),
             args=encoding,
             join=partial(self._join, "_encode", encoding),
             shardings=parts.everywhere,
@@ -494,7 +507,7 @@ class SizedPrograms:
         return np.asarray(self._decode(self._parts.vae_weights, latents, self._unread))
 
     def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
-        """Pixels (float32 [height, width, 3], 0 to 1) to latents, sampled with `noise` from their distribution."""
+        """Pixels (float32 [height, width, 3], 0 to 1) to a clean sample, drawn with `noise` from its distribution."""
         assert self._encode is not None, "it has joined"
         latents: jax.Array = self._encode(self._parts.vae_weights, pixels, noise)
         return latents
@@ -522,15 +535,28 @@ def _decode_function(parts: DiffusionPrograms, form: Form) -> Callable[..., Any]
     return decode_latents
 
 
-def _encode_function(parts: DiffusionPrograms) -> Callable[..., Any]:
-    encode = pure_function(parts.vae, lambda model, pixels: [(d := model.encode(pixels).latent_dist).mean, d.std])
-    scale, shift = _normalisation(parts.vae)
+def _encode_function(parts: DiffusionPrograms, packing: Packing) -> Callable[..., Any]:
+    dtype, pictures = torch_dtype(parts.vae_dtype), parts.reader.pictures
+    scale, shift = (1.0, 0.0) if pictures is not None else _normalisation(parts.vae)
+
+    def run(vae: Any, pixels: Any, noise: Any) -> Any:
+        def encode(pixels: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            encoded = vae.encode(pixels.to(dtype), *args, **kwargs)
+            of_latents = encoded.latent_dist
+            encoded.latent_dist = type(of_latents)(of_latents.parameters.float())
+            return encoded
+
+        if pictures is None:
+            distribution = encode(pixels).latent_dist
+            return distribution.mean + distribution.std * noise
+        of_network = {"dtype": torch.float32, "device": pixels.device, "to": lambda *_, **__: None}
+        return pictures.encoded(stand_in(vae, encode=encode, **of_network), pixels, noise)
 
     def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
-        picture = (pixels * 2 - 1).transpose(2, 0, 1)[None].astype(parts.vae_dtype)
-        encoded: list[jax.Array] = encode(weights, picture)
-        mean, spread = (part.astype(jnp.float32) for part in encoded)
-        return (mean + spread * noise - shift) * scale
+        picture = (pixels * 2 - 1).transpose(2, 0, 1)[None]
+        encoded: jax.Array = pure_function(fresh(parts.vae), run)(weights, picture, noise)
+        encoded = encoded.astype(jnp.float32)
+        return encoded if pictures is not None else ((encoded - shift) * scale).reshape(-1)[packing.places]
 
     return encode_picture
 

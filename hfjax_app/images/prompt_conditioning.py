@@ -27,6 +27,7 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.interface import PromptLength
 from hfjax_app.images.networks import adapted_weights, same_tensors
+from hfjax_app.images.picture_call import picture_call
 from hfjax_app.images.pipeline_call import Form, PipelineCall
 from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
@@ -82,6 +83,7 @@ class PromptReader:
         takes_weights: whether weights of words are read, see `prompt_weights.py`.
         most_pieces: how many pieces of a prompt are read, each as long as the text encoder's sequence.
         takes_guidance: whether the guidance scale changes pictures.
+        pictures: the call that starts from a picture; None: diffusers has none for the class.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class PromptReader:
         self._weighted: dict[int, _WeightedPrompts] = {}
         self._lock = threading.RLock()  # tokenizers and pipelines have state, which threads must not share
         self._learn()
+        self.pictures = picture_call(self._pipeline, self.call)
 
     def _learn(self) -> None:
         """Find out what the pipeline reads of its text encoders, to which length, and compile them."""

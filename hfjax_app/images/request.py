@@ -240,11 +240,6 @@ class CompletedRequest(ImageRequest):
         """(width, height) in pixels."""
         return self.width, self.height
 
-    @property
-    def start(self) -> int:
-        """The first steps that are left out with a picture to start from; as in diffusers."""
-        return 0 if self.image is None else self.steps - min(int(self.steps * self.strength), self.steps)
-
 
 OPTIONS: dict[str, Option] = {
     each.name: each.metadata[Option] for each in fields(ImageRequest) if Option in each.metadata

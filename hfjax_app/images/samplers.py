@@ -67,7 +67,8 @@ class Samplers:
     Args:
         scheduler: the checkpoint's own. It is the default, and is not changed. Where it can't run, the one that is most
             like it takes its place, and the log says so.
-        timing: how the pipeline sets it for a number of steps and a size; None: by the number alone.
+        timing: how the pipeline sets it for a number of steps, a size, and with a picture to start from its strength;
+            None: by the number alone.
 
     Raises:
         ModelUnavailable: this scheduler can't run in a compiled program, and none can in its place; says why.
@@ -81,8 +82,10 @@ class Samplers:
         noises: whether the checkpoint's own can noise a picture to start from.
     """
 
-    def __init__(self, scheduler: Any, timing: Callable[[int, tuple[int, int] | None], Timing] | None = None):
-        self._timing = timing or (lambda steps, _: Timing.of(steps))
+    def __init__(
+        self, scheduler: Any, timing: Callable[[int, tuple[int, int] | None, float | None], Timing] | None = None
+    ):
+        self._timing = timing or (lambda steps, *_: Timing.of(steps))
         scheduler, self.depth, own = _that_runs(scheduler, self._usual)
         self.noises = _noises(scheduler)
         self.default = _name_of(scheduler)
@@ -110,18 +113,21 @@ class Samplers:
     def _usual(self, steps: int) -> Timing:
         """For a number of steps; for the fewest where the pipeline refuses this one."""
         try:
-            return self._timing(steps, None)
+            return self._timing(steps, None, None)
         except Exception:
-            return self._timing(2, None)
+            return self._timing(2, None, None)
 
-    def schedule(self, name: str | None, steps: int, start: int = 0, size: tuple[int, int] | None = None) -> Schedule:
-        """The schedule of the named scheduler (None: the default), without its first `start` steps.
+    def schedule(
+        self, name: str | None, steps: int, size: tuple[int, int] | None = None, strength: float | None = None
+    ) -> Schedule:
+        """The schedule of the named scheduler (None: the default).
 
         Args:
             name: one of `names`.
             steps: how many.
-            start: see above.
             size: of the picture; None: the pipeline's own.
+            strength: how much of a picture to start from is replaced, which leaves out the first steps; None: there is
+                no such picture.
 
         Raises:
             RequestRejected: there is no such scheduler, or it can't do this number of steps.
@@ -130,13 +136,15 @@ class Samplers:
         if not isinstance(name, str) or name not in self._schedulers:
             raise RequestRejected(f"scheduler = {quoted(name)}: must be one of {', '.join(self.names)}")
         try:
-            return self._cached(name, self._timing(steps, size), start)
+            return self._cached(name, self._timing(steps, size, strength))
+        except RequestRejected:
+            raise
         except Exception as error:
             kind = type(self._schedulers[name]).__name__
             raise RequestRejected(f"steps = {steps}: {kind} can't do that many: {error}") from error
 
-    def _probed(self, name: str, timing: Timing, start: int) -> Schedule:
-        return probe(self._schedulers[name], timing, start).padded(self.depth)
+    def _probed(self, name: str, timing: Timing) -> Schedule:
+        return probe(self._schedulers[name], timing).padded(self.depth)
 
 
 def _that_runs(scheduler: Any, timing: Callable[[int], Timing]) -> tuple[Any, int, tuple[np.ndarray, np.ndarray]]:

@@ -33,10 +33,12 @@ class Timing:
     Attributes:
         arguments: of `set_timesteps`.
         left_out: times at the end that the pipeline's loop leaves out.
+        start: steps at the beginning that are left out, to start from a noised picture.
     """
 
     arguments: Mapping[str, Any]
     left_out: int = 0
+    start: int = 0
 
     @classmethod
     def of(cls, steps: int) -> "Timing":
@@ -45,7 +47,7 @@ class Timing:
 
     @property
     def _key(self) -> str:
-        return repr((sorted(self.arguments.items()), self.left_out))
+        return repr((sorted(self.arguments.items()), self.left_out, self.start))
 
     def __hash__(self) -> int:  # arguments may be lists
         return hash(self._key)
@@ -113,31 +115,30 @@ class GivenNoise(TorchFunctionMode):
         return value.to((kwargs or {}).get("dtype"))
 
 
-def probe(scheduler: Any, timing: Timing, start: int = 0) -> Schedule:
+def probe(scheduler: Any, timing: Timing) -> Schedule:
     """The schedule of a diffusers scheduler. The scheduler is not changed.
 
     Args:
         scheduler: of any class; its configuration counts, its state does not.
         timing: the number of steps, and more where the pipeline sets more.
-        start: steps left out at the beginning, to start from a noised picture.
 
     Raises:
         NotLinear: see the module's docstring.
         Exception: the scheduler can't do this number of steps.
     """
-    times = _timesteps(_fresh(scheduler, timing), timing, start)
+    times = _timesteps(_fresh(scheduler, timing), timing)
     count = len(times)
     if not count or not np.isfinite([float(t) for t in times]).all():
         raise NotLinear("its times are no numbers")
     units = np.eye(4 * count).reshape(4, count, 4 * count)
-    probed = _run_scheduler(scheduler, timing, start, *units)
+    probed = _run_scheduler(scheduler, timing, *units)
     # from [step, result, 4 * count] to [step, given at step, (sample, output, noise, memory), result]
     weights = probed.results.reshape(count, 3, 4, count).transpose(0, 3, 2, 1)
     if not np.isfinite(weights).all() or not np.isfinite(probed.input_scales).all():
         raise NotLinear("its formulas divide by zero for this schedule")
 
     random = np.random.default_rng(0).standard_normal((4, count, 16)) * 3
-    seen = _run_scheduler(scheduler, timing, start, *random).results
+    seen = _run_scheduler(scheduler, timing, *random).results
     expected = np.einsum("nasc,sav->ncv", weights, random)
     size = np.einsum("nasc,sav->ncv", np.abs(weights), np.abs(random))
     if not (np.abs(seen - expected) <= 1e-4 * (size + 1)).all():
@@ -189,13 +190,13 @@ def _fresh(scheduler: Any, timing: Timing) -> Any:
     return fresh
 
 
-def _timesteps(scheduler: Any, timing: Timing, start: int) -> list[torch.Tensor]:
-    """The scheduler's timesteps from the `start`th step on, without negative ones of "trailing" spacing.
+def _timesteps(scheduler: Any, timing: Timing) -> list[torch.Tensor]:
+    """The scheduler's timesteps of the steps that are made, without negative ones of "trailing" spacing.
 
     diffusers counts trailing timesteps down in floating point and, for 61 of 1000 steps, adds -1 after the last.
     """
     trailing = scheduler.config.get("timestep_spacing") == "trailing"
-    first = start * getattr(scheduler, "order", 1)
+    first = timing.start * getattr(scheduler, "order", 1)
     last = len(scheduler.timesteps) - timing.left_out
     return [t for t in scheduler.timesteps[first:last] if t >= 0 or not trailing]
 
@@ -218,7 +219,6 @@ class _SchedulerResults:
 def _run_scheduler(
     scheduler: Any,
     timing: Timing,
-    start: int,
     samples: np.ndarray,
     outputs: np.ndarray,
     noises: np.ndarray,
@@ -226,9 +226,9 @@ def _run_scheduler(
 ) -> _SchedulerResults:
     """Run the scheduler with given samples, model outputs, noise and memories, each float64 [step, values]."""
     fresh = _fresh(scheduler, timing)
-    schedule = _timesteps(fresh, timing, start)
+    schedule = _timesteps(fresh, timing)
     if hasattr(fresh, "set_begin_index"):
-        fresh.set_begin_index(start * getattr(fresh, "order", 1))
+        fresh.set_begin_index(timing.start * getattr(fresh, "order", 1))
     clean = _clean_formula(scheduler, timing)
     remembers = hasattr(fresh, "last_sample")
     scales, noising, results = [], [_noising(fresh, schedule[0])], []

@@ -335,8 +335,8 @@ def stable_diffusion_3_5() -> StableDiffusion3Pipeline:
     """Medium: its first layers attend twice."""
     transformer = SD3Transformer2DModel(
         sample_size=16,
-        in_channels=4,
-        out_channels=4,
+        in_channels=16,
+        out_channels=16,
         num_layers=2,
         attention_head_dim=8,
         num_attention_heads=4,
@@ -355,7 +355,7 @@ def stable_diffusion_3_5() -> StableDiffusion3Pipeline:
         tokenizer=clip_tokenizer(),
         tokenizer_2=clip_tokenizer(),
         tokenizer_3=t5_tokenizer(),
-        vae=kl(),
+        vae=kl(16),  # its inpainting class takes no other number
         scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
     )
 

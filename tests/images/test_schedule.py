@@ -1,6 +1,7 @@
 """A scheduler's numbers against the scheduler itself, over whole runs with a model that is not linear."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,7 @@ def denoise_with_diffusers(scheduler: Any, steps: int, start: int, noise: np.nda
 
 
 def denoise_with_numbers(scheduler: Any, steps: int, start: int, noise: np.ndarray, image: np.ndarray) -> np.ndarray:
-    schedule = probe(scheduler, Timing.of(steps), start)
+    schedule = probe(scheduler, replace(Timing.of(steps), start=start))
     first, *fresh = noise[::-1]
     x = schedule.noising[0] @ [image, first] if start else first * schedule.noise_scale
     pairs: list[Any] = []

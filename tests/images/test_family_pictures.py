@@ -1,0 +1,102 @@
+"""Pictures to start from and painting over them, of the families of today, against diffusers' own classes in torch."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from hfjax_app.errors import RequestRejected
+from hfjax_app.images import ImageGenerator, ImageRequest, noise
+from hfjax_app.images.generator import Origin
+from hfjax_app.images.interface import Recommended
+from hfjax_app.images.pipeline_call import Noises
+
+from .families import FAMILIES, family
+from .pipelines import stable_diffusion_xl
+from .test_families import GUIDANCE
+
+SEED, STEPS = 11, 4
+SIZE = (64, 32)
+OPTIONS: dict[str, Any] = {"prompt": "a red dot", "guidance_scale": 3.0, "steps": STEPS, "seed": SEED}
+# What the names of classes begin with.
+CLASSES = {
+    "Flux.1 dev": "Flux",
+    "Flux.1 schnell": "Flux",
+    "Qwen-Image": "QwenImage",
+    "Z-Image": "ZImage",
+    "Stable Diffusion 3.5": "StableDiffusion3",
+    "Stable Diffusion XL": "StableDiffusionXL",
+    "Chroma": "Chroma",
+    "LCM": "LatentConsistencyModel",
+}
+REPRESENTATIVE = "Flux.1 dev"
+# diffusers' own mistakes: this class decodes without the shift of the latents, so these are compared ...
+WITHOUT_SHIFT = diffusers.StableDiffusion3InpaintPipeline
+# ... and this one reads a value that its transformer's config lacks.
+BROKEN = diffusers.ChromaInpaintPipeline
+
+
+def drawing() -> Image.Image:
+    picture = Image.new("RGB", SIZE, (40, 120, 200))
+    ImageDraw.Draw(picture).ellipse((6, 6, 40, 20), fill=(230, 80, 30))
+    return picture
+
+
+def right_half() -> Image.Image:
+    mask = Image.new("L", SIZE)
+    ImageDraw.Draw(mask).rectangle((SIZE[0] // 2, 0, *SIZE), fill=255)
+    return mask
+
+
+def torch_pixels(name: str, kind: Any, pipeline: Any, facts: Any, **options: Any) -> np.ndarray:
+    """diffusers' own picture, given the generator's noise: float32 [height, width, 3]."""
+    accepted = inspect.signature(kind).parameters
+    editor = kind(**{part: value for part, value in pipeline.components.items() if part in accepted})
+    editor.set_progress_bar_config(disable=True)
+    first, spread = (torch.from_numpy(values) for values in noise.first_noise(SEED, facts.latents.of(SIZE)))
+    fresh = [torch.tensor(np.asarray(noise.step_noise(noise.key_of(SEED), i, first.shape))) for i in range(STEPS)]
+    if "mask_image" in options:
+        fresh.insert(0, spread)  # these classes encode the masked picture too
+    argument, needed = GUIDANCE.get(name, ("guidance_scale", {}))
+    options |= needed | {argument: OPTIONS["guidance_scale"], "width": SIZE[0], "height": SIZE[1]}
+    options = {key: value for key, value in options.items() if key in inspect.signature(editor.__call__).parameters}
+    values = iter([spread, first, *fresh])
+    output = "latent" if kind is WITHOUT_SHIFT else "np"
+    with Noises(lambda shape: next(values).reshape(shape)):
+        made = editor(
+            prompt=OPTIONS["prompt"], image=drawing(), num_inference_steps=STEPS, output_type=output, **options
+        ).images
+    return made.numpy() if output == "latent" else made[0]
+
+
+@pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")  # diffusers' own import, in Chroma
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != REPRESENTATIVE)) for name in CLASSES]
+)
+def test_pictures_to_start_from_equal_diffusers(name: str, compilations: Callable) -> None:
+    """How many steps a strength leaves is rounded in another way by Flux than by Stable Diffusion."""
+    pipeline = family(name) if name in FAMILIES else stable_diffusion_xl()
+    generator = ImageGenerator(pipeline, origin=Origin(recommended=Recommended(size=SIZE)))
+    with compilations() as compiled:
+        *_, step = generator.generate(ImageRequest(**OPTIONS))
+    plain = step.pictures[0].pixels
+    for strength, mask in ((0.7, None), (1.0, None), (0.7, right_half()), (1.0, right_half())):
+        kind = getattr(diffusers, f"{CLASSES[name]}{'Img2Img' if mask is None else 'Inpaint'}Pipeline", None)
+        if kind in (None, BROKEN):
+            continue
+        with compilations() as compiled:
+            *_, step = generator.generate(ImageRequest(**OPTIONS, image=drawing(), mask=mask, strength=strength))
+        assert compiled == []
+        want = torch_pixels(
+            name, kind, pipeline, generator.facts, strength=strength, **({} if mask is None else {"mask_image": mask})
+        )
+        got = step.pictures[0].latents if kind is WITHOUT_SHIFT else step.pictures[0].pixels
+        np.testing.assert_allclose(got, want, rtol=0, atol=2e-4)
+        assert np.abs(step.pictures[0].pixels - plain).max() > 0.01 or strength == 1.0, "the picture must matter"
+    with pytest.raises(RequestRejected, match=r"strength = 0\.0: "):
+        generator.generate(ImageRequest(**OPTIONS, image=drawing(), strength=0.0))
