@@ -86,8 +86,9 @@ class Settings(BaseSettings):
     )
     image_lora: str = Field(
         "",
-        description="LoRA merged into the (first) image model: a file, a folder or a hub id, several with commas, each "
-        "with its weight behind a colon, such as style.safetensors:0.8,owner/name",
+        description="LoRA that may be chosen for pictures of the (first) image model: a file, a folder or a hub id, "
+        "several with commas, such as style.safetensors:0.8,owner/name; one with a weight behind a colon is in "
+        "pictures for which nothing is chosen",
     )
     slots: int = Field(4, ge=1, le=256, description="conversations that are answered at the same time")
     context: int = Field(512, ge=64, le=1 << 20, description="tokens of a conversation that the model can read")
@@ -244,7 +245,7 @@ def _loras_of(text: str) -> list[tuple[str, float]]:
     for part in filter(None, text.split(",")):
         source, colon, weight = part.strip().rpartition(":")
         try:
-            loras.append((source, float(weight)) if colon else (weight, 1.0))
+            loras.append((source, float(weight)) if colon else (weight, 0.0))
         except ValueError:
             raise ValueError(f"{weight!r} behind the colon of {source!r} is no weight, such as 0.8") from None
         if not loras[-1][0] or not -MOST_LORA_WEIGHT <= loras[-1][1] <= MOST_LORA_WEIGHT:

@@ -159,5 +159,5 @@ def test_an_empty_variable_is_unset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loras() -> None:
     settings = load_settings(image_lora="a/b.safetensors:0.8, owner/name,folder:-1")
-    assert settings.loras == [("a/b.safetensors", 0.8), ("owner/name", 1.0), ("folder", -1.0)]
+    assert settings.loras == [("a/b.safetensors", 0.8), ("owner/name", 0.0), ("folder", -1.0)]
     assert load_settings().loras == []

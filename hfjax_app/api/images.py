@@ -64,6 +64,7 @@ class ImagesApi:
         softness: float = 1.0,
         region: str = "whole",
         expand: str = "",
+        loras: str | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Pictures as {"images": PNG data URLs, "seeds": the seeds used, "notice": such as a prompt that was cut, or
         null}; before that streams {"waiting": why} and, for each step, {"step", "steps", "seconds_left"}. `image` (a
@@ -71,8 +72,8 @@ class ImagesApi:
         What is black in the mask keeps its pixels; `softness` (0 to 8 latents) is the width of the seam, `region`
         "marked" draws only what is marked, and so larger, `expand` "left,right,up,down" are pixels that are drawn
         around the picture. `variation_of` is a seed that the pictures stay near, `variation` (0 to 1) how far from it
-        they are. `steps` and `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null:
-        the first."""
+        they are. `loras` "style:0.8,other:0.5" are of those that the server offers, "" means none. `steps` and
+        `guidance_scale` null: as the model card recommends. `model`: one of /v1/models; null: the first."""
         options = {name: value for name, value in locals().items() if name != "self"}
         backend = self._service.find(model)
         generator = backend.get()

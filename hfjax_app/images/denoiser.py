@@ -191,7 +191,7 @@ class Denoiser:
         calls: Calls,
     ):
         form = conditioning.form
-        self._weights, self._rows, self._calls = network.weights, form.rows, calls
+        self._rows, self._calls = form.rows, calls
         self._by_rows = 1 < form.rows <= calls.at_once  # whether each row is a call of its own
         self._predict: Program | None = None
         self._step: Program | None = None
@@ -250,24 +250,25 @@ class Denoiser:
         """Whether all its programs have joined."""
         return self._step is not None and (self._predict is not None or not self._by_rows)
 
-    def __call__(self, state: Any, arrays: Any, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
+    def __call__(self, state: Any, conditioning: Conditioning, fixed: Any, numbers: Any) -> tuple[Any, jax.Array]:
         """One step: (next state, predicted clean latents). `state` is donated.
 
         Args:
             state: latents, memory and history.
-            arrays: the conditioning, `Conditioning.arrays`.
+            conditioning: with the network's weights for this picture.
             fixed: constant for a picture: noise, image (its latents), mask (1 where to draw), key, guidance.
             numbers: the schedule's, of this step.
         """
         result: tuple[Any, jax.Array]
         assert self._step is not None, "its programs have joined"
+        weights, arrays = conditioning.weights, conditioning.arrays
         if (program := self._predict) is None:
-            result = self._step(self._weights, state, arrays, fixed, numbers)
+            result = self._step(weights, state, arrays, fixed, numbers)
             return result
 
         def predict(row: int) -> Any:  # does not block: jax on CPU runs one thread's calls in order
             numbers_of_row = _for_row(numbers, fixed["guidance"], np.int32(row))
-            return program(self._weights, state["latents"], arrays, numbers_of_row)
+            return program(weights, state["latents"], arrays, numbers_of_row)
 
         outputs = self._calls.together(predict, range(self._rows))
         result = self._step(state, outputs, arrays, fixed, numbers)

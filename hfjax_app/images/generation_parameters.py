@@ -88,13 +88,16 @@ class GenerationParameters:
             values["variation"] = None
         if place is None:
             values["softness"] = None
+        if not facts.loras:
+            values["loras"] = None
+        model, revision = facts.drawn_by(request.loras)
         return cls(
             values=values,
             image=digest(request.image),
             mask=None if place is None else to_text(place.mask),
             box=None if place is None else ",".join(map(str, place.box)),
-            model=facts.name,
-            revision=facts.revision,
+            model=model,
+            revision=revision,
             versions=facts.versions,
         )
 
@@ -286,7 +289,8 @@ def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationPar
         values[name] = _text(called, values[name], notes)
         try:
             check_weights(values[name])
-            notes += [f"{called}: {line}" for line in left_out(values[name], takes_weights=facts.takes_weights)]
+            lines = left_out(values[name], takes_weights=facts.takes_weights, loras=facts.loras)
+            notes += [f"{called}: {line}" for line in lines]
         except RequestRejected as error:
             notes.append(str(error))
     if values["negative_prompt"] and not facts.takes_negative_prompt:
@@ -301,7 +305,13 @@ def fitted(parameters: GenerationParameters, facts: ImageFacts) -> GenerationPar
         values["scheduler"] = nearest_scheduler(scheduler, facts.schedulers)
         if values["scheduler"] != scheduler:
             notes.append(f"scheduler {scheduler}: here {values['scheduler']}")
-    if parameters.revision != facts.revision and parameters.model:
+    loras = ""
+    try:
+        loras = facts.chosen(values.get("loras"), values["prompt"])
+    except RequestRejected as error:
+        notes.append(str(error))
+    values["loras"] = loras if facts.loras else None
+    if parameters.model and parameters.revision not in (facts.revision, facts.drawn_by(loras)[1]):
         notes.append(f"model {parameters.model}")
     return replace(parameters, values=values, left_out=tuple(notes))
 

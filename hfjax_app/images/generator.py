@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, fetch_weights, read_empty, read_whole, recommended, revision_of
 from hfjax_app.images.denoising_loop import DenoisingLoop, Drawing
 from hfjax_app.images.generation_parameters import GenerationParameters, current_versions
-from hfjax_app.images.interface import ImageFacts, PromptLength, Recommended
-from hfjax_app.images.lora import Lora, merge, revision_with
+from hfjax_app.images.interface import ImageFacts, LoraFacts, PromptLength, Recommended
+from hfjax_app.images.lora import Lora, LoraFactors, read_loras
 from hfjax_app.images.networks import USUAL, Storage
 from hfjax_app.images.programs import DiffusionPrograms, mesh_for
 from hfjax_app.images.prompt_weights import check_weights, left_out
@@ -57,12 +56,14 @@ class Origin:
         recommended: the settings of its model card.
         name: the checkpoint's, for generation parameters.
         revision: the checkpoint's, for generation parameters.
+        loras: that may be chosen.
     """
 
     checkpoint: Checkpoint | None = None
     recommended: Recommended = field(default_factory=Recommended)
     name: str | None = None
     revision: str | None = None
+    loras: Sequence[LoraFactors] = ()
 
 
 class ImageGenerator:
@@ -113,6 +114,7 @@ class ImageGenerator:
                 storage=storage,
                 checkpoint=origin.checkpoint,
                 sizes=sizes,
+                loras=origin.loras,
                 staged=staged,
                 on_expected=on_expected,
             )
@@ -133,11 +135,13 @@ class ImageGenerator:
             takes_weights=self._programs.reader.takes_weights,
             takes_guidance=self._programs.reader.takes_guidance,
             takes_picture=self._programs.can_encode,
+            loras={lora.name: LoraFacts(weight=lora.weight, digest=lora.digest) for lora in origin.loras},
         )
         with _in_a_line(type(pipeline).__name__):
             self._programs.start()
         self._line = FairLine(IMAGES_SERVED_TOGETHER)
         self._denoising_loop = DenoisingLoop(self._programs)
+        self._weight_bytes = self._programs.weight_bytes
         for _ in self._warming():
             pass
         self._denoising_loop.steps_per_s = None
@@ -154,7 +158,7 @@ class ImageGenerator:
 
         Args:
             source: a folder, a hub id, or a single .safetensors file of a whole Stable Diffusion.
-            loras: merged into the weights.
+            loras: that may be chosen for pictures.
             options: the constructor's sizes, storage, on_report, on_expected, bundle and staged.
 
         Raises:
@@ -162,9 +166,8 @@ class ImageGenerator:
         """
         prepare()
         checkpoint = None
-        if loras or single_file(source):
+        if single_file(source):
             pipeline = read_whole(source)
-            merge(pipeline, loras)
         else:
             pipeline = read_empty(source)
             checkpoint = fetch_weights(source, pipeline)
@@ -172,22 +175,23 @@ class ImageGenerator:
         origin = Origin(
             checkpoint=checkpoint,
             recommended=recommended(source, pipeline),
-            name=" + ".join([name, *(lora.name for lora in loras)]),
-            revision=revision_with(revision_of(source), loras),
+            name=name,
+            revision=revision_of(source),
+            loras=read_loras(pipeline, loras),
         )
         return cls(pipeline, origin=origin, **options)
 
-    @cached_property
+    @property
     def held_memory(self) -> HeldMemory:
-        """What the weights take."""
-        return HeldMemory(weights=self._programs.weight_bytes)
+        """What the weights take, with the merges of LoRAs that are kept."""
+        return HeldMemory(weights=self._weight_bytes + self._programs.merged.bytes)
 
     def _warming(self) -> Generator[ImageStep | Waiting, None, None]:
         """A first picture, of as few steps as the scheduler can make."""
         try:
-            return self.generate(ImageRequest("warm-up", steps=1, seed=0))
+            return self.generate(ImageRequest("warm-up", steps=1, seed=0, loras=""))
         except RequestRejected:
-            return self.generate(ImageRequest("warm-up", steps=2, seed=0))
+            return self.generate(ImageRequest("warm-up", steps=2, seed=0, loras=""))
 
     @property
     def steps(self) -> int:
@@ -270,7 +274,8 @@ class ImageGenerator:
         cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
         notes = [f"the end of the {name} was not read: {end!r}" for name, end in cut.items()]
         for name, text in texts.items():
-            notes += [f"{name}: {line}" for line in left_out(text, takes_weights=self.facts.takes_weights)]
+            lines = left_out(text, takes_weights=self.facts.takes_weights, loras=self.facts.loras)
+            notes += [f"{name}: {line}" for line in lines]
         if (background := drawing.parameters.values["background"]) is not None:
             colour = "white" if background == WHITE else background
             notes.append(f"what is transparent in the picture to start from was {colour}")

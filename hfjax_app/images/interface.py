@@ -3,14 +3,17 @@
 `generator.py` is the model itself; `serving/remote_models.py` asks one in another process.
 """
 
+import hashlib
 import math
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.images.request import CompletedRequest, ImageRequest, random_seed
+from hfjax_app.images.prompt_weights import loras_in
+from hfjax_app.images.request import CompletedRequest, ImageRequest, checked_loras, loras_of, random_seed, text_of
 from hfjax_app.limits import IMAGE_MAX_SIDE
+from hfjax_app.validation import quoted
 
 if TYPE_CHECKING:  # the page is served before jax is imported
     from hfjax_app.images.steps import ImageStep, Waiting
@@ -126,6 +129,19 @@ class Sizes:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraFacts:
+    """A LoRA that may be chosen.
+
+    Attributes:
+        weight: in pictures for which nothing is chosen; 0: it is not in these.
+        digest: SHA-256 of its file.
+    """
+
+    weight: float
+    digest: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageFacts:
     """What a model is and takes, the same for all of its replicas.
 
@@ -142,6 +158,7 @@ class ImageFacts:
         takes_weights: whether weights of words, "(word:1.3)", are read; else they are text.
         takes_guidance: whether the guidance scale changes pictures.
         takes_picture: whether it can start from a picture.
+        loras: that may be chosen, by their names.
     """
 
     name: str | None
@@ -156,6 +173,7 @@ class ImageFacts:
     takes_weights: bool
     takes_guidance: bool = True
     takes_picture: bool = True
+    loras: Mapping[str, LoraFacts] = field(default_factory=dict)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -171,6 +189,36 @@ class ImageFacts:
     def latent_shape(self) -> tuple[int, ...]:
         """The shape of the noise of a picture of `size`."""
         return self.latents.of(self.size)
+
+    def chosen(self, loras: str | None, prompt: str) -> str:
+        """The LoRAs of a picture, as in `ImageRequest`, in the order of the settings.
+
+        Args:
+            loras: those of a request.
+            prompt: may name some. Where the model has none at all, these are passed over.
+
+        Raises:
+            RequestRejected: the model has no such LoRA; names those that it has.
+        """
+        own = {name: lora.weight for name, lora in self.loras.items() if lora.weight}
+        asked = own if loras is None else loras_of(loras)
+        if self.loras:
+            asked = checked_loras(asked | loras_in(prompt))
+        if unknown := [name for name in asked if name not in self.loras]:
+            known = f"must be one of {', '.join(self.loras)}" if self.loras else "this model has none; leave it out"
+            raise RequestRejected(f"LoRA {quoted(unknown[0])}: {known}")
+        return text_of({name: asked[name] for name in self.loras if asked.get(name)})
+
+    def drawn_by(self, loras: str) -> tuple[str | None, str | None]:
+        """(name, revision) of the model with LoRAs, as `chosen` gives them."""
+        found = loras_of(loras)
+        if not found or self.revision is None:
+            return self.name, self.revision
+        digest = hashlib.sha256(self.revision.encode())
+        for name, weight in found.items():
+            digest.update(self.loras[name].digest + f"{weight:g}".encode())
+        named = " + ".join([self.name or "", *(f"{name} ({weight:g})" for name, weight in found.items())])
+        return named, digest.hexdigest()[:12]
 
     def completed(self, request: ImageRequest) -> CompletedRequest:
         """The request with the model's own values, and a random seed, in the places of None.
@@ -196,6 +244,7 @@ class ImageFacts:
             "scheduler": self.schedulers[0],
         }
         own = {name: value for name, value in own.items() if known[name] is None}
+        own["loras"] = self.chosen(request.loras, request.prompt)
         if request.latents is not None and request.latents.shape != (shape := self.latents.of((width, height))):
             raise RequestRejected(f"latents of shape {request.latents.shape}: must be of shape {shape}")
         return CompletedRequest(**known | own | {"width": width, "height": height})

@@ -1,20 +1,21 @@
-"""LoRA for image models: read by diffusers' own loader, and merged into the weights before anything is compiled.
+"""LoRA for image models: their files, read by diffusers' own loader as the factors of changes of weights.
 
-Does not cover other kinds of adapters (LoHa, LoKr, DoRA), which diffusers can't merge exactly, and changes no adapter
-while a model is served.
+Does not cover other kinds of adapters (LoHa, LoKr, DoRA), which diffusers can't merge exactly, and merges nothing:
+`merged_weights.py` does, for each picture.
 """
 
 import hashlib
-import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError
-from safetensors.torch import load_file
+from safetensors import safe_open
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.runtime.checkpoints.load_errors import explain, git_lfs_pointers, needs_git_lfs
@@ -30,19 +31,20 @@ _OTHER_KINDS = {"hada_": "LoHa", "lokr_": "LoKr", "dora_scale": "DoRA", "lora_ma
 
 @dataclass(frozen=True, kw_only=True)
 class Lora:
-    """One LoRA and its share.
+    """One LoRA that may be chosen.
 
     Args:
         source: a file, a folder with one, or on the hub "owner/name" or "owner/name/file.safetensors".
-        weight: factor of its change of the weights.
+        weight: factor of its change of the weights, in pictures for which nothing is chosen; 0: it is not in these.
     """
 
     source: str
-    weight: float = 1.0
+    weight: float = 0.0
 
     @property
     def name(self) -> str:
-        return f"{Path(self.source).stem} ({self.weight:g})"
+        """By which it is chosen: the last part of its source, without signs of the grammar of prompts."""
+        return re.sub(r"[:,<>]", "_", Path(self.source).name.removesuffix(".safetensors")).strip()
 
     def file(self) -> Path:
         """The file, downloaded as needed.
@@ -92,51 +94,108 @@ def _files_on_hub(repository: str) -> list[str]:
     return [name for name in names if name.endswith(".safetensors")]
 
 
-def merge(pipeline: Any, loras: Sequence[Lora]) -> None:
-    """Merge LoRAs into the weights of a torch pipeline.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Factors:
+    """A LoRA's change of one weight: `up` times `down`, in the weight's shape.
+
+    Attributes:
+        up: float32 [outputs, rank].
+        down: float32 [rank, rest].
+        shape: of the weight in torch.
+    """
+
+    up: np.ndarray
+    down: np.ndarray
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoraFactors:
+    """What a LoRA changes.
+
+    Attributes:
+        name: of the LoRA.
+        weight: as in `Lora`.
+        digest: SHA-256 of its file.
+        parts: by the pipeline's networks and the names of their parameters.
+    """
+
+    name: str
+    weight: float
+    digest: bytes
+    parts: Mapping[str, Mapping[str, Factors]]
+
+
+def read_loras(pipeline: Any, loras: Sequence[Lora]) -> list[LoraFactors]:
+    """The factors of LoRAs for a torch pipeline. It is the same afterwards; its weights need no values.
 
     Raises:
         ModelUnavailable: one of them is another kind of adapter, or doesn't fit the model; says why.
     """
     if loras and not hasattr(pipeline, "load_lora_weights"):
         raise ModelUnavailable(f"{type(pipeline).__name__} takes no LoRA")
-    for lora in loras:  # one after the other: their changes add up
-        try:
-            state = load_file(lora.file())
-        except ModelUnavailable:
-            raise
-        except Exception as error:
-            if pointers := git_lfs_pointers(lora.file()):
-                raise ModelUnavailable(f"LoRA: {needs_git_lfs(lora.source, pointers)}") from error
-            raise ModelUnavailable(f"LoRA {lora.source!r} can't be read: {first_line(error)}") from error
-        if kinds := {kind for mark, kind in _OTHER_KINDS.items() if any(mark in key for key in state)}:
-            raise ModelUnavailable(f"LoRA {lora.source!r} is a {kinds.pop()}, which can't be merged: take a plain LoRA")
-        layers = sum(_DOWN.search(key) is not None for key in state)
-        try:
-            pipeline.load_lora_weights(state, adapter_name=_ADAPTER)
-        except Exception as error:
-            raise _unfit(lora, pipeline, first_line(error)) from error
-        loaded = _layers(pipeline)
-        if loaded != layers or not loaded:  # diffusers only logs what it passes over
-            raise _unfit(lora, pipeline, f"{loaded} of its {layers} layers are in the model")
-        pipeline.set_adapters([_ADAPTER], [lora.weight])
-        pipeline.fuse_lora(components=parts_with_lora(pipeline))
+    names = [lora.name for lora in loras]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ModelUnavailable(f"two LoRAs have the name {twice[0]!r}, by which they are chosen: rename a file")
+    return [_read(pipeline, lora) for lora in loras]
+
+
+def _read(pipeline: Any, lora: Lora) -> LoraFactors:
+    file = lora.file()
+    try:
+        with safe_open(file, framework="pt") as content:
+            keys = list(content.keys())
+    except Exception as error:
+        if pointers := git_lfs_pointers(file):
+            raise ModelUnavailable(f"LoRA: {needs_git_lfs(lora.source, pointers)}") from error
+        raise ModelUnavailable(f"LoRA {lora.source!r} can't be read: {first_line(error)}") from error
+    if kinds := {kind for mark, kind in _OTHER_KINDS.items() if any(mark in key for key in keys)}:
+        raise ModelUnavailable(f"LoRA {lora.source!r} is a {kinds.pop()}, which can't be merged: take a plain LoRA")
+    converted: list[int] = []
+    convert = pipeline.lora_state_dict
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        found = convert(*args, **kwargs)
+        converted.append(_layers(found[0] if isinstance(found, tuple) else found))
+        return found
+
+    pipeline.lora_state_dict = counting
+    try:
+        pipeline.load_lora_weights(
+            str(file.parent), weight_name=file.name, adapter_name=_ADAPTER, use_safetensors=True, local_files_only=True
+        )
+        parts = {name: _factors(getattr(pipeline, name)) for name in parts_with_lora(pipeline)}
+    except Exception as error:
+        raise _unfit(lora, pipeline, first_line(error)) from error
+    finally:
+        del pipeline.lora_state_dict
         pipeline.unload_lora_weights()
+    loaded, layers = sum(map(len, parts.values())), max(_layers(keys), *converted)
+    if loaded != layers or not loaded:  # diffusers only logs what it passes over
+        raise _unfit(lora, pipeline, f"{loaded} of its {layers} layers are in the model")
+    with file.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").digest()
+    return LoraFactors(name=lora.name, weight=lora.weight, digest=digest, parts=parts)
 
 
-def revision_with(revision: str, loras: Sequence[Lora]) -> str:
-    """The revision of a model with LoRAs: 12 hexadecimal digits of a hash of both."""
-    digest = hashlib.sha256(revision.encode())
-    for lora in loras:
-        with lora.file().open("rb") as content:
-            digest.update(hashlib.file_digest(content, "sha256").digest() + os.fsencode(f"{lora.weight:g}"))
-    return digest.hexdigest()[:12] if loras else revision
+def _layers(keys: Iterable[str]) -> int:
+    return sum(_DOWN.search(key) is not None for key in keys)
 
 
-def _layers(pipeline: Any) -> int:
-    """The layers of a pipeline that have the adapter."""
-    modules = (module for name in parts_with_lora(pipeline) for module in getattr(pipeline, name).modules())
-    return sum(_ADAPTER in getattr(module, "lora_A", ()) for module in modules)
+def _factors(part: torch.nn.Module) -> dict[str, Factors]:
+    """Of the layers of a network that have the adapter."""
+    found = {}
+    for name, module in part.named_modules():
+        if _ADAPTER not in getattr(module, "lora_A", ()):
+            continue
+        layer: Any = module
+        up, down = (factor[_ADAPTER].weight.detach().float().numpy() for factor in (layer.lora_B, layer.lora_A))
+        found[f"{name}.weight"] = Factors(
+            up=up.reshape(len(up), -1) * np.float32(layer.scaling[_ADAPTER]),
+            down=down.reshape(len(down), -1),
+            shape=tuple(layer.get_base_layer().weight.shape),
+        )
+    return found
 
 
 def _unfit(lora: Lora, pipeline: Any, why: str) -> ModelUnavailable:

@@ -13,6 +13,7 @@ from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.held_weights import shapes, weights_for
 from hfjax_app.runtime.memory import held_bytes
 from hfjax_app.runtime.mesh import AXIS, ROWS, SplitByName, replicated
+from hfjax_app.runtime.model_transform import LazyTensor
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.torchax import torch_dtype
@@ -94,6 +95,24 @@ def network_bytes(pipeline: Pipeline, storage: Storage, devices: int = 1) -> dic
         placement = (lambda _name, _shape: replicated(mesh)) if is_vae else SplitByName(mesh)
         found[name] = sum(map(held_bytes, shapes(network, transforms, placement=placement).values()))
     return found
+
+
+def axes_on_devices(
+    module: torch.nn.Module, programs: Programs, dtype: Any, name: str, shape: tuple[int, ...]
+) -> tuple[int, ...]:
+    """The order in which `adapted_weights` holds the axes of a parameter.
+
+    Args:
+        module: as there, before any transform.
+        programs, dtype: as there.
+        name: of the parameter.
+        shape: its shape in torch.
+    """
+    transforms = image_transforms(module, programs.mesh, torch_dtype(dtype))
+    strides = tuple(range(len(shape), 0, -1))  # they tell the axes apart; there are no values
+    empty = torch.empty_strided(shape, strides, dtype=torch_dtype(dtype), device="meta")
+    held = transforms.store(name, LazyTensor.of(empty))[name][...]
+    return tuple(strides.index(stride) for stride in held.stride())
 
 
 def same_tensors(module: _Module) -> _Module:

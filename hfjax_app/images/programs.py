@@ -29,10 +29,12 @@ from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.interface import GUIDANCE_SCALE
-from hfjax_app.images.networks import USUAL, Storage, adapted_weights, fresh, network_bytes
+from hfjax_app.images.lora import LoraFactors
+from hfjax_app.images.merged_weights import MergedWeights, Part
+from hfjax_app.images.networks import USUAL, Storage, adapted_weights, axes_on_devices, fresh, network_bytes
 from hfjax_app.images.pipeline_call import Form, Packing, stand_in
 from hfjax_app.images.prompt_conditioning import ALONE, GUIDED, Conditioning, PromptReader, shapes_of
-from hfjax_app.images.request import CompletedRequest, ImageRequest
+from hfjax_app.images.request import CompletedRequest, ImageRequest, loras_of
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule, Timing
 from hfjax_app.images.steps import Waiting
@@ -76,6 +78,7 @@ class DiffusionPrograms:
         size: (width, height) in pixels of the pictures that the checkpoint was trained for; None: the pipeline's own.
         sizes: (width, height) to compile for besides `size`; they are never dropped.
         staged: whether `start` compiles only what draws a picture of `size` from a prompt, if there is a bundle.
+        loras: that may be chosen.
         on_expected: called before the first program is compiled, see `OnExpected`.
 
     Raises:
@@ -93,6 +96,7 @@ class DiffusionPrograms:
         dtype: of the denoiser's and the text encoders' weights.
         vae_dtype: of the autoencoder's.
         network: the denoiser.
+        merged: its weights and the text encoders', with any of the LoRAs.
         calls: runs calls in parallel where that is faster on the device.
         vae: the autoencoder, adapted to the layout of its weights.
         everywhere: the sharding of replicated arrays; None without a mesh.
@@ -108,6 +112,7 @@ class DiffusionPrograms:
         checkpoint: Checkpoint | None = None,
         size: tuple[int, int] | None = None,
         sizes: Sequence[tuple[int, int]] = (),
+        loras: Sequence[LoraFactors] = (),
         staged: bool = False,
         on_expected: OnExpected = ignore,
     ):
@@ -124,6 +129,12 @@ class DiffusionPrograms:
         files = checkpoint and checkpoint.part(denoiser)
         weights, adapted = adapted_weights(self._programs, module, self.dtype, files, quantize=quantize, splits=True)
         self.network = Network(adapted, weights, self.dtype, self.call, self._programs)
+        parts = {
+            name: Part(weights=own, axes=partial(axes_on_devices, getattr(pipeline, name), self._programs, self.dtype))
+            for name, own in ({denoiser: self.network.weights} | self.reader.weights).items()
+        }
+        self.merged = MergedWeights(parts, loras)
+        self.denoiser_name = denoiser
         self.calls = Calls("image-call", calls_at_once(self._programs.mesh))
         self.vae_weights, self.vae = adapted_weights(
             self._programs, pipeline.vae, self.vae_dtype, checkpoint and checkpoint.part("vae")
@@ -163,7 +174,8 @@ class DiffusionPrograms:
     @property
     def specs(self) -> list[ProgramSpec]:
         """The programs of `size` and of the other sizes that are never dropped; those that are needed most first."""
-        return [spec for size, sized in self._kept.items() for spec in sized.specs(general=size == self.size)]
+        own = [spec for size, sized in self._kept.items() for spec in sized.specs(general=size == self.size)]
+        return [*own, *self.merged.specs]
 
     def start(self) -> None:
         """Compile and run the programs; with `staged` only the general ones."""
@@ -213,7 +225,7 @@ class DiffusionPrograms:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all networks' weights on each device."""
-        return bytes_of([self.network.weights, self.vae_weights, *self.reader.weights])
+        return bytes_of([self.network.weights, self.vae_weights, self.reader.weights])
 
     def work(self, guidance: float) -> tuple[int, int]:
         """(operations, rows) of the denoiser in a step of a picture of `size`; rows: of its largest call.
@@ -277,6 +289,10 @@ class DiffusionPrograms:
         while not programs.can_draw_long and self.reader.is_long(request):
             self._check_not_given_up()
             yield Waiting(reason="the program for long prompts is being compiled")
+            time.sleep(_LOOK_UP_S)
+        while request.loras and not self.merged.is_ready:
+            self._check_not_given_up()
+            yield Waiting(reason="the programs that merge LoRAs are being compiled")
             time.sleep(_LOOK_UP_S)
         while request.image is not None and not programs.can_encode:
             self._check_not_given_up()
@@ -437,10 +453,15 @@ class SizedPrograms:
         return sum(report.seconds + report.saved for report in self._parts.reports if report.name in names)
 
     def read(self, request: CompletedRequest) -> Conditioning:
-        """The conditioning for a request, on the device."""
-        guided = self._is_guided(request)
-        conditioning = self._parts.reader.read(replace(request, guidance_scale=GUIDED if guided else ALONE))
-        return replace(conditioning, arrays=self.put(conditioning.arrays))
+        """The conditioning for a request, on the device.
+
+        Raises:
+            ModelUnavailable: there is no memory for its LoRAs.
+        """
+        parts, asked = self._parts, replace(request, guidance_scale=GUIDED if self._is_guided(request) else ALONE)
+        merged = parts.merged.of(tuple(loras_of(request.loras).items()))
+        conditioning = parts.reader.read_with(merged, asked)
+        return replace(conditioning, arrays=self.put(conditioning.arrays), weights=merged[parts.denoiser_name])
 
     def guidance(self, request: CompletedRequest) -> np.float32:
         """The guidance scale for the programs: at the threshold of the class it changes nothing."""
@@ -499,7 +520,7 @@ class SizedPrograms:
             "noising": schedule.noising[step + 1],
             "step": np.int32(step),
         }
-        return self._denoisers[conditioning.form.key](state, conditioning.arrays, fixed, numbers)
+        return self._denoisers[conditioning.form.key](state, conditioning, fixed, numbers)
 
     def decode(self, latents: jax.Array) -> np.ndarray:
         """Latents to pixels, float32 [height, width, 3], 0 to 1."""

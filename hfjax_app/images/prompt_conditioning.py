@@ -10,7 +10,7 @@ import inspect
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
 from hfjax_app.images.text_encoder import CompiledEncoder, Truncations, begin_of_rest
 from hfjax_app.limits import IMAGE_MAX_PIECES
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.module import pure_function
+from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.program import Program
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.diffusers import pads_prompts
@@ -44,6 +44,7 @@ _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
 
 GUIDED, ALONE = 2.0, 0.0  # above and below each class's threshold
 _LONGER = "a longer prompt " * 20
+_KEPT_EMPTY = 2 * MAX_CLIP_SKIP  # of `_weighted`
 
 # A denoiser's arguments for the text, by which longer ones than usual can be passed and masked.
 STATES, MASK = "encoder_hidden_states", "encoder_attention_mask"
@@ -60,10 +61,12 @@ class Conditioning:
         arrays: the tensors among the answers of its methods, as NumPy arrays (float32, int32 or bool); None in the
             places of other values.
         form: what is static.
+        weights: the denoiser's for this picture.
     """
 
     arrays: list[np.ndarray | None]
     form: Form
+    weights: Weights | Shapes = field(default_factory=dict)
 
 
 class PromptReader:
@@ -128,8 +131,9 @@ class PromptReader:
         signature = inspect.signature(getattr(pipeline, denoiser_name(pipeline)).forward).parameters
         self.most_pieces = IMAGE_MAX_PIECES if self.takes_weights and {STATES, MASK} <= signature.keys() else 1
         self._counting, self._counters = threading.Lock(), dict[str, Any]()
-        # By clip skip, because compel keeps what an empty text becomes; made at the first prompt that has weights.
-        self._weighted: dict[int, _WeightedPrompts] = {}
+        # Because compel keeps what an empty text becomes: by the clip skip and the LoRAs, of which the last few are
+        # kept; made at the first prompt that has weights.
+        self._weighted: dict[tuple[int, str], _WeightedPrompts] = {}
         self._lock = threading.RLock()  # tokenizers and pipelines have state, which threads must not share
         self._learn()
         self.pictures = picture_call(self._pipeline, self.call)
@@ -180,9 +184,21 @@ class PromptReader:
         return {name: each for name, each in self._encoders.items() if isinstance(each, CompiledEncoder)}
 
     @property
-    def weights(self) -> list[Any]:
-        """Of each text encoder."""
-        return [encoder.weights for encoder in self._encoders.values()]
+    def weights(self) -> dict[str, Weights | Shapes]:
+        """Of each text encoder, by its name."""
+        return {name: encoder.weights for name, encoder in self._encoders.items()}
+
+    def read_with(self, merged: Mapping[str, Weights], request: ImageRequest) -> Conditioning:
+        """As `read`, by text encoders with other weights, by their names."""
+        with self._lock:
+            own = self.weights
+            try:
+                for name, encoder in self._encoders.items():
+                    encoder.weights = merged[name]
+                return self.read(request)
+            finally:
+                for name, encoder in self._encoders.items():
+                    encoder.weights = own[name]
 
     def read(self, request: ImageRequest) -> Conditioning:
         """The conditioning for one picture.
@@ -198,12 +214,13 @@ class PromptReader:
             for encoder in encoders:
                 encoder.clip_skip = request.clip_skip
             pieces = self._pieces(request)
-            prompts: dict[str, Any] = dict(self._prompt(request.prompt, pieces))
+            loras = request.loras or ""
+            prompts: dict[str, Any] = dict(self._prompt(request.prompt, pieces, loras))
             for encoder in encoders:  # only the prompt's, as in diffusers, which reads it before the negative one
                 encoder.clip_skip = 0
             # of a long prompt, no pipeline makes embeddings of an empty one that are as long
             if (negative := request.negative_prompt.strip()) or (pieces > 1 and not self._zeros_for_empty):
-                negated = self._prompt(request.negative_prompt if negative else "", pieces)
+                negated = self._prompt(request.negative_prompt if negative else "", pieces, loras)
                 prompts |= {f"negative_{name}": value for name, value in negated.items()}
             elif self.call.needs_negative:
                 prompts["negative_prompt"] = " "
@@ -241,7 +258,7 @@ class PromptReader:
         """Whether the pipeline has zeros for an empty negative prompt, as Stable Diffusion XL."""
         return bool(getattr(getattr(self._pipeline, "config", None), "force_zeros_for_empty_prompt", False))
 
-    def _prompt(self, prompt: str, pieces: int) -> Mapping[str, Any]:
+    def _prompt(self, prompt: str, pieces: int, loras: str) -> Mapping[str, Any]:
         """The pipeline's arguments for a prompt: its text, or its embeddings if it has weights or several pieces.
 
         Call with the lock.
@@ -250,12 +267,14 @@ class PromptReader:
             return {"prompt": unweighted(prompt)}
         if pieces == 1 and not has_weights(prompt):
             return {"prompt": plain(prompt)}
-        skip = next(iter(self._encoders.values())).clip_skip
-        if skip not in self._weighted:
+        key = next(iter(self._encoders.values())).clip_skip, loras
+        if key not in self._weighted:
             clips = ((name, each) for name, each in self._encoders.items() if isinstance(each, CompiledForward))
             encoders = [(self._tokenizer(name), each.again) for name, each in clips]
-            self._weighted[skip] = _WeightedPrompts(encoders, pooled=self._takes_pooled)
-        return self._weighted[skip].embeddings([self._split(name, prompt) for name in self._encoders], pieces)
+            for other in list(self._weighted)[:-_KEPT_EMPTY]:
+                del self._weighted[other]
+            self._weighted[key] = _WeightedPrompts(encoders, pooled=self._takes_pooled)
+        return self._weighted[key].embeddings([self._split(name, prompt) for name in self._encoders], pieces)
 
     def _tokenizer(self, encoder: str) -> Any:
         return getattr(self._pipeline, _tokenizer_of(encoder))

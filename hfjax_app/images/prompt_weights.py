@@ -4,13 +4,14 @@ r"""The grammar of prompts, as web UIs have it: weights of words, brackets that 
     (word:1.3)          a word's weight times 1.3; a number above HIGHEST is text, such as the ratio in "(16:9)"
     \( \) \[ \] \\      brackets and backslashes that are text
     BREAK               what follows begins a new piece for the text encoder
-    <lora:name:0.8>     no text
+    <lora:name:0.8>     no text: the LoRA of this name is merged with this weight, 1 where there is none
 
 Only models whose text encoders are all CLIP's read weights and pieces; for others brackets are text. Imports no
 numerical library, so that a wrong prompt is refused at once.
 """
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from hfjax_app.errors import RequestRejected
@@ -21,6 +22,7 @@ _BRACKET = 1.1
 _MOST_SHOWN, _MOST_NAMED = 60, 8  # characters of a part that is named, and how many are
 # Numbers and names have lengths, so that no text takes more than one look at each letter.
 _NO_TEXT = re.compile(r"<(?:lora|lyco|hypernet):[^<>]{0,300}>")
+_LORA = re.compile(r"<lora:([^<>:]{1,100})(?::([^<>:]{0,100}))?[^<>]{0,100}>")
 _SCHEDULED = r"\[[^\[\]]{0,300}(?::\s{0,9}\d{0,4}\.?\d{1,8}\s{0,9}|\|[^\[\]]{0,300})\]"  # [from:to:when], [this|that]
 _MARK = re.compile(
     rf"(?P<escaped>\\[()\[\]\\])|(?P<scheduled>{_SCHEDULED})"
@@ -138,12 +140,28 @@ def has_weights(prompt: str) -> bool:
     return any(each.weight != 1 for each in fragments(prompt))
 
 
-def left_out(prompt: str, *, takes_weights: bool) -> list[str]:
+def loras_in(prompt: str) -> dict[str, float]:
+    """The names of LoRAs in a prompt, and their weights; of one that is there twice the last.
+
+    Raises:
+        RequestRejected: a weight is no number.
+    """
+    found = {}
+    for name, weight in _LORA.findall(prompt):
+        try:
+            found[name] = float(weight or 1)
+        except ValueError:
+            raise RequestRejected(f"<lora:{name}:{weight}>: must have a weight behind its name, such as 0.8") from None
+    return found
+
+
+def left_out(prompt: str, *, takes_weights: bool, loras: Collection[str] = ()) -> list[str]:
     """What of a prompt is not taken as the program means it that has it in its grammar; a line for each kind.
 
     Args:
         prompt: that `check_weights` takes.
         takes_weights: whether the model reads weights.
+        loras: the names of the model's LoRAs.
     """
     rest = _NO_TEXT.sub("", prompt)
     marks = [*_MARK.finditer(rest)]
@@ -153,7 +171,8 @@ def left_out(prompt: str, *, takes_weights: bool) -> list[str]:
     if not takes_weights:
         nested = re.findall(r"\({2,9}[^()]{0,80}\){2,9}|\[{1,9}[^\[\]]{0,80}\]{1,9}", rest)
         as_text += [*nested, *_BREAK.findall(rest)]
-    lines = {"no text": _NO_TEXT.findall(prompt), "read as text": as_text}
+    no_text = [tag for tag in _NO_TEXT.findall(prompt) if not ((lora := _LORA.fullmatch(tag)) and lora[1] in loras)]
+    lines = {"no text": no_text, "read as text": as_text}
     return [f"{kind}: {_named(parts)}" for kind, parts in lines.items() if parts]
 
 

@@ -6,6 +6,7 @@ Imports no library that computes, so that a wrong request is refused at once.
 
 import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from PIL import Image
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.prompt_weights import check_weights
-from hfjax_app.limits import IMAGE_MAX_CHARACTERS, IMAGE_MAX_SIDE
+from hfjax_app.limits import IMAGE_MAX_CHARACTERS, IMAGE_MAX_LORAS, IMAGE_MAX_SIDE
 from hfjax_app.pictures import WHITE, checked_colour
 from hfjax_app.validation import checked_text, quoted
 
@@ -25,12 +26,14 @@ MAX_SEED = SEEDS - 1
 MAX_IMAGES = 4
 MAX_CLIP_SKIP = 12  # all layers of Stable Diffusion 1's text encoder
 MAX_SOFTNESS = 8.0
+MAX_LORA_WEIGHT = 4.0
 REGIONS = ("whole", "marked")
 VARIATION = 0.3  # of variations of a seed, unless another is asked for: the picture changes, its layout stays
 
 
 Box: TypeAlias = tuple[int, int, int, int]  # left, top, width, height
 _BOX_MOST = 1_000_000  # pixels of each of them; with new edges a picture has fewer
+_LORA_NAME = 100  # characters
 _SIDES = re.compile(r"\s*(\d{1,4})\s*,\s*(\d{1,4})\s*,\s*(\d{1,4})\s*,\s*(\d{1,4})\s*", re.ASCII)
 
 
@@ -109,6 +112,43 @@ def sides_of(expand: object) -> tuple[int, int, int, int]:
     return left, right, up, down
 
 
+def loras_of(text: object) -> dict[str, float]:
+    """The names and weights of LoRAs, from a text such as "style:0.8,other"; without a weight it is 1.
+
+    Raises:
+        RequestRejected: another text, or more than IMAGE_MAX_LORAS.
+    """
+    if not isinstance(text, str):
+        raise RequestRejected(f"loras = {quoted(text)}: must be text such as style:0.8,other:0.5")
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, weight = part.partition(":")
+        try:
+            share = float(weight or 1)
+        except ValueError:
+            raise RequestRejected(f"loras = {quoted(part)}: must be text such as style:0.8,other:0.5") from None
+        found[checked_text(name, "name of a LoRA", _LORA_NAME)] = share
+    return checked_loras(found)
+
+
+def checked_loras(loras: Mapping[str, float]) -> dict[str, float]:
+    """The LoRAs, with four decimals of their weights.
+
+    Raises:
+        RequestRejected: there are more than IMAGE_MAX_LORAS, or a weight is out of range.
+    """
+    if len(loras) > IMAGE_MAX_LORAS:
+        raise RequestRejected(f"{len(loras)} LoRAs: at most {IMAGE_MAX_LORAS}")
+    for name, weight in loras.items():
+        real_number(f"weight of the LoRA {name}", weight, -MAX_LORA_WEIGHT, MAX_LORA_WEIGHT)
+    return {name: round(weight, 4) for name, weight in loras.items()}
+
+
+def text_of(loras: Mapping[str, float]) -> str:
+    """LoRAs as the text that `loras_of` reads."""
+    return ",".join(f"{name}:{weight:g}" for name, weight in loras.items())
+
+
 def _option(default: Any, kind: type, low: float | None = None, high: float | None = None, **known: Any) -> Any:
     return field(default=default, metadata={Option: Option(kind=kind, low=low, high=high, **known)})
 
@@ -142,6 +182,8 @@ class ImageRequest:
         variation: with `variation_of`: how far from that seed's noise, 0 (its picture) to 1 (the own seed's).
         clip_skip: how many of the text encoder's last layers are left out for the prompt, of Stable Diffusion 1 and 2;
             as in diffusers, the negative prompt is read by all of them. Web UIs count one more.
+        loras: the LoRAs that are merged into the weights, such as "style:0.8,other:0.5", of those that the model has;
+            "" means none, None those of the settings. "<lora:style:0.8>" in the prompt adds or changes one.
         images: how many pictures, 1 to MAX_IMAGES. Each equals the one that its seed gives alone.
         image: a picture to start from; it is scaled and cut to the size.
         mask: with `image`: white where to draw; the rest of the picture stays, at its resolution. Of its shape.
@@ -174,6 +216,7 @@ class ImageRequest:
     variation_of: int | None = _option(None, int, 0, MAX_SEED)
     variation: float = _option(VARIATION, float, 0, 1)
     clip_skip: int = _option(0, int, 0, MAX_CLIP_SKIP, idle=0, label="Clip skip", shift=1, names=("clipskip",))
+    loras: str | None = _option(None, str)
     images: int = 1
     image: Image.Image | None = None
     mask: Image.Image | None = None
@@ -189,6 +232,8 @@ class ImageRequest:
             value = getattr(self, each.name)
             if each.name in OPTIONS and (value is not None or each.default is not None):
                 object.__setattr__(self, each.name, OPTIONS[each.name].checked(each.name, value))
+        if self.loras is not None:
+            object.__setattr__(self, "loras", text_of(loras_of(self.loras)))
         object.__setattr__(self, "background", checked_colour("background", self.background))
         object.__setattr__(self, "images", whole_number("images", self.images, 1, MAX_IMAGES))
         for name, picture in (("image", self.image), ("mask", self.mask)):
@@ -229,6 +274,7 @@ class CompletedRequest(ImageRequest):
     width: int
     height: int
     scheduler: str
+    loras: str
 
     @property
     def seeds(self) -> tuple[int, ...]:

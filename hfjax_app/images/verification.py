@@ -81,11 +81,10 @@ def replay(
     facts = generator.facts
     if parameters.mask is None:
         _check_size(original, (parameters.values["width"], parameters.values["height"]))
-    if parameters.revision != facts.revision:
+    _, own = facts.drawn_by(facts.chosen(parameters.values.get("loras"), parameters.values["prompt"]))
+    if parameters.revision != own:
         model, revision = parameters.model or "an unnamed model", parameters.revision or "unknown"
-        raise RequestRejected(
-            f"the picture was made by {model}, revision {revision}; this one is revision {facts.revision}"
-        )
+        raise RequestRejected(f"the picture was made by {model}, revision {revision}; this one is revision {own}")
     if parameters.image is not None and digest(image) != parameters.image:
         raise _needed("picture", image)
     request = _request_again(parameters, image if parameters.image else None, mask, facts)

@@ -6,11 +6,25 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from hfjax_app.images.request import MAX_CLIP_SKIP, MAX_IMAGES, OPTIONS, VARIATION, random_seed
+from hfjax_app.images.request import (
+    MAX_CLIP_SKIP,
+    MAX_IMAGES,
+    MAX_LORA_WEIGHT,
+    OPTIONS,
+    VARIATION,
+    loras_of,
+    random_seed,
+    real_number,
+    text_of,
+)
+from hfjax_app.limits import IMAGE_MAX_LORAS
 from hfjax_app.studio.seed import typed_seed
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
-    from hfjax_app.images.interface import ImageModel
+    from hfjax_app.images.interface import ImageFacts, ImageModel
+
+_LORA = "lora "  # the names of their controls begin so
+_LORAS = "<p>Weights; 0 leaves one out. In a prompt: &lt;lora:name:0.8&gt;</p>"
 
 
 class ImageSettings:
@@ -25,6 +39,7 @@ class ImageSettings:
         is_random: whether another seed is drawn for each picture.
         size: "width x height".
         variations: holds those of variations of a seed.
+        loras: holds the weights of the model's LoRAs.
     """
 
     def __init__(self) -> None:
@@ -73,6 +88,21 @@ class ImageSettings:
             elem_id="clip-skip",
             buttons=[],
         )
+        with gr.Accordion("LoRA", open=False, visible=False, elem_id="loras") as self.loras:
+            gr.HTML(_LORAS, elem_id="loras-how", apply_default_css=False)
+            loras = [
+                gr.Slider(
+                    -MAX_LORA_WEIGHT,
+                    MAX_LORA_WEIGHT,
+                    0,
+                    step=0.05,
+                    label="LoRA",
+                    visible=False,
+                    elem_id=f"lora-{number}",
+                    buttons=[],
+                )
+                for number in range(IMAGE_MAX_LORAS)
+            ]
         self._controls: dict[str, Any] = {
             "negative_prompt": negative,
             "steps": steps,
@@ -85,13 +115,25 @@ class ImageSettings:
             "variation_of": variation_of,
             "variation": variation,
             "clip_skip": clip_skip,
+            **{f"{_LORA}{number}": slider for number, slider in enumerate(loras)},
         }
         self.components = tuple(self._controls.values())
-        self.of_model = (negative, steps, guidance, scheduler, self.size, clip_skip)
+        self.of_model = (negative, steps, guidance, scheduler, self.size, clip_skip, *loras)
 
-    def arguments(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The options of an `ImageRequest` in the values of `components`, as the client sent them."""
+    def arguments(self, values: Sequence[Any], facts: "ImageFacts") -> dict[str, Any]:
+        """The options of an `ImageRequest` in the values of `components`, as the client sent them.
+
+        Args:
+            values: of the components.
+            facts: of the model that draws.
+        """
         options = dict(zip(self._controls, values, strict=True))
+        weights = [options.pop(name) for name in self._controls if name.startswith(_LORA)]
+        if facts.loras:
+            found = {name: weight for name, weight in zip(facts.loras, weights, strict=False) if weight}
+            for name, weight in found.items():
+                real_number(f"weight of the LoRA {name}", weight, -MAX_LORA_WEIGHT, MAX_LORA_WEIGHT)
+            options["loras"] = text_of(found)
         options["width"], options["height"] = size_of(options.pop("size"))
         seed = None if options.pop("is_random") else typed_seed(options["seed"])
         options["seed"] = random_seed() if seed is None else seed
@@ -109,15 +151,22 @@ class ImageSettings:
             gr.update(choices=list(facts.schedulers), value=facts.schedulers[0]),
             gr.update(choices=sizes, value=sizes[0]),
             gr.update(maximum=facts.most["clip_skip"], value=0, visible=facts.most["clip_skip"] > 0),
+            *(
+                gr.update(label=name, value=lora.weight, visible=True)
+                for name, lora in list(facts.loras.items())[:IMAGE_MAX_LORAS]
+            ),
+            *[gr.update(value=0, visible=False)] * (IMAGE_MAX_LORAS - len(facts.loras)),
         ]
 
-    def reused(self, values: Mapping[str, Any], **changes: Any) -> list[Any]:
+    def reused(self, values: Mapping[str, Any], facts: "ImageFacts", **changes: Any) -> list[Any]:
         """Updates of `components` to a picture's values; what its file does not say stays.
 
         Args:
             values: `GenerationParameters.values`.
+            facts: of the model that will draw.
             changes: other updates, by the names of controls.
         """
+        loras = loras_of(values.get("loras") or "")
         seed, near = values.get("seed"), values.get("variation_of")
         updates = {
             **{name: option.idle for name, option in OPTIONS.items() if option.idle is not None},
@@ -126,14 +175,16 @@ class ImageSettings:
             "images": 1,
             "variation_of": "" if near is None else str(near),
             **({} if seed is None else {"seed": str(seed), "is_random": False}),
+            **{f"{_LORA}{number}": loras.get(name, 0) for number, name in enumerate(facts.loras)},
             **changes,
         }
         return [updates.get(name, gr.skip()) for name in self._controls]
 
-    def varied(self, values: Mapping[str, Any]) -> list[Any]:
+    def varied(self, values: Mapping[str, Any], facts: "ImageFacts") -> list[Any]:
         """Updates of `components` to variations of a picture. Those of a variation stay near the same seed as it."""
         near = values.get("seed") if values.get("variation_of") is None else values["variation_of"]
-        return self.reused(values, images=MAX_IMAGES, seed=gr.skip(), is_random=True, variation_of=str(near))
+        changes = {"images": MAX_IMAGES, "seed": gr.skip(), "is_random": True, "variation_of": str(near)}
+        return self.reused(values, facts, **changes)
 
 
 def size_of(text: Any) -> tuple[Any, Any]:

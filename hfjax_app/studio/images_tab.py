@@ -64,7 +64,7 @@ class ImagesTab(Tab):
                     self._parameters = ParametersPanel()
                 ModelLoader(self.picker, shared.service.models, "images")
         self._listen()
-        shown = [self._hello, self._shape, self._start_from, self._start, self._paint]
+        shown = [self._hello, self._shape, self._start_from, self._start, self._paint, self._settings.loras]
         self.picker.fill(self.loading, shown, self._settings.of_model, self._of_model)
 
     def store(self, page: gr.Blocks) -> None:
@@ -167,7 +167,9 @@ class ImagesTab(Tab):
         """What is to be known about the model, and values of controls that depend on it."""
         generator = backend.get()
         pictures = [gr.update(visible=generator.facts.takes_picture)] * 3
-        return [gr.update(value=hello(backend)), shapes(generator), *pictures, *self._settings.fitted(generator)]
+        loras = gr.update(visible=bool(generator.facts.loras))
+        shown = [gr.update(value=hello(backend)), shapes(generator), *pictures, loras]
+        return [*shown, *self._settings.fitted(generator)]
 
     @streamed
     async def _generate(
@@ -176,7 +178,7 @@ class ImagesTab(Tab):
         backend = self.picker.model(chosen)
         generator = backend.get()
         source, settings = values[: len(self._source.components)], values[len(self._source.components) :]
-        arguments = self._settings.arguments(settings)
+        arguments = self._settings.arguments(settings, generator.facts)
 
         def begin() -> "Generator[ImageStep | Waiting, None, None]":
             request = ImageRequest(prompt, **arguments, **self._source.arguments(source))
@@ -225,7 +227,7 @@ class ImagesTab(Tab):
             note(f"The settings of the picture are in place.{hint}"),
             parameters.values["prompt"],
             *self._source.reused(parameters),
-            *self._settings.reused(parameters.values),
+            *self._settings.reused(parameters.values, self.picker.model(chosen).get().facts),
         ]
 
     @streamed
@@ -242,7 +244,8 @@ class ImagesTab(Tab):
             )
             if digest(image) != parameters.image or not same_mask:
                 raise RequestRejected("this picture was started from another one: put that one into the editor first")
-        changed = [*self._source.reused(parameters), *self._settings.varied(parameters.values)]
+        settings = self._settings.varied(parameters.values, self.picker.model(chosen).get().facts)
+        changed = [*self._source.reused(parameters), *settings]
         yield [note("Variations of the picture."), parameters.values["prompt"], *changed, gr.Accordion(open=True)]
 
     async def _read(self, file: Any, chosen: object) -> "GenerationParameters":

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.images.generation_parameters import fitted, read_png
 from hfjax_app.images.interface import ImageFacts, Latents, Recommended, Sizes
-from hfjax_app.images.lora import Lora, merge
+from hfjax_app.images.lora import Lora, read_loras
 from hfjax_app.images.prompt_weights import HIGHEST, fragments, left_out, plain, unweighted
 from hfjax_app.images.request import CompletedRequest, ImageRequest
 from hfjax_app.images.single_file import CONFIGS, SingleFile
@@ -196,4 +196,4 @@ def test_files_of_weights(tmp_path: Path, make_pipeline: Callable[..., Any], mon
         with refused_in_a_line(ModelUnavailable):
             SingleFile(file)
         with refused_in_a_line(ModelUnavailable):
-            merge(pipeline, [Lora(source=str(file))])
+            read_loras(pipeline, [Lora(source=str(file))])

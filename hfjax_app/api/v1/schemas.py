@@ -298,6 +298,11 @@ class DrawingOptions(Fields):
     clip_skip: int = Field(
         default=0, description="layers of the text encoder left out at its end, as in diffusers; web UIs count one more"
     )
+    loras: str | None = Field(
+        default=None,
+        description="LoRAs with their weights, of those that the server offers, such as style:0.8,other:0.5; empty: "
+        "none; left out: the server's own",
+    )
 
 
 class ImageBody(DrawingOptions, Body):
