@@ -114,7 +114,8 @@ def size_of(data: object, what: str) -> tuple[int, int]:
     """
 
     def turned(picture: Image.Image) -> tuple[int, int]:
-        return (picture.height, picture.width) if _orientation(picture) in _LYING else picture.size
+        lies = picture.format != "TIFF" and _orientation(picture) in _LYING  # Pillow turns TIFF files itself
+        return (picture.height, picture.width) if lies else picture.size
 
     return _read(data, what, turned)
 

@@ -2,8 +2,10 @@
 
 import base64
 import io
+import random
 import struct
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.generation_parameters import read_png
 from hfjax_app.images.start_picture import start_pixels
 from hfjax_app.limits import PICTURE_MAX_BYTES
-from hfjax_app.pictures import WHITE, as_seen, from_data_url, is_transparent, read_file, read_picture
+from hfjax_app.pictures import WHITE, as_seen, from_data_url, is_transparent, read_file, read_picture, size_of
 
 
 def encoded(kind: str = "PNG", **options: object) -> bytes:
@@ -253,6 +255,57 @@ def test_files_that_are_no_pictures_are_refused(data: object, message: str) -> N
     with pytest.raises(RequestRejected, match=message) as caught:
         read_picture(data, "picture")
     assert "\n" not in str(caught.value)
+
+
+def whole_files(kind: str) -> list[bytes]:
+    """With what a format has: a profile, EXIF, transparency, a palette, several frames, compressed or not."""
+    frames = [Image.fromarray(np.random.default_rng(seed).integers(0, 256, (24, 32, 4), np.uint8)) for seed in (1, 2)]
+    exif, profile = Image.Exif(), ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    exif[0x0112] = 6
+    kept = {} if kind in ("GIF", "BMP") else {"exif": exif, "icc_profile": profile}
+    several = {} if kind in ("JPEG", "BMP") else {"save_all": True, "append_images": frames[1:]}
+    modes = {"JPEG": ("RGB", "CMYK", "L"), "BMP": ("RGB", "P", "1"), "GIF": ("P",), "TIFF": ("RGBA", "CMYK", "F")}
+    pictures = [frames[0].convert("RGB").convert(mode) for mode in modes.get(kind, ("RGBA", "RGB"))]
+    options = [kept, several, *([{"compression": "tiff_lzw"}] if kind == "TIFF" else [])]
+    files = []
+    for picture in pictures:
+        for chosen in options:
+            file = io.BytesIO()
+            picture.save(file, kind, **({} if several is chosen and picture.mode != frames[1].mode else chosen))
+            files.append(file.getvalue())
+    return files
+
+
+def damaged(file: bytes, rng: random.Random) -> bytes:
+    """With bytes changed, doubled, moved or cut off."""
+    data = bytearray(file)
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(len(data))
+        match rng.randrange(4):
+            case 0:
+                data[at] = rng.randrange(256)
+            case 1:
+                data[at : at + 4] = rng.choice([b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"\0\0\0\x01"])
+            case 2:
+                data[at:at] = data[at : at + rng.randrange(1, 60)]
+            case 3:
+                del data[max(1, at) :][: rng.randrange(1, 60)]
+                data = data[: max(1, at)] if rng.randrange(8) == 0 else data
+    return bytes(data)
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP", "AVIF"])
+def test_damaged_files_are_read_or_refused(kind: str, count: int) -> None:
+    """By both readers, of the header and of the whole, and by what makes colours of the pixels."""
+    rng = random.Random(kind)
+    for file in whole_files(kind):
+        assert as_seen(read_picture(file, "picture")).size == size_of(file, "picture")
+        for _ in range(count):
+            wrong = damaged(file, rng)
+            for read in (size_of, lambda data, what: as_seen(read_picture(data, what))):
+                with suppress(RequestRejected):
+                    read(wrong, "picture")
 
 
 def test_a_large_file_is_not_read(tmp_path: Path) -> None:
