@@ -64,8 +64,8 @@ class Family:
             size as it is and makes one view of the picture.
         budgets: those that the model was trained with; None: any.
         most: the largest budget; None: any.
-        images: of the settings in the checkpoint's file: an image processor that prepares the same pixels; None: the
-            checkpoint's own, which can be made without packages that are not here.
+        images: of the settings in the checkpoint's file: an image processor that prepares one view of a picture without
+            packages that are not here; None: the checkpoint's own does.
         both_ways: of the text model's configuration: the types of layers in which each of a picture's tokens sees all
             of them, also those after it.
         features: of the whole model and a prepared picture.
@@ -100,6 +100,21 @@ def _lfm2_images(settings: Mapping[str, Any]) -> Any:
     names = ("image_mean", "image_std", "rescale_factor", "do_rescale", "do_normalize", "resample")
     given = {name: settings[name] for name in names if settings.get(name) is not None}
     return Siglip2ImageProcessorPil(patch_size=settings.get("encoder_patch_size", 16), **given)
+
+
+def _among_others(settings: Mapping[str, Any]) -> Any:
+    """LLaVA-OneVision's image processor shows one picture in tiles, and each of several in one view: here always."""
+    from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
+
+    kind: Any = LlavaOnevisionImageProcessorPil
+
+    class AmongOthers(kind):
+        def __call__(self, images: Any, **options: Any) -> dict[str, Any]:
+            made = super().__call__([[images, images]], **options)
+            one = {name: made[name][:1] for name in ("pixel_values", "image_sizes")}
+            return one | {"batch_num_images": made["batch_num_images"]}
+
+    return AmongOthers.from_dict(dict(settings))
 
 
 def _llama4(model: Any, inputs: Mapping[str, torch.Tensor]) -> Features:
@@ -156,6 +171,7 @@ FAMILIES: Mapping[str, Family] = {
     "llama4": Family(
         options=lambda processor, budget: {}, images=_one_tile, features=_llama4, written=_patches, mark="<|image|>"
     ),
+    "llava_onevision": Family(options=lambda processor, budget: {}, images=_among_others),
     "mistral3": Family(
         unit=lambda config, processor: int(config.vision_config.patch_size * config.spatial_merge_size),
         written=_rows_and_breaks,

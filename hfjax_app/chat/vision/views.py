@@ -55,7 +55,7 @@ class Views:
         self._images = (
             AutoImageProcessor.from_pretrained(folder, backend="pil", trust_remote_code=False)
             if family.images is None
-            else family.images(_settings(folder, "preprocessor_config.json"))
+            else family.images(_image_settings(folder))
         )
         self._config, self._tokenizer = model.config, tokenizer
         get_features: Any = model.get_image_features
@@ -147,6 +147,19 @@ def _settings(folder: Path, name: str) -> dict[str, Any]:
     """The settings in one of a checkpoint's files; empty where it is missing."""
     file = folder / name
     return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _image_settings(folder: Path) -> dict[str, Any]:
+    """Of the image processor, which newer checkpoints have in the processor's file.
+
+    Raises:
+        ValueError: there are none.
+    """
+    own = _settings(folder, "preprocessor_config.json")
+    found: dict[str, Any] = own or _settings(folder, "processor_config.json").get("image_processor", {})
+    if not found:
+        raise ValueError("the checkpoint has no image processor")
+    return found
 
 
 def _processor(folder: Path, config: Any, tokenizer: Any, images: Any) -> Any:

@@ -23,6 +23,7 @@ GEMMA4_TOKENS = ("<|image>", "<|image|>", "<image|>")
 INTERNVL_TOKENS = ("<img>", "<IMG_CONTEXT>", "</img>", "<video>")
 LFM2_TOKENS = ("<|image_start|>", "<image>", "<|image_end|>")
 LLAMA4_TOKENS = ("<|image_start|>", "<|patch|>", "<|image_end|>", "<|image|>")
+LLAVA_TOKENS = ("<video>", "<image>")
 MISTRAL_TOKENS = ("[IMG_BREAK]", "[IMG]", "[IMG_END]")
 QWEN_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
 TEMPLATE = (
@@ -239,6 +240,13 @@ _MODELS["llama4"] = {
     "eoi_token_index": _FIRST + 2,
     "image_token_index": _FIRST + 1,
 }
+_MODELS["llava_onevision"] = {
+    "text_config": _TEXT | {"model_type": "qwen2"},
+    "vision_config": _SIGLIP | {"model_type": "siglip_vision_model", "patch_size": 14, "vision_use_head": False},
+    "image_grid_pinpoints": [[SIDE, SIDE], [SIDE, 2 * SIDE], [2 * SIDE, SIDE]],
+    "video_token_index": _FIRST,
+    "image_token_index": _FIRST + 1,
+}
 _FILES: dict[str, dict[str, dict[str, Any]]] = {
     "gemma3": {
         "preprocessor_config.json": _GEMMA3_PIXELS,
@@ -306,6 +314,24 @@ _FILES["llama4"] = {
         "processor_class": "Llama4Processor",
     }
 }
+_FILES["llava_onevision"] = {
+    "preprocessor_config.json": {
+        "do_pad": True,
+        "image_grid_pinpoints": _MODELS["llava_onevision"]["image_grid_pinpoints"],
+        "image_mean": [0.5, 0.4, 0.3],
+        "image_std": [0.5, 0.5, 0.5],
+        "size": {"height": SIDE, "width": SIDE},
+        "image_processor_type": "LlavaOnevisionImageProcessor",
+        "processor_class": "LlavaOnevisionProcessor",
+    },
+    "processor_config.json": {
+        "image_token": "<image>",
+        "num_image_tokens": PICTURE_TOKENS,
+        "processor_class": "LlavaOnevisionProcessor",
+        "video_token": "<video>",
+        "vision_feature_select_strategy": "full",
+    },
+}
 _FILES["lfm2_vl"] = {
     "preprocessor_config.json": {
         "downsample_factor": 2,
@@ -327,6 +353,7 @@ _TOKENS = {
     "internvl": INTERNVL_TOKENS,
     "lfm2_vl": LFM2_TOKENS,
     "llama4": LLAMA4_TOKENS,
+    "llava_onevision": LLAVA_TOKENS,
     "mistral3": MISTRAL_TOKENS,
     "smolvlm": SMOL_TOKENS,
 }
@@ -336,6 +363,7 @@ _MARKS = {
     "internvl": INTERNVL_TOKENS[1],
     "lfm2_vl": LFM2_TOKENS[1],
     "llama4": LLAMA4_TOKENS[3],
+    "llava_onevision": LLAVA_TOKENS[1],
     "mistral3": MISTRAL_TOKENS[1],
     "smolvlm": SMOL_TOKENS[1],
 }

@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImagePr
 from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
-from hfjax_app.chat import ChatAssistant, Reply, SamplingParams
+from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
 from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.chat_template import ChatFormat
@@ -31,11 +32,12 @@ from tests.chat.vision.checkpoints import (
     SIDE,
     SMOL_TOKENS,
     answer,
+    checkpoint,
     drawn,
     png,
     tokenizer_of,
 )
-from tests.chat.vision.conftest import Made
+from tests.chat.vision.conftest import OPTIONS, Made
 
 ANSWER = SamplingParams(max_tokens=8, temperature=0.0)
 Message = dict[str, Any]
@@ -176,6 +178,21 @@ def test_too_many_pictures_in_a_message_are_refused_with_what_fits(made: tuple[C
     why = r"pictures: 8 of 128 tokens in one message, and \d+ fit beside its text: send at most [1-7], or smaller ones"
     with pytest.raises(RequestRejected, match=why):
         asyncio.run(last_reply(assistant, [user(*map(image, range(8)), text("x" * 100))]))
+
+
+def test_the_detail_of_a_picture_chooses_its_tokens(tmp_path: Path) -> None:
+    """Where the model leaves a choice; they are counted before anything is compiled or decoded."""
+    checkpoint("qwen2_5_vl", tmp_path)
+    engine = ChatEngine.from_pretrained(tmp_path, pictures=True, **OPTIONS | {"picture_tokens": (4, 9, 16)})
+    assistant = ChatAssistant(engine)
+    assert engine.vision is not None
+    token = engine.vision.markup.placeholder
+    counts = {
+        detail: assistant.count(ChatRequest(messages=[user(image() | {"detail": detail})])).count(token)
+        for detail in ("low", "high", "auto")
+    }
+    assert counts == {"low": 4, "high": 12, "auto": 12}
+    assistant.stop()
 
 
 def hostile() -> dict[str, tuple[bytes, str]]:

@@ -1,12 +1,14 @@
 """The sizes of pictures: within a budget, near to the picture's shape, and no smaller than it needs."""
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 from transformers import AutoModelForCausalLM
+from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 
 from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.text.pictures import Shown
@@ -16,7 +18,7 @@ from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import RequestRejected
 from hfjax_app.pictures import size_of
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
-from tests.chat.vision.checkpoints import checkpoint, drawn, png
+from tests.chat.vision.checkpoints import PICTURE_TOKENS, checkpoint, drawn, png
 
 
 @pytest.mark.parametrize("budget", [16, 256, 280, 576, 1024, 1120])
@@ -76,3 +78,35 @@ def test_what_the_processor_writes_must_fit_half_of_the_context(tmp_path: Path) 
         found[context] = max(grid.count for grid in tower.all_grids)
         assert tower.grid_of(Shown(0, png(drawn(1)))).count <= found[context]
     assert (found[256], found[32] <= 16) == (19, True)
+
+
+def tower_of(folder: Path) -> VisionTower | None:
+    text, tokenizer = empty_model(AutoModelForCausalLM, folder), load_tokenizer(folder, 256)
+    return VisionTower.of(folder, text, tokenizer, EngineOptions(context=256, picture_tokens=(16,)), None)
+
+
+def test_llava_onevision_shows_each_picture_as_one_of_several(tmp_path: Path) -> None:
+    """As transformers' own processor prepares two of them, and one embedding more, which ends the view."""
+    checkpoint("llava_onevision", tmp_path)
+    tower, pictures = tower_of(tmp_path), [drawn(1, (40, 30)), drawn(2, (20, 70))]
+    assert tower is not None
+    whole = LlavaOnevisionImageProcessorPil.from_pretrained(tmp_path)([pictures], return_tensors="np")
+    for picture, right in zip(pictures, whole["pixel_values"], strict=True):
+        seen = tower.picture(picture)
+        assert np.array_equal(seen.pixels[0], right)
+        assert seen.grid.count == PICTURE_TOKENS + 1
+
+
+def test_an_image_processor_may_stand_in_the_processor_s_file(tmp_path: Path) -> None:
+    """As newer versions of transformers save it. Its settings were taken for none, and those of the class instead."""
+    checkpoint("lfm2_vl", tmp_path)
+    before = tower_of(tmp_path)
+    own = tmp_path / "preprocessor_config.json"
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": json.loads(own.read_text())}))
+    own.unlink()
+    after = tower_of(tmp_path)
+    assert before is not None
+    assert after is not None
+    assert np.array_equal(before.picture(drawn(1)).pixels, after.picture(drawn(1)).pixels)
+    (tmp_path / "processor_config.json").unlink()
+    assert tower_of(tmp_path) is None
