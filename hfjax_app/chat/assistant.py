@@ -19,8 +19,9 @@ from hfjax_app.chat.reply import Reply, ReplyBuilder
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.detokenizer import Detokenizer
+from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.chat.zero_shot import ZeroShot
-from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.errors import ModelUnavailable, Overloaded, RequestRejected
 from hfjax_app.runtime.memory import HeldMemory
 
 HEARTBEAT_S = 0.5
@@ -96,14 +97,21 @@ class ChatAssistant:
         if not self._prompts.has_template:
             facts.append("This is a base model without a chat template: it continues your text.")
         if (vision := self.engine.vision) is not None:
-            ready = all(map(self.engine.runner.can_see, vision.all_grids))
-            when = "" if ready else ", in a few minutes, when their programs are compiled"
-            facts.append(f"It sees pictures: add them to your messages{when}.")
+            facts.append(self._about_pictures(vision))
         if self.engine.reads_text_only:
             facts.append("It reads text only: the part of this model for pictures or sound is not loaded.")
         if self.recommended.temperature == 0:
             facts.append("Its generation_config switches sampling off: answers are greedy at temperature 0.")
         return facts
+
+    def _about_pictures(self, vision: VisionTower) -> str:
+        try:
+            self.engine.check_ready(vision.all_grids)
+        except Overloaded:
+            return "It sees pictures: add them to your messages, in a few minutes, when their programs are compiled."
+        except ModelUnavailable:
+            return "It can't see pictures here: their programs can't be compiled."
+        return "It sees pictures: add them to your messages."
 
     def count(self, request: ChatRequest) -> list[int]:
         """The token ids of a conversation with the opening of the assistant's next turn.

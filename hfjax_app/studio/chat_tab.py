@@ -114,7 +114,7 @@ class ChatTab(Tab):
                 ModelLoader(self.picker, shared.service.models, "chat")
             self._bridge = gr.HTML("", html_template="", elem_id="chat-bridge", js_on_load=BRIDGE_JS)
         shown = [self._hello, self._notices, self._bridge]
-        self.picker.fill(self.loading, shown, self._settings.of_model, self._of_model)
+        self.picker.fill(self.loading, shown, self._settings.of_model, self._of_model, live=self._notices)
         self._wire()
 
     def _of_model(self, backend: "Backend[ChatModel]") -> list[dict[str, Any]]:

@@ -49,7 +49,8 @@ class ModelPicker(Generic[T]):
             apply_default_css=False,
         )
         self._timer = gr.Timer(POLL_S, active=False)
-        gr.on([self._timer.tick, self.list.focus], self._refresh, None, [self.list, self._timer], **UNQUEUED)
+        self._follows = False  # whether something shown changes while programs join
+        self.list.focus(self._refresh, None, [self.list, self._timer], **UNQUEUED)
         self._js = f"document.querySelector('#{elem_id} select').value"  # also before `chosen` has it
         self.list.input(None, None, self.chosen, js=f"() => {self._js}", **UNQUEUED)
 
@@ -70,6 +71,7 @@ class ModelPicker(Generic[T]):
         shown: Sequence[Component],
         controls: Sequence[Component],
         values: Callable[[Backend[T]], list[dict[str, Any]]],
+        live: Component | None = None,
     ) -> None:
         """Give components values that depend on the model: when the panel opens, and when another model is picked.
 
@@ -79,7 +81,9 @@ class ModelPicker(Generic[T]):
             controls: follow where the visitor has not changed them, or can't see them any more.
             values: takes the backend of a ready model, and returns what `gr.update` gives for each of `shown` and
                 `controls`.
+            live: one of `shown` whose value also changes while programs join the model.
         """
+        self._follows = live is not None
         filled = gr.Textbox("", visible=False)  # the values of `controls` as the last model has them, JSON
         outputs = [self.list, self._timer, filled, *shown, *controls]
 
@@ -96,6 +100,15 @@ class ModelPicker(Generic[T]):
                     del update["value"]
             return [listed, timer, now, *updates]
 
+        def ticked(chosen: object) -> list[Any]:
+            if live is None:
+                return self._refresh()
+            backend = next((each for each in self._models if each.name == chosen), None)
+            if backend is None or backend.state != "ready":
+                return [*self._refresh(), gr.skip()]
+            return [*self._refresh(), values(backend)[shown.index(live)]]
+
+        self._timer.tick(ticked, self.chosen, [self.list, self._timer, *([] if live is None else [live])], **UNQUEUED)
         loading.fill(outputs, lambda _: of_model(loading.backend))
         inputs, js = [self.chosen, filled, *controls], f"(_, ...others) => [{self._js}, ...others]"
         self.list.select(picked, inputs, outputs, js=js, **UNQUEUED_UNPROCESSED)
@@ -105,7 +118,8 @@ class ModelPicker(Generic[T]):
         return gr.update(value=self._html())
 
     def _refresh(self) -> list[Any]:
-        return [self.refreshed(), gr.Timer(active=not all(backend.is_settled for backend in self._models))]
+        done = all(backend.is_complete if self._follows else backend.is_settled for backend in self._models)
+        return [self.refreshed(), gr.Timer(active=not done)]
 
     def _html(self) -> str:
         options = "".join(map(_option, self._models))

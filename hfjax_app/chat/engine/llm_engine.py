@@ -216,9 +216,17 @@ class ChatEngine:
         self._request(prompt, params, pictures)
 
     def check_ready(self, grids: Iterable[Grid]) -> None:
-        """Raise Overloaded if the programs for pictures of these grids are still compiled: text is served before."""
-        if any(not self.runner.can_see(grid) for grid in grids):
-            raise Overloaded("pictures are not ready yet, their programs are being compiled; try again in a minute", 60)
+        """Whether the programs for pictures of these grids have joined: text is served before.
+
+        Raises:
+            Overloaded: they are still compiled.
+            ModelUnavailable: they can't be.
+        """
+        if all(map(self.runner.can_see, grids)):
+            return
+        if self.warm_up.given_up:
+            raise ModelUnavailable("pictures can't be seen here: their programs can't be compiled; ask without them")
+        raise Overloaded("pictures are not ready yet, their programs are being compiled; try again in a minute", 60)
 
     def submit(
         self,
@@ -246,7 +254,8 @@ class ChatEngine:
         Raises:
             RequestRejected: the prompt or parameters are out of range; nothing was computed.
             Overloaded: the queue is full, or pictures are not ready.
-            ModelUnavailable: log-probabilities of the prompt are wanted before their program has joined.
+            ModelUnavailable: log-probabilities of the prompt are wanted before their program has joined, or the
+                programs for pictures can't be compiled.
             EngineStopped: the engine is not running.
         """
         self.check_ready(picture.grid for picture in pictures)

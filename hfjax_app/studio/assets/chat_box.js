@@ -25,7 +25,8 @@
     const last = chat.value.findLast((entry) => entry.metadata?.id > 0);
     const used = last?.metadata.id ?? 0;
     const characters = chat.value.reduce((sum, entry) => sum + (entry.content?.[0]?.text?.length ?? 0), 0);
-    const each = used > 20 && characters > 40 ? characters / used : CHARACTERS_PER_TOKEN;
+    const read = used - chat.pictures.shown();
+    const each = read > 20 && characters > 40 ? characters / read : CHARACTERS_PER_TOKEN;
     const typed = field()?.value.length ?? 0;
     const total = used + (typed ? Math.ceil(typed / each) : 0) + chat.pictures.tokens();
     const { context } = chat.facts;

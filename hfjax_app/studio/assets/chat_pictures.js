@@ -28,8 +28,8 @@
       .join("");
     document.dispatchEvent(new Event("attached"));
   }
-  const images = () => [...document.querySelectorAll("#attached img")].filter((image) => image.naturalWidth);
-  // The tokens that the model will see a picture as: `chosen` in chat/vision/grids.py.
+  const images = (place) => [...document.querySelectorAll(`${place} img`)].filter((image) => image.naturalWidth);
+  // The tokens that the model will see a picture as: `chosen` in chat/vision/picture.py.
   function tokensOf({ naturalWidth: width, naturalHeight: height }) {
     const off = ([w, h]) => Math.abs(Math.log((w * height) / (h * width)));
     const each = (chat.facts?.pictures ?? []).map((sizes) => sizes.reduce((a, b) => (off(b) < off(a) ? b : a)));
@@ -96,7 +96,9 @@
     // Whether this file is taken as a picture.
     takes: (file) => Boolean(chat.facts?.sees && file?.type.startsWith("image/")),
     add,
-    tokens: () => images().reduce((sum, image) => sum + tokensOf(image), 0),
+    tokens: () => images("#attached").reduce((sum, image) => sum + tokensOf(image), 0),
+    // Of those in the conversation.
+    shown: () => images("#conversation .user-row").reduce((sum, image) => sum + tokensOf(image), 0),
     // For the event that asks.
     attached: () => JSON.stringify(chat.facts?.sees ? urls : []),
   };
