@@ -10,7 +10,6 @@ from typing import Any
 from hfjax_app.chat.model.buckets import SlotMemory
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.options import EngineOptions
-from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime.memory import held_bytes
 
@@ -57,28 +56,30 @@ def largest_fitting(slots: int, context: int, fits: Callable[[int, int], bool]) 
 
 def estimate_memory(runner: ModelRunner) -> MemoryEstimate:
     """The memory that a runner takes; its weights may be shapes, and have shardings."""
-    return memory_of(runner.memory, runner.options, runner.weights, runner.vision)
+    tower: Arrays = {} if runner.vision is None else runner.vision.weights
+    return memory_of(runner.memory, runner.options, runner.weights, tower)
 
 
-def memory_of(slot: SlotMemory, options: EngineOptions, weights: Arrays, vision: VisionTower | None) -> MemoryEstimate:
+def memory_of(slot: SlotMemory, options: EngineOptions, weights: Arrays, tower: Arrays) -> MemoryEstimate:
     """The memory of a model on each device.
 
     Args:
         slot: of its layers.
         options: slots, context and buckets count.
         weights: with shardings.
-        vision: whose weights decoding does not read.
+        tower: the weights that see pictures, which decoding does not read.
     """
     slots, context = options.slots, options.context
     return MemoryEstimate(
-        weights=_held(weights) + (0 if vision is None else _held(vision.weights)),
+        weights=held_by(weights) + held_by(tower),
         cache=slot.cache(slots, context),
         copied=slot.copied(slots, context, options.buckets),
         slot=slot,
     )
 
 
-def _held(weights: Arrays) -> int:
+def held_by(weights: Arrays) -> int:
+    """Bytes on each device."""
     return sum(map(held_bytes, weights.values()))
 
 

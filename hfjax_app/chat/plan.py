@@ -12,7 +12,7 @@ import torch
 from jax.sharding import AbstractMesh, Mesh
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from hfjax_app.chat.memory import MemoryEstimate, memory_of
+from hfjax_app.chat.memory import Arrays, MemoryEstimate, held_by, memory_of
 from hfjax_app.chat.model.buckets import slot_memory
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, cache_shape
 from hfjax_app.chat.model.label_scores import LabelScores
@@ -87,6 +87,9 @@ class ChatPlanner:
         ends = end_tokens(self.model, tokenizer)
         self.options = replace(chosen, end_tokens=ends, keep_bf16=on_one_cpu and chosen.keep_bf16)
         self._vision = VisionTower.of(base, self.model, tokenizer, chosen, None)
+        self._tower: Arrays = {} if self._vision is None else self._vision.weights
+        if tokenizer is None:  # a config alone: it is served with its image processor beside it
+            self._tower = VisionTower.shapes_of(base, self.model)
         # Raises for what can't run, before anything is compiled; its decoder is that of any number of devices.
         self._whole = self._runner(self._mesh(1))
         stays = self.options.keep_bf16 and dtype == "float32" and self._saved == torch.bfloat16
@@ -99,6 +102,8 @@ class ChatPlanner:
             has_template=template,
             end_tokens=ends,
             has_tokenizer=template is not None,
+            tower=held_by(self._tower),
+            pictures=() if self._vision is None else tuple(grid.name for grid in self._vision.all_grids),
         )
 
     def missing_bytes(self) -> int:
@@ -163,7 +168,7 @@ class ChatPlanner:
         read = sum(map(held_bytes, weights.values())) if whole.accelerated else None
         shape = cache_shape(specs, self.options.slots, mesh)  # type: ignore[arg-type]  # an abstract mesh is enough
         slot = slot_memory(specs, shape, self.options.slots, whole.most_written, read)
-        return memory_of(slot, self.options, weights, whole.vision)
+        return memory_of(slot, self.options, weights, self._tower)
 
     def heads_copied(self, devices: int) -> int | None:
         """The key-value heads of a cache that every device holds whole, because it has too few; None: it is split."""

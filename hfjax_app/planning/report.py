@@ -167,6 +167,9 @@ def _preflight(model: ModelReport) -> Iterator[str]:
     if facts.end_tokens is not None:
         ends = ", ".join(map(str, facts.end_tokens)) or "none: answers end at max tokens"
         yield f"  chat template: {_TEMPLATES[facts.has_template]}; end tokens: {ends}"
+    if facts.tower:
+        sizes = len(facts.pictures) or "by its image processor, which is not here"
+        yield f"  sees pictures: {_size(facts.tower)} of these on each device; sizes: {sizes}"
     if not facts.has_tokenizer:
         yield "  no tokenizer here: needed to serve it, not to plan"
     yield f"  gated: {_GATED[model.gated]}"

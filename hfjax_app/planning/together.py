@@ -204,8 +204,8 @@ def survey(folder: Path, **options: Any) -> Iterator[str]:
     if not chats and not images:
         raise RequestRejected(f"--configs {folder}: no folder in it has a config.json or a model_index.json")
     if chats:
-        yield "| Model | Parameters | As it is | Tokens/s | int8 | Tokens/s | Why not |"
-        yield "| --- | --- | --- | --- | --- | --- | --- |"
+        yield "| Model | Parameters | Pictures | As it is | Tokens/s | int8 | Tokens/s | Why not |"
+        yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for source in chats:
         report = Together({"chat": str(source)}, parse(NAMES[0]), **options).by_arithmetic()
         yield f"| {source.name} | {' | '.join(_survey_cells(report))} |".replace(f"'{source}'", f"`{source.name}`")
@@ -227,9 +227,10 @@ def _survey_cells(report: Report) -> list[str]:
     facts = model.facts
     size = "" if facts is None else f"{facts.parameters / 1e9:.1f} G"
     if model.reason is not None:
-        return [size, *[""] * 4, model.reason.replace("|", "\\|")]
+        return [size, *[""] * 5, model.reason.replace("|", "\\|")]
     ways = [_cheapest([outlook for outlook in report.outlooks if outlook.quantize == way]) for way in ("none", "int8")]
-    return [size, *ways[0], *ways[1], "" if any(cell for way in ways for cell in way) else "larger than one host"]
+    sees = "yes" if facts is not None and facts.tower else ""
+    return [size, sees, *ways[0], *ways[1], "" if any(cell for way in ways for cell in way) else "larger than one host"]
 
 
 def _cheapest(outlooks: list[Outlook]) -> tuple[str, str]:

@@ -86,6 +86,8 @@ class Facts:
         has_template: whether it has a chat template; None if it is no chat model or its tokenizer is missing.
         end_tokens: ids that end an answer; None if it is no chat model.
         has_tokenizer: whether its tokenizer was found. A plan does not need it; serving does.
+        tower: of `bytes`, those on each device that see pictures; 0: it sees none.
+        pictures: the sizes in which it sees them; empty while they are unknown: a config does not tell.
     """
 
     architecture: str
@@ -95,6 +97,8 @@ class Facts:
     has_template: bool | None = None
     end_tokens: tuple[int, ...] | None = None
     has_tokenizer: bool = True
+    tower: int = 0
+    pictures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

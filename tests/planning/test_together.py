@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DistilBertConfig, LlamaConfig, LlamaForCausalLM
+from transformers import DistilBertConfig, LlamaConfig, LlamaForCausalLM, Qwen3VLConfig
 
 from hfjax_app.__main__ import main
 from hfjax_app.chat import ChatEngine
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.topology import _NO_TPU
 from tests.chat.conftest import make_model, make_tokenizer
+from tests.chat.vision.checkpoints import checkpoint
 from tests.conftest import quickly_compiled
 from tests.images.pipelines import stable_diffusion
 from tests.planning.stable_diffusion_2 import TEXT_PARAMETERS, UNET_PARAMETERS, VAE_PARAMETERS, save_configs
@@ -110,6 +111,25 @@ def test_a_config_without_a_tokenizer_is_planned(plan: Callable[..., tuple[int, 
     assert text.count("no tokenizer here") == 2
     assert "chat template: unknown; end tokens: 2" in text
     assert "classify_16x32" in text
+
+
+def test_a_vision_tower_is_counted(plan: Callable[..., tuple[int, Any, str]], tmp_path: Path) -> None:
+    """Its programs too, where the checkpoint's image processor tells the sizes of pictures."""
+    checkpoint("smolvlm", tmp_path / "whole")
+    (tmp_path / "config").mkdir()
+    shutil.copy(tmp_path / "whole" / "config.json", tmp_path / "config")
+    found, says = {}, {}
+    for name in ("whole", "config"):
+        asked = ("--chat-model", tmp_path / name, "--slots", 1, "--context", 64)
+        found[name], says[name] = plan(*asked, "--json")[1], plan(*asked)[1]
+    facts = {name: each["preflight"]["chat"] for name, each in found.items()}
+    assert facts["whole"]["tower"] == facts["config"]["tower"] > 0
+    assert facts["whole"]["bytes"] == facts["config"]["bytes"]
+    assert (facts["whole"]["pictures"], facts["config"]["pictures"]) == (["56x56"], [])
+    programs = {name: {program["name"] for program in each["chat"]["programs"]} for name, each in found.items()}
+    assert programs["whole"] - programs["config"] == {"chat_vision_56x56", "chat_picture_16_16"}
+    assert "on each device; sizes: 1" in says["whole"]
+    assert "sizes: by its image processor, which is not here" in says["config"]
 
 
 def test_one_cpu_keeps_weights_in_bfloat16_as_the_app_does(
@@ -373,15 +393,17 @@ def test_a_folder_of_configs_becomes_a_table(tmp_path: Path, capsys: pytest.Capt
     """A line for each: the cheapest chips that are enough, or why the model can't run."""
     sizes = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32}
     LlamaConfig(vocab_size=128256, num_key_value_heads=8, **sizes).save_pretrained(tmp_path / "eight")
+    Qwen3VLConfig().save_pretrained(tmp_path / "seeing")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.json").write_text('{"model_type": "nobody"}')
     assert main(["plan", "--configs", str(tmp_path), "--slots", "8", "--context", "2048"]) == 0
-    header, _, eight, other = capsys.readouterr().out.splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (header, eight, other)]
+    header, _, eight, other, seeing = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in (header, eight, other, seeing)]
     assert len({len(row) for row in cells}) == 1
-    assert cells[1][:3] == ["eight", "8.0 G", "v6e:1x1"]
-    assert cells[1][4] == "v5e:1x1"
+    assert cells[1][:4] == ["eight", "8.0 G", "", "v6e:1x1"]
+    assert cells[1][5] == "v5e:1x1"
     assert cells[2][-1].startswith("model `other` is a nobody, which this transformers does not know")
+    assert cells[3][2] == "yes"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from transformers import AutoModelForImageTextToText, PreTrainedModel
 from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.text.pictures import Shown
 from hfjax_app.chat.text.template import Template
-from hfjax_app.chat.vision.families import FAMILIES, Features
+from hfjax_app.chat.vision.families import FAMILIES, Family, Features
 from hfjax_app.chat.vision.picture import Grid, Picture, PlacedPicture, chosen
 from hfjax_app.chat.vision.views import Views
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
@@ -90,9 +90,8 @@ class VisionTower:
             options: context and picture_tokens count.
             mesh: the devices.
         """
-        family = FAMILIES.get(getattr(text.config, "text_part_of", ""))
-        quantized = getattr(text.config, "quantization_config", None) is not None
-        if family is None or quantized or tokenizer is None or tokenizer.chat_template is None:
+        family = _family_of(text)
+        if family is None or tokenizer is None or tokenizer.chat_template is None:
             return None
         model = empty_model(AutoModelForImageTextToText, source, text.dtype)
         folder = fetch(source, weights=False)
@@ -103,6 +102,18 @@ class VisionTower:
         if not Template(tokenizer).shows_pictures(views.markup.mark):
             return None
         return cls(_without_text(model), views, mesh)
+
+    @staticmethod
+    def shapes_of(source: str | os.PathLike[str], text: PreTrainedModel) -> Shapes:
+        """The weights of a checkpoint's tower on each device, by its config alone; empty for one that reads text only.
+
+        Args:
+            source, text: as for `of`.
+        """
+        if _family_of(text) is None:
+            return {}
+        model = _without_text(empty_model(AutoModelForImageTextToText, source, text.dtype))
+        return shapes(model, Transforms(Cast(model)), placement=on_one_device)
 
     def on(self, mesh: Mesh | None) -> "VisionTower":
         """The same tower on other devices, without its weights."""
@@ -195,6 +206,12 @@ class VisionTower:
         found, _ = base.get_rope_index(ids, mm_token_type_ids=is_picture, **given)
         positions: np.ndarray = found[:, 0].numpy().astype(np.int32)
         return positions
+
+
+def _family_of(text: PreTrainedModel) -> Family | None:
+    """Of a whole model, by its text part; None where it can't be shown pictures."""
+    quantized = getattr(text.config, "quantization_config", None) is not None
+    return None if quantized else FAMILIES.get(getattr(text.config, "text_part_of", ""))
 
 
 def _without_text(model: PreTrainedModel) -> PreTrainedModel:
