@@ -116,8 +116,12 @@ def axes_on_devices(
 
 
 def same_tensors(module: _Module) -> _Module:
-    """A copy of the module with the same tensors. Replacing a tensor of one does not change the other."""
+    """A copy of the module with the same tensors. Replacing a tensor of one does not change the other.
+
+    Nor does a hook: transformers adds some at a network's first call, which would run twice.
+    """
     other = copy.copy(module)
+    vars(other).update({name: copy.copy(value) for name, value in vars(module).items() if "_hooks" in name})
     other._parameters, other._buffers = dict(module._parameters), dict(module._buffers)
     other._modules = {name: child and same_tensors(child) for name, child in module._modules.items()}
     return other
