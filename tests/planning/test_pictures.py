@@ -43,6 +43,7 @@ def plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tu
     return planned
 
 
+@pytest.mark.slow
 def test_z_image_fits_one_small_chip_with_int8(plan: Callable[..., tuple[int, dict[str, Any], str]]) -> None:
     status, found, log = plan("Z-Image-Turbo", "--topology", V5E)
     assert (status, found["fits"]) == (1, False)

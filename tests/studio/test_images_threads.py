@@ -22,6 +22,7 @@ from hfjax_app.images.generation_parameters import GenerationParameters, to_png
 from hfjax_app.images.interface import ImageFacts, Latents, Recommended, Sizes
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.steps import ImageStep, Picture
+from hfjax_app.limits import IMAGE_MAX_LORAS
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.service.images import ImagesService
@@ -29,7 +30,7 @@ from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
 from hfjax_app.studio.tab import Shared
 
-REQUEST = ImageRequest("a", steps=1, guidance_scale=1.0, seed=2**63, width=8, height=8, scheduler="DDIM")
+REQUEST = ImageRequest("a", steps=1, guidance_scale=1.0, seed=2**63, width=8, height=8, scheduler="DDIM", loras="")
 FACTS = ImageFacts(
     name=None,
     revision=None,
@@ -133,10 +134,11 @@ def test_the_tab_keeps_pictures_out_of_the_event_loop(generator: Generator, tmp_
             tab = ImagesTab(Shared(service=service, files=MadeFiles()))
         generator.threads.clear()
         source = {"background": sent, "layers": [sent]}
+        loras = [0] * IMAGE_MAX_LORAS
         values = (source, 0.8, "#ffffff", 1.0, False, "", "", 2, 1.0, "DDIM", "8 x 8")
         return [
-            await everything(tab._generate("a", "", [], *values, 1, 0, True, "", 0.3, 0)),
-            await everything(tab._generate("a", "", [], *values, 2, 0, True, "", 0.3, 0)),
+            await everything(tab._generate("a", "", [], *values, 1, 0, True, "", 0.3, 0, *loras)),
+            await everything(tab._generate("a", "", [], *values, 2, 0, True, "", 0.3, 0, *loras)),
             await everything(tab._verify(sent, source)),
             await everything(tab._reuse(sent)),
         ]
