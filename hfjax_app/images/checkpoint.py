@@ -16,6 +16,7 @@ import torch
 import transformers
 from accelerate import init_empty_weights
 from diffusers import DiffusionPipeline
+from diffusers.models.modeling_utils import LegacyModelMixin
 from diffusers.pipelines.auto_pipeline import (
     AUTO_IMAGE2IMAGE_PIPELINES_MAPPING,
     AUTO_INPAINT_PIPELINES_MAPPING,
@@ -37,9 +38,10 @@ from hfjax_app.runtime.checkpoints.load_errors import (
     needs_git_lfs,
     wants_code,
 )
+from hfjax_app.runtime.checkpoints.quantized import READABLE
 from hfjax_app.runtime.checkpoints.tokenizer_files import check_vocabulary
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
-from hfjax_app.runtime.seams.diffusers import schedulers_of_stable_diffusion
+from hfjax_app.runtime.seams.diffusers import needed_parts, schedulers_of_stable_diffusion
 from hfjax_app.runtime.seams.transformers import built
 from hfjax_app.validation import quoted
 
@@ -60,6 +62,8 @@ _OTHER_KINDS = {
     "control_image": "follows a picture",
     "image_embeds": "draws from a picture's embedding",
 }
+# Stable Diffusion 3's T5, which its class draws without, though it doesn't say so.
+_MAY_BE_NULL = {"text_encoder_3", "tokenizer_3"}
 _WITHOUT = {"safety_checker": None, "requires_safety_checker": False}
 
 
@@ -101,12 +105,13 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
     pipeline_kind = _kind(config, name)
     try:
         parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
+        _check_parts(config, pipeline_kind, name)
         for key, value in config.items():
             kind = _network_class(value) if key not in parts else None
             if kind is not None:
                 if not (folder / key).is_dir():
                     raise ModelUnavailable(f"model {name!r} has no folder {key}, which its model_index.json names")
-                parts[key] = _empty(kind, folder / key)
+                parts[key] = _empty(kind, Checkpoint(folder=folder, name=name).part(key))
         pipeline = pipeline_kind.from_pretrained(
             folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, **parts
         )
@@ -213,14 +218,43 @@ def _network_class(component: Any) -> type[torch.nn.Module] | None:
     return kind if isinstance(kind, type) and issubclass(kind, torch.nn.Module) else None
 
 
-def _empty(kind: type[Any], folder: Path) -> torch.nn.Module:
+def _check_parts(config: dict[str, Any], pipeline_kind: type[Any], name: str) -> None:
+    """Refuse a model_index.json without a part that the class needs, or with a denoiser of another family."""
+    for key in needed_parts(pipeline_kind):
+        if config.get(key) in (None, [None, None]) and key not in _MAY_BE_NULL:
+            raise ModelUnavailable(f"model {name!r} has no {key}, which a {pipeline_kind.__name__} needs")
+    parameters = inspect.signature(pipeline_kind).parameters
+    for key in ("unet", "transformer"):
+        kind = _network_class(config.get(key))
+        wanted = parameters[key].annotation if key in parameters else None
+        if kind is not None and isinstance(wanted, type) and not issubclass(kind, (wanted, LegacyModelMixin)):
+            raise _other_family(f"{name}/{key}", kind.__name__, f"a {pipeline_kind.__name__} has a {wanted.__name__}")
+
+
+def _other_family(part: str, found: str, wanted: str) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"model {part!r} is a {found}, and {wanted}: it is of another family; take all parts from one repository"
+    )
+
+
+def _empty(kind: type[Any], part: Checkpoint) -> torch.nn.Module:
     network: torch.nn.Module
+    quantization: Any
     with init_empty_weights(include_buffers=False):
         if issubclass(kind, PreTrainedModel):
             assert kind.config_class is not None
-            network = built(kind, kind.config_class.from_pretrained(folder), dtype=torch.float32)
+            config = kind.config_class.from_pretrained(part.folder)
+            quantization = getattr(config, "quantization_config", None)
+            network = built(kind, config, dtype=torch.float32)
         else:
-            network = kind.from_config(kind.load_config(folder))
+            settings = kind.load_config(part.folder)
+            named, quantization = settings.get("_class_name"), settings.get("quantization_config")
+            if named not in (None, kind.__name__) and not issubclass(kind, LegacyModelMixin):
+                raise _other_family(part.name, str(named), f"model_index.json says {kind.__name__}")
+            network = kind.from_config(settings)
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else None
+    if method is not None and method not in READABLE:
+        raise ModelUnavailable(f"model {part.name!r} is quantised ({method}): take its unquantised original")
     if isinstance(network, PreTrainedModel):
         network.tie_weights()  # init_empty_weights unties them
     zeros: dict[int, torch.nn.Parameter] = {}  # tied parameters stay tied

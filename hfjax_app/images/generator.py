@@ -165,19 +165,17 @@ class ImageGenerator:
             ModelUnavailable: in one line: which model, why not, and what would help.
         """
         prepare()
-        checkpoint = None
-        if single_file(source):
-            pipeline = read_whole(source)
-        else:
-            pipeline = read_empty(source)
-            checkpoint = fetch_weights(source, pipeline)
+        is_file = single_file(source) is not None
+        pipeline = read_whole(source) if is_file else read_empty(source)
+        factors = read_loras(pipeline, loras)  # before the weights are downloaded
+        checkpoint = None if is_file else fetch_weights(source, pipeline)
         name = Path(source).name if Path(source).exists() else os.fspath(source)
         origin = Origin(
             checkpoint=checkpoint,
             recommended=recommended(source, pipeline),
             name=name,
             revision=revision_of(source),
-            loras=read_loras(pipeline, loras),
+            loras=factors,
         )
         return cls(pipeline, origin=origin, **options)
 

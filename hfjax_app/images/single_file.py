@@ -18,6 +18,7 @@ from safetensors import safe_open
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.runtime.checkpoints.hub import fetch
 from hfjax_app.runtime.checkpoints.load_errors import git_lfs_pointers, needs_git_lfs
+from hfjax_app.runtime.checkpoints.quantized import unreadable
 from hfjax_app.runtime.seams.diffusers import kind_of_file
 
 # The kinds that are loaded, by diffusers' names.
@@ -76,6 +77,11 @@ class SingleFile:
             raise ModelUnavailable(f"{name!r} is no safetensors file, or is damaged: {first_line(error)}") from error
         if any("lora" in key for key in keys):
             raise ModelUnavailable(f"{name!r} is a LoRA and no model: name it in HFJAX_IMAGE_LORA, beside its model")
+        if kind := unreadable(keys):
+            raise ModelUnavailable(
+                f"{name!r} is quantised ({kind}): take the file in float16, bfloat16 or plain float8, or its folder in "
+                "diffusers' layout"
+            )
         kind = kind_of_file(keys)
         if kind not in _CLASSES or not any(key.startswith(_DENOISER) for key in keys):
             raise ModelUnavailable(

@@ -28,6 +28,7 @@ from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from transformers import T5Config, T5EncoderModel
 
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images import ImageGenerator
 from hfjax_app.images.checkpoint import (
     fetch_weights,
     network_names,
@@ -37,6 +38,7 @@ from hfjax_app.images.checkpoint import (
     revision_of,
 )
 from hfjax_app.images.interface import Recommended
+from hfjax_app.images.lora import Lora
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.single_file import CONFIGS
@@ -45,6 +47,7 @@ from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
 
 from . import original_layout
+from .families import flux
 from .pipelines import CLASSES, TOKENS, pixart, stable_diffusion_2, stable_diffusion_3, vae
 
 CARD = "---\ninference:\n  parameters:\n    {}\n---\n# A model\n"
@@ -172,6 +175,88 @@ def test_what_makes_something_else_is_named(folder: Path, tmp_path: Path, named:
     assert "\n" not in str(caught.value)
 
 
+def edited(file: Path, **values: Any) -> None:
+    """Change values of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+@pytest.fixture(scope="module")
+def flux_configs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Flux.1's folder without weights."""
+    folder = tmp_path_factory.mktemp("flux")
+    flux().save_pretrained(folder)
+    for file in folder.rglob("*.safetensors"):
+        file.unlink()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "says"),
+    [
+        ("model_index.json", {"text_encoder_2": [None, None]}, "has no text_encoder_2, which a FluxPipeline needs"),
+        ("model_index.json", {"scheduler": [None, None]}, "has no scheduler, which a FluxPipeline needs"),
+        (
+            "model_index.json",
+            {"transformer": ["diffusers", "SD3Transformer2DModel"]},
+            "/transformer' is a SD3Transformer2DModel, and a FluxPipeline has a FluxTransformer2DModel: it is of",
+        ),
+        (
+            "transformer/config.json",
+            {"_class_name": "SD3Transformer2DModel"},
+            "is a SD3Transformer2DModel, and model_index.json says FluxTransformer2DModel: it is of another family",
+        ),
+        (
+            "transformer/config.json",
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            r"/transformer' is quantised \(bitsandbytes\): take its unquantised original",
+        ),
+        (
+            "text_encoder_2/config.json",
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            r"/text_encoder_2' is quantised \(gptq\): take its unquantised original",
+        ),
+    ],
+)
+def test_parts_that_are_missing_or_do_not_belong(
+    file: str, values: dict[str, Any], says: str, flux_configs: Path, tmp_path: Path
+) -> None:
+    """By configs alone. They ended in errors of shapes or of None, after the weights were downloaded."""
+    shutil.copytree(flux_configs, tmp_path, dirs_exist_ok=True)
+    read_empty(tmp_path)
+    edited(tmp_path / file, **values)
+    with pytest.raises(ModelUnavailable, match=says) as caught:
+        read_empty(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_an_index(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        save_file({"x": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(ModelUnavailable, match=r"has no model_index.json, .* or name one \.safetensors file"):
+        read_empty(tmp_path)
+
+
+def test_a_gguf_file_of_an_image_model(tmp_path: Path) -> None:
+    (tmp_path / "flux1-dev-Q4_0.gguf").write_bytes(b"GGUF")
+    for source in (tmp_path, tmp_path / "flux1-dev-Q4_0.gguf"):
+        with pytest.raises(ModelUnavailable, match="is in the GGUF format, which is for other programs"):
+            read_empty(source)
+
+
+def test_weights_with_scales_are_not_read_without_them(pipeline: StableDiffusionPipeline, tmp_path: Path) -> None:
+    """Float8 as ComfyUI has it. Scales were passed over, and pictures were noise."""
+    pipeline.save_pretrained(tmp_path)
+    file = tmp_path / "unet" / WEIGHTS
+    save_file(load_file(file) | {"conv_in.scale_weight": torch.ones(1)}, file, {"format": "pt"})
+    assert "is quantised (float8 with scales, as ComfyUI has it: conv_in.scale_weight)" in refusal(tmp_path)
+
+
+def test_a_lora_that_is_not_there_is_told_before_weights_are_read(flux_configs: Path) -> None:
+    """They were downloaded first."""
+    with pytest.raises(ModelUnavailable, match="LoRA: model 'owner/none' is no folder here"):
+        ImageGenerator.from_pretrained(flux_configs, loras=[Lora(source="owner/none")])
+
+
 @pytest.mark.parametrize("make", [stable_diffusion_2, stable_diffusion_3])
 def test_a_tokenizer_without_a_length_has_its_text_encoder_s(
     make: Callable[[], DiffusionPipeline], tmp_path: Path
@@ -232,6 +317,9 @@ def test_single_files_that_are_refused(tmp_path: Path) -> None:
         "model.diffusion_model.out.0.weight": "stable-diffusion-v1-5 can't be had here: convert it into a folder",
         "lora_unet_down_blocks_0.lora_down.weight": "is a LoRA and no model: name it in HFJAX_IMAGE_LORA",
         "double_blocks.0.weight": "no whole Stable Diffusion 1, 2 or XL: take its folder",
+        "scaled_fp8": "is quantised .float8 with scales, as ComfyUI has it: scaled_fp8.: take the file in float16",
+        "double_blocks.0.img_attn.qkv.scale_weight": "is quantised .float8 with scales",
+        "layers.0.attention.qkv.weight.quant_state.bitsandbytes__nf4": "is quantised .bitsandbytes: ",
     }.items():
         save_file({key: torch.zeros(2)}, file)
         for source in (file, tmp_path):

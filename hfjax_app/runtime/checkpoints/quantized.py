@@ -1,9 +1,11 @@
 """Checkpoints that exist in few bits only, as bfloat16: fp8 with a scale for each block, and mxfp4.
 
-Each tensor is turned when it is read. Other kinds are refused by `empty_model.py`.
+Each tensor is turned when it is read. Other kinds are refused, by `empty_model.py` where the configuration says so, or
+by the names of tensors.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +16,12 @@ from hfjax_app.runtime.model_transform import LazyTensor
 READABLE = ("fp8", "mxfp4")  # values of `quant_method`
 _SCALE, _BLOCKS, _EXPONENTS = "_scale_inv", "_blocks", "_scales"
 _ROWS = 1 << 12  # of a matrix that are float32 at a time
+# The ends of names of tensors that stand beside weights in few bits, and whose these are.
+_OTHERS = {
+    "float8 with scales, as ComfyUI has it": r"(scaled_fp8|comfy_quant|scale_weight|scale_input|weight_scale)",
+    "bitsandbytes": r"(absmax|quant_map|quant_state\.\w+)",
+    "GPTQ, AWQ or SVDQuant": r"(qweight|qzeros|wscales)",
+}
 
 # A key of the files -> its tensor.
 Reader = Callable[[str], LazyTensor]
@@ -30,6 +38,13 @@ class _Made:
         if self._made is None:
             self._made = self._make()
         return self._made[index]
+
+
+def unreadable(keys: Iterable[str]) -> str | None:
+    """What the names of tensors that no layer has say of weights in few bits, with one of them; None: nothing."""
+    kinds = {key: kind for key in keys for kind, end in _OTHERS.items() if re.search(rf"(^|\.){end}$", key)}
+    key = min(kinds, default=None)
+    return None if key is None else f"{kinds[key]}: {key}"
 
 
 def names(keys: Collection[str]) -> dict[str, str]:

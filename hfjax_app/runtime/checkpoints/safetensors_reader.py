@@ -119,6 +119,9 @@ def _read(
     parameters, saved = dict(model.named_parameters()), model.state_dict()
     expected = parameters | {key: buffer for key, buffer in model.named_buffers() if key in saved}
     targets = _targets(model, files.file_of)
+    used = {key for target in targets.values() for key in (*(key for key, _ in target.sources), *target.copies)}
+    if kind := quantized.unreadable(files.file_of.keys() - used):
+        raise ModelUnavailable(f"model {name!r} is quantised ({kind}): take its unquantised original")
     canonical = _canonical(model)
     changes: dict[str, str] = {}
     if adapter is not None:

@@ -1,5 +1,6 @@
 """diffusers: single files of whole models, the parts that take a LoRA, and the schedulers of Stable Diffusion."""
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,11 @@ SEAMS = (
         name="parts with a LoRA",
         what="`_lora_loadable_modules` of pipelines",
         without="models with a LoRA can't be loaded",
+    ),
+    Seam(
+        name="parts that may be missing",
+        what="`_optional_components` of pipelines",
+        without="a model without a part that its class needs is refused later, by what then fails",
     ),
     Seam(
         name="old names in checkpoints",
@@ -63,6 +69,15 @@ def parts_with_lora(pipeline: Any) -> list[str]:
     if names is None:
         raise moved(f"diffusers:{type(pipeline).__name__}._lora_loadable_modules")
     return [name for name in names if getattr(pipeline, name, None) is not None]
+
+
+def needed_parts(kind: type[Any]) -> list[str]:
+    """The parts that a class of pipelines can't do without; none where that can't be found out."""
+    optional = part(f"diffusers:{kind.__name__}._optional_components", without="a missing part is found later")
+    if optional is None:
+        return []
+    parameters = inspect.signature(kind).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.name not in optional]
 
 
 def rename_old_keys(model: Any, values: "OrderedDict[str, Any]") -> None:

@@ -30,6 +30,7 @@ class Hub(BaseHTTPRequestHandler):
         "/owner/gone": (404, "RepoNotFound", "Repository not found"),
         "/owner/gated": (401, "GatedRepo", "Access to this model is restricted"),
         "/owner/forbidden": (403, "GatedRepo", "Your request is awaiting a review"),
+        "/owner/licence/resolve": (401, "GatedRepo", "Access to this model is restricted"),
         "/owner/public": (404, "RevisionNotFound", "Revision Not Found"),
     }
 
@@ -60,8 +61,8 @@ class Hub(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(body)
             return
-        if path.startswith("/owner/pipeline/"):
-            self.send_pipeline(path.removeprefix("/owner/pipeline/"))
+        if path.startswith(("/owner/pipeline/", "/owner/licence/revision/", "/owner/licence/tree/")):
+            self.send_pipeline(path.split("/", 3)[3])
             return
         status, code, message = next(
             (a for start, a in self.ANSWERS.items() if path.startswith(start)), (404, None, "")
@@ -155,12 +156,12 @@ def ask(endpoint: str, home: Path, *names: str, **variables: str) -> dict[str, A
 
 
 def test_models_that_the_hub_refuses(hub: str, tmp_path: Path) -> None:
-    names = ("owner/missing", "owner/gone", "owner/gated", "owner/forbidden", "not a model id")
+    names = ("owner/missing", "owner/gone", "owner/gated", "owner/forbidden", "owner/licence", "not a model id")
     messages = ask(hub, tmp_path, *names)
     for name in ("owner/missing", "owner/gone"):
         assert "does not exist on the hub" in messages[name]
         assert "HF_TOKEN" in messages[name]
-    for name in ("owner/gated", "owner/forbidden"):
+    for name in ("owner/gated", "owner/forbidden", "owner/licence"):  # of the last one all see the list of files
         assert f"is gated: accept its licence on https://huggingface.co/{name}" in messages[name]
         assert "HF_TOKEN" in messages[name]
     assert "there is no such folder" in messages["not a model id"]

@@ -36,6 +36,11 @@ def _lora_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert seam.parts_with_lora(pipeline) == ["unet"]
 
 
+@check("parts that may be missing")
+def _needed_parts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert seam.needed_parts(StableDiffusionPipeline) == ["vae", "text_encoder", "tokenizer", "unet", "scheduler"]
+
+
 @check("old names in checkpoints")
 def _old_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     sizes = {"block_out_channels": (4,), "norm_num_groups": 1, "down_block_types": ("DownEncoderBlock2D",)}
