@@ -347,10 +347,12 @@ def recommended(source: str | os.PathLike[str], pipeline: Pipeline | None = None
     missing, can't be read, or has values outside the limits is ignored: it never stops a model from loading.
 
     Args:
-        source: the folder or hub id.
+        source: the folder or hub id, or a single file, which has the card of the model that it was made from.
         pipeline: its class's own values count where the card has none, unless its scheduler is of the kind that users
             replace, for which a number of our own is enough.
     """
+    if file := single_file(source):
+        source = SingleFile(file).configs
     card, text, inference = Path(source) / "README.md", "", None
     if not Path(source).exists():
         repository, _, named = os.fspath(source).partition("@")

@@ -1,4 +1,8 @@
-"""The weights of a small Stable Diffusion 1 under the names of the original code, as model sites' single files have."""
+"""The weights of small models under the names of the original code, as model sites' single files have them.
+
+Of Stable Diffusion 1 the whole model, of Z-Image and Qwen-Image the transformer. (diffusers' converter for Flux.1 takes
+its full width only.)
+"""
 
 import re
 from typing import Any
@@ -34,6 +38,21 @@ def whole(pipeline: Any) -> dict[str, torch.Tensor]:
         for (prefix, rename), part in parts.items()
         for key, tensor in part.state_dict().items()
     }
+
+
+def transformer(pipeline: Any) -> dict[str, torch.Tensor]:
+    """The transformer of a Z-Image, whose queries, keys and values are one layer, or of a Qwen-Image."""
+    state = pipeline.transformer.state_dict()
+    for key in [key for key in state if key.endswith(".attention.to_q.weight")]:
+        parts = [state.pop(key.replace("to_q", name)) for name in ("to_q", "to_k", "to_v")]
+        state[key.replace("to_q", "qkv")] = torch.cat(parts)
+    return {f"model.diffusion_model.{_of_transformer(key)}": tensor.contiguous() for key, tensor in state.items()}
+
+
+def _of_transformer(key: str) -> str:
+    key = re.sub(r"^all_(final_layer|x_embedder)\.2-1\.", r"\1.", key)
+    key = re.sub(r"\.attention\.norm_([qk])\.", r".attention.\1_norm.", key)
+    return key.replace(".attention.to_out.0.", ".attention.out.")
 
 
 def _of_unet(key: str) -> str:

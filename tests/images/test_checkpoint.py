@@ -41,13 +41,13 @@ from hfjax_app.images.interface import Recommended
 from hfjax_app.images.lora import Lora
 from hfjax_app.images.networks import adapted_weights
 from hfjax_app.images.samplers import Samplers
-from hfjax_app.images.single_file import CONFIGS
+from hfjax_app.images.single_file import BASES, CONFIGS
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
 
 from . import original_layout
-from .families import flux
+from .families import flux, qwen_image, z_image
 from .pipelines import CLASSES, TOKENS, pixart, stable_diffusion_2, stable_diffusion_3, vae
 
 CARD = "---\ninference:\n  parameters:\n    {}\n---\n# A model\n"
@@ -316,7 +316,11 @@ def test_single_files_that_are_refused(tmp_path: Path) -> None:
     for key, says in {
         "model.diffusion_model.out.0.weight": "stable-diffusion-v1-5 can't be had here: convert it into a folder",
         "lora_unet_down_blocks_0.lora_down.weight": "is a LoRA and no model: name it in HFJAX_IMAGE_LORA",
-        "double_blocks.0.weight": "no whole Stable Diffusion 1, 2 or XL: take its folder",
+        "double_blocks.0.img_attn.norm.key_norm.scale": "is a transformer alone, and its other parts are those of "
+        "black-forest-labs/FLUX.1-schnell: model 'black-forest-labs/FLUX.1-schnell' is no folder here",
+        "token_refiner.blocks.0.attn.qkv_proj.weight": "is a single file of minimax-h3, and no whole Stable Diffusion",
+        "head.modulation": "is no single file that diffusers knows: ",
+        "double_blocks.0.weight": "no whole Stable Diffusion 1, 2 or XL, nor the transformer .*: take its folder",
         "scaled_fp8": "is quantised .float8 with scales, as ComfyUI has it: scaled_fp8.: take the file in float16",
         "double_blocks.0.img_attn.qkv.scale_weight": "is quantised .float8 with scales",
         "layers.0.attention.qkv.weight.quant_state.bitsandbytes__nf4": "is quantised .bitsandbytes: ",
@@ -329,6 +333,31 @@ def test_single_files_that_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"no tensors")
     with pytest.raises(ModelUnavailable, match="is no safetensors file, or is damaged"):
         read_empty(file)
+
+
+@pytest.mark.parametrize(("kind", "make"), [("z-image-turbo", z_image), ("qwen-image", qwen_image)])
+def test_a_single_file_of_a_transformer(
+    kind: str, make: Callable[[], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its other parts are those of the model that it was made from, whose card is its own."""
+    base, file = tmp_path / "base", tmp_path / "someMix.safetensors"
+    pipeline = make()
+    pipeline.save_pretrained(base)
+    save_file(original_layout.transformer(pipeline), file)
+    (base / "README.md").write_text(CARD.format("{num_inference_steps: 9}"))
+    shutil.rmtree(base / "transformer")
+    pipeline.transformer.save_config(base / "transformer")
+    monkeypatch.setitem(BASES, kind, str(base))
+    assert_equal(held(read_whole(file)), held(pipeline))
+    assert recommended(file).steps == 9
+    lacking = {key: tensor for key, tensor in load_file(file).items() if "img_in" not in key and "x_emb" not in key}
+    save_file(lacking, file)
+    with pytest.raises(ModelUnavailable, match=r"'someMix.safetensors' lacks a tensor of a \w+Model"):
+        read_whole(file)
+    shutil.rmtree(base / "vae")
+    pipeline.vae.save_config(base / "vae")
+    with pytest.raises(ModelUnavailable, match=r"/vae' has no weights"):
+        read_whole(file)
 
 
 ZERO_SIGNAL = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
