@@ -38,6 +38,7 @@ class Drawing:
         request: to the model.
         schedule: of its steps.
         pixels: of the picture to start from, float32 [height, width, 3] from 0 to 1, or None.
+        edited: the same of the picture that the prompt edits, or None.
         place: in the picture that it is drawn into; None: no part of that stays.
         parameters: of its first picture.
         previews: whether its steps have previews.
@@ -46,6 +47,7 @@ class Drawing:
     request: CompletedRequest
     schedule: Schedule
     pixels: np.ndarray | None
+    edited: np.ndarray | None
     place: Placement | None
     parameters: GenerationParameters
     previews: bool
@@ -151,7 +153,7 @@ class DenoisingLoop:
         """
         started, request, schedule = time.perf_counter(), drawing.request, drawing.schedule
         with self._device.hold():
-            conditioning = programs.read(request)
+            conditioning = programs.read(request, drawing.edited)
         states = []
         for seed in request.seeds:
             with self._device.hold():

@@ -80,7 +80,7 @@ class GenerationParameters:
         """
         values: dict[str, Any] = {name: getattr(request, name) for name in OPTIONS}
         values |= {name: None for name, option in OPTIONS.items() if values[name] == option.idle}
-        if request.image is None:
+        if request.image is None or facts.edits:
             values["strength"] = None
         if request.image is None or not is_transparent(request.image):
             values["background"] = None

@@ -135,6 +135,7 @@ class ImageGenerator:
             takes_weights=self._programs.reader.takes_weights,
             takes_guidance=self._programs.reader.takes_guidance,
             takes_picture=self._programs.can_encode,
+            edits=self._programs.edits,
             loras={lora.name: LoraFacts(weight=lora.weight, digest=lora.digest) for lora in origin.loras},
         )
         with _in_a_line(type(pipeline).__name__):
@@ -241,15 +242,20 @@ class ImageGenerator:
             ModelUnavailable: while drawing: latents or pixels are not finite.
         """
         completed, image = self.facts.completed(request), request.image
+        pixels = edited = None
+        if image is not None and self.facts.edits:
+            edited = start_pixels(image, self._programs.call.reference_size(completed.size), request.background)
+        elif image is not None:
+            pixels = start_pixels(image, completed.size, request.background)
         schedule = self._programs.samplers.schedule(
-            completed.scheduler, completed.steps, completed.size, None if image is None else completed.strength
+            completed.scheduler, completed.steps, completed.size, None if pixels is None else completed.strength
         )
         place = placement(completed, self.facts.scale)
-        pixels = None if image is None else start_pixels(image, completed.size, request.background)
         drawing = Drawing(
             request=completed,
             schedule=schedule,
             pixels=pixels if place is None else place.pixels,
+            edited=edited,
             place=place,
             parameters=GenerationParameters.of(completed, place, self.facts),
             previews=previews,

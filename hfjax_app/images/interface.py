@@ -158,6 +158,7 @@ class ImageFacts:
         takes_weights: whether weights of words, "(word:1.3)", are read; else they are text.
         takes_guidance: whether the guidance scale changes pictures.
         takes_picture: whether it can start from a picture.
+        edits: whether the prompt says what to change in that picture, and the drawing begins with noise.
         loras: that may be chosen, by their names.
     """
 
@@ -173,6 +174,7 @@ class ImageFacts:
     takes_weights: bool
     takes_guidance: bool = True
     takes_picture: bool = True
+    edits: bool = False
     loras: Mapping[str, LoraFacts] = field(default_factory=dict)
 
     @property
@@ -229,6 +231,8 @@ class ImageFacts:
         """
         if request.image is not None and not self.takes_picture:
             raise RequestRejected("picture to start from: this model takes none; leave it out")
+        if self.edits and (request.mask is not None or request.expand):
+            raise RequestRejected("mask, expand: this model changes a picture by the prompt alone; leave them out")
         if request.negative_prompt.strip() and not self.takes_negative_prompt:
             raise RequestRejected("negative prompt: this model takes none; leave it empty")
         for name, most in self.most.items():

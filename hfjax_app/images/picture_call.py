@@ -23,6 +23,7 @@ from hfjax_app.images.pipeline_call import (
     Size,
     TakesData,
     UnreadPicture,
+    having_read,
     scheduler_like,
     stand_in,
     usual_scale,
@@ -73,7 +74,9 @@ class PictureCall(PipelineCall):
         drawn = iter([noise])  # a class draws the picture's latents before the noise, which is left out here
         noises = Noises(lambda shape: next(drawn, noise).reshape(shape))
         scheduler = scheduler_like(self.pipeline.scheduler, step=step)
-        pipeline = self.unprompted(scheduler, vae=vae, device=pixels.device, image_processor=self._reading(pixels))
+        pipeline = self.unprompted(
+            scheduler, vae=vae, device=pixels.device, image_processor=having_read(self.pipeline, pixels)
+        )
         with TakesData(is_traced=True), noises:
             size = (pixels.shape[-1], pixels.shape[-2])
             arguments = self.arguments(self.usual_prompts, size, usual_scale(set()), "latent")
@@ -87,14 +90,6 @@ class PictureCall(PipelineCall):
     def with_stand_ins(self, forward: Any, scheduler: Any, **members: Any) -> Any:
         vae = stand_in(self.vae, encode=self._blank.encode, to=lambda *_, **__: None, dtype=torch.float32)
         return super().with_stand_ins(forward, scheduler, **{"vae": vae} | members)
-
-    def _reading(self, pixels: Any) -> Any:
-        """An image processor that has read these pixels: pictures come in the size and values that a class wants."""
-        return stand_in(
-            self.pipeline.image_processor,  # type: ignore[attr-defined]
-            preprocess=lambda *_, **__: pixels,
-            postprocess=lambda picture, *_, **__: picture,
-        )
 
 
 def picture_call(pipeline: Pipeline, call: PipelineCall) -> PictureCall | None:

@@ -2,7 +2,7 @@
 
 The class's code is the only truth: packing, scaled times, guidance, signs and splits of a denoiser's output are its own
 lines, between two calls of its scheduler. So stand-ins take the places of its scheduler and its networks, and of the
-two methods that are no arithmetic: `encode_prompt` and `prepare_latents`, whose answers come from a run in torch.
+methods that are no arithmetic, such as `encode_prompt` and `prepare_latents`, whose answers come from a run in torch.
 Does not compile, and knows no class of pipelines by name.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import torch
+from PIL import Image
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as torch_pytree
 from torch.utils._pytree import TreeSpec
@@ -32,8 +33,8 @@ from hfjax_app.images.networks import same_tensors, without_weights
 from hfjax_app.images.schedule import Timing
 
 # Options of some classes. Their defaults would change the size or the prompt, or read the time where they don't matter.
-_PLAIN = {"use_resolution_binning": False, "clean_caption": False, "cfg_truncation": 2.0}
-_ANSWERING = ("encode_prompt", "prepare_latents")
+_PLAIN = {"use_resolution_binning": False, "clean_caption": False, "cfg_truncation": 2.0, "_auto_resize": False}
+_ANSWERING = ("encode_prompt", "prepare_latents", "prepare_image_latents")
 _ASKED = (512, 256)  # a size in pixels
 _DOUBLINGS = 6
 PASSES = 3  # of a traced loop; some classes leave the last time out
@@ -276,6 +277,7 @@ class Form:
         latents: the place of the latents among the leaves.
         rows: rows of latents in the first call of the denoiser; 1 where it takes something else.
         is_long: whether the prompt has several pieces; its states then have room for all, and NaN in what is left.
+        reference: the places among the leaves of what the class makes of a picture that the prompt edits.
     """
 
     size: Size
@@ -285,11 +287,12 @@ class Form:
     latents: int
     rows: int
     is_long: bool = False
+    reference: tuple[int, ...] = ()
 
     @property
-    def key(self) -> tuple[bool, bool]:
+    def key(self) -> tuple[bool, bool, bool]:
         """What the program for it is compiled for."""
-        return self.guided, self.is_long
+        return self.guided, self.is_long, bool(self.reference)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -352,12 +355,17 @@ class PipelineCall:
         self.thresholds: set[float] = set()
         self.answers: Any = None
 
+    @property
+    def edits(self) -> bool:
+        """Whether the class takes a picture beside the prompt, which says what to change in it."""
+        return "image" in self.accepted and "strength" not in self.accepted
+
     def is_guided(self, guidance: float) -> bool:
         """Whether a guidance scale is above the threshold of the class; true for a class without one."""
         return not self.thresholds or guidance > max(self.thresholds)
 
     def read(
-        self, prompts: Mapping[str, Any], size: Size | None, guidance: float, filler: str = ""
+        self, prompts: Mapping[str, Any], size: Size | None, guidance: float, filler: str = "", *, edited: bool = False
     ) -> tuple[list[torch.Tensor | None], Form]:
         """The answers of the pipeline's methods for prompts, in torch, up to the denoiser's first call.
 
@@ -366,14 +374,15 @@ class PipelineCall:
             size: None: the pipeline's own.
             guidance: the guidance scale.
             filler: a text beside each prompt, whose length a class gives both; its results are left out.
+            edited: whether there is a picture that the prompt edits.
 
         Returns:
-            The tensors among the leaves of the answers for prompts, and the form of the call.
+            The tensors among the leaves of the answers for prompts, and the form of the call. What the class makes of a
+            picture is NaN in both.
         """
         notes: dict[str, list[Any]] = {name: [] for name in _ANSWERING}
 
-        def noting(name: str) -> Callable[..., Any]:
-            method = getattr(self.pipeline, name)
+        def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             signature = inspect.signature(method)
 
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -395,24 +404,93 @@ class PipelineCall:
 
         with torch.no_grad(), TakesData():
             scale = Scale(guidance, torch.tensor(float(guidance)), self.thresholds)
-            pipeline = self.with_stand_ins(
-                reached, scheduler_like(self.pipeline.scheduler), **{n: noting(n) for n in _ANSWERING}
-            )
-            first = value_of(lambda: pipeline(**self.arguments(prompts, size, scale, "latent")))
+            members = {"vae": self._without_encoder(self._unread.encode)} if edited else {}
+            pipeline = self.with_stand_ins(reached, scheduler_like(self.pipeline.scheduler), **members)
+            _answer_by(pipeline, noting)
+            arguments = self.arguments(prompts, size, scale, "latent") | (_blank(size) if edited else {})
+            first = value_of(lambda: pipeline(**arguments))
         if self.answers is None:
             self.answers = notes
         leaves, structure = torch_pytree.tree_flatten(notes)
         of_prompts = len(torch_pytree.tree_leaves(notes["encode_prompt"]))  # the rest depends on the size alone
         at = next(i for i, leaf in enumerate(leaves) if i >= of_prompts and _is_tensor(leaf))
+        reference = tuple(i for i, leaf in enumerate(leaves) if edited and i >= of_prompts and _is_unread(leaf))
+        given = {i for i, leaf in enumerate(leaves) if _is_tensor(leaf) and (i < of_prompts or i in reference)}
         form = Form(
             size=size or (0, 0),
             guided=self.is_guided(guidance),
             structure=structure,
-            rest=[None if _is_tensor(leaf) and i < of_prompts else leaf for i, leaf in enumerate(leaves)],
+            rest=[None if i in given else leaf for i, leaf in enumerate(leaves)],
             latents=at,
             rows=len(first) if _is_tensor(first) and first.ndim else 1,
+            reference=reference,
         )
-        return [leaf if _is_tensor(leaf) and i < of_prompts else None for i, leaf in enumerate(leaves)], form
+        return [leaf if i in given else None for i, leaf in enumerate(leaves)], form
+
+    def reference_size(self, size: Size) -> Size:
+        """The (width, height) in which the class reads a picture that the prompt edits.
+
+        Args:
+            size: of the picture and of the drawing.
+
+        Raises:
+            RequestRejected: the class takes no picture of this size; says why.
+        """
+
+        def encode(pixels: torch.Tensor, *_: Any, **__: Any) -> Any:
+            raise Ended((pixels.shape[-1], pixels.shape[-2]))
+
+        pipeline = self.unprompted(scheduler_like(self.pipeline.scheduler), vae=self._without_encoder(encode))
+        arguments = self.arguments(self.usual_prompts, size, usual_scale(set()), "latent") | _blank(size)
+        try:
+            with torch.no_grad(), TakesData():
+                read: Size = value_of(lambda: pipeline(**arguments))
+        except Exception as error:
+            raise RequestRejected(f"picture to start from: {first_line(error)}") from error
+        return read
+
+    def reference(self, vae: Any, form: Form, pixels: torch.Tensor) -> list[torch.Tensor]:
+        """What the class makes of a picture that the prompt edits, for the places `form.reference`. Is traced.
+
+        Args:
+            vae: the autoencoder, with its weights.
+            form: of a call with such a picture.
+            pixels: [1, 3, height, width] from -1 to 1, of `reference_size`.
+        """
+        prompts = torch_pytree.tree_unflatten(form.rest, form.structure)["encode_prompt"]
+        notes: dict[str, list[Any]] = {name: [] for name in _ANSWERING} | {"encode_prompt": prompts}
+        left = iter(self.answers["encode_prompt"])
+
+        def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                notes[name].append(method(*args, **kwargs))
+                return notes[name][-1]
+
+            return call if name != "encode_prompt" else lambda *_, **__: next(left)
+
+        def reached(*_: Any, **__: Any) -> Any:
+            raise Ended(None)
+
+        pipeline = self.with_stand_ins(
+            reached,
+            scheduler_like(self.pipeline.scheduler),
+            vae=vae,
+            device=pixels.device,
+            image_processor=having_read(self.pipeline, pixels),
+        )
+        _answer_by(pipeline, noting)
+        with TakesData(is_traced=True), Noises(torch.zeros):
+            value_of(lambda: pipeline(**self._traced_arguments(form, torch.ones(()), "latent")))
+        leaves = torch_pytree.tree_leaves(notes)
+        return [leaves[i] for i in form.reference]
+
+    @functools.cached_property
+    def _unread(self) -> "UnreadPicture":
+        return UnreadPicture(self.vae, math.nan)
+
+    def _without_encoder(self, encode: Callable[..., Any]) -> Any:
+        """The autoencoder with another `encode`, on the CPU."""
+        return stand_in(self.vae, encode=encode, device=torch.device("cpu"), dtype=torch.float32)
 
     def packing(self, size: Size | None) -> Packing:
         """How the pipeline makes the first sample of its noise; None: at the pipeline's own size.
@@ -591,18 +669,16 @@ class PipelineCall:
         leaves[form.latents] = latents
         answers = torch_pytree.tree_unflatten(leaves, form.structure)
         left = {name: iter(answers[name]) for name in _ANSWERING}
-        return self.with_stand_ins(
-            forward,
-            scheduler,
-            device=latents.device,
-            encode_prompt=lambda *_, **__: next(left["encode_prompt"]),
-            prepare_latents=lambda *_, **__: next(left["prepare_latents"]),
-            **members,
-        )
+        if form.reference:
+            members["image_processor"] = having_read(self.pipeline, torch.zeros(1, 3, 1, 1))
+        pipeline = self.with_stand_ins(forward, scheduler, device=latents.device, **members)
+        _answer_by(pipeline, lambda name, _: lambda *_, **__: next(left[name]))
+        return pipeline
 
     def _traced_arguments(self, form: Form, guidance: torch.Tensor, output: str) -> dict[str, Any]:
         value = max(self.thresholds, default=1.0) + (1.0 if form.guided else 0.0)
-        return self.arguments(self.usual_prompts, form.size, Scale(value, guidance, set()), output)
+        arguments = self.arguments(self.usual_prompts, form.size, Scale(value, guidance, set()), output)
+        return arguments | (_blank(form.size) if form.reference else {})
 
     @property
     def usual_prompts(self) -> dict[str, str]:
@@ -616,7 +692,7 @@ class PipelineCall:
     def arguments(self, prompts: Mapping[str, Any], size: Size | None, scale: Scale, output: str) -> dict[str, Any]:
         known = {
             **_PLAIN,
-            **({"width": size[0], "height": size[1]} if size else {}),
+            **({"width": size[0], "height": size[1], "max_area": size[0] * size[1]} if size else {}),
             self._guidance: scale,
             "num_inference_steps": _STEPS,
             "output_type": output,
@@ -655,18 +731,45 @@ def scheduler_like(real: Any, **members: Any) -> Any:
     return stand_in(real, **known)
 
 
+def _answer_by(pipeline: Any, answers: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Replace those of the methods `_ANSWERING` that a pipeline has.
+
+    Args:
+        pipeline: of `stand_in`.
+        answers: makes a function from a method's name and the method.
+    """
+    kind = type(pipeline)
+    for name in _ANSWERING:
+        if hasattr(kind, name):
+            setattr(kind, name, staticmethod(answers(name, functools.partial(getattr(kind, name), pipeline))))
+
+
+def _blank(size: Size | None) -> dict[str, Any]:
+    """The argument for a picture of this size."""
+    assert size is not None, "a drawing has a size"
+    return {"image": Image.new("RGB", size)}
+
+
+def having_read(pipeline: Any, pixels: Any) -> Any:
+    """A pipeline's image processor that has read these pixels: pictures come in the size and values that it makes."""
+    return stand_in(
+        pipeline.image_processor,
+        preprocess=lambda *_, **__: pixels,
+        postprocess=lambda picture, *_, **__: picture,
+    )
+
+
+def _is_unread(leaf: Any) -> bool:
+    return _is_tensor(leaf) and bool(leaf.isnan().any())
+
+
 class UnreadPicture:
     """In the place of an autoencoder's encoder: latents of one value in the shapes of its own.
 
     Args:
         vae: the autoencoder.
         value: see above.
-
-    Attributes:
-        size: (width, height) of the last picture; zeros before.
     """
-
-    size: Size = (0, 0)
 
     def __init__(self, vae: Any, value: float):
         self._vae, self._value = without_weights(vae), value
@@ -674,7 +777,6 @@ class UnreadPicture:
 
     def encode(self, pixels: torch.Tensor, *_: Any, **__: Any) -> Any:
         """As the autoencoder's."""
-        self.size = pixels.shape[-1], pixels.shape[-2]
         return self._encoded(tuple(pixels.shape))
 
     def _encode(self, shape: tuple[int, ...]) -> Any:

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from diffusers.models import AutoencoderKL
+from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
@@ -91,6 +92,7 @@ class DiffusionPrograms:
         latents: the shape of the noise that the pipeline draws.
         scale: pixels a side for each latent.
         can_encode: whether a picture to start from can be read.
+        edits: whether the prompt says what to change in that picture, and the first sample is noise.
         samplers: the schedulers that may be chosen.
         reader: prompts -> the denoiser's conditioning.
         dtype: of the denoiser's and the text encoders' weights.
@@ -143,7 +145,8 @@ class DiffusionPrograms:
         self.size = self.sizes.own
         self.scale = self.latents.scale
         can_read = self.reader.pictures is not None or isinstance(pipeline.vae, AutoencoderKL)
-        self.can_encode = can_read and self.samplers.noises
+        self.edits = self.call.edits
+        self.can_encode = self.edits or (can_read and self.samplers.noises)
         self._alone = self.reader.takes_guidance and not self.call.is_guided(guidance)
         self._sized: dict[tuple[int, int], SizedPrograms] = {}
         self._asked_at: dict[tuple[int, int], float] = {}
@@ -377,15 +380,30 @@ class SizedPrograms:
             "noising": jax.ShapeDtypeStruct((2,), jnp.float32),
             "step": jax.ShapeDtypeStruct((), jnp.int32),
         }
-        # By `Form.key`: whether there is guidance, and whether the prompt is long.
-        self._denoisers: dict[tuple[bool, bool], Denoiser] = {}
+        # By `Form.key`: whether there is guidance, whether the prompt is long, and whether it edits a picture.
+        self._denoisers: dict[tuple[bool, bool, bool], Denoiser] = {}
+        read_size: tuple[int, int] | None = size
+        try:
+            read_size = parts.call.reference_size(size) if parts.edits else size
+        except RequestRejected:  # for the class the size is too small or too long to edit; it draws from prompts alone
+            read_size = None
         usual = parts.reader.read(_neutral(size, GUIDED))
         lengths = {"": "a", "_long": "a BREAK a"} if parts.reader.most_pieces > 1 else {"": "a"}
-        kinds = [(*length, guided) for length in lengths.items() for guided in ((True, False) if alone else (True,))]
-        for long, prompt, guided in kinds:
-            conditioning = parts.reader.read(_neutral(size, GUIDED if guided else ALONE, prompt))
-            self._denoisers[conditioning.form.key] = Denoiser(
-                f"denoise{long}{name}" if guided else f"denoise_alone{long}{name}",
+        kinds = [
+            (*length, guided, edited)
+            for edited in ((False, True) if parts.edits and read_size else (False,))
+            for length in lengths.items()
+            for guided in ((True, False) if alone else (True,))
+        ]
+        form = usual.form
+        for long, prompt, guided, edited in kinds:
+            request = _neutral(size, GUIDED if guided else ALONE, prompt)
+            if edited:
+                request = replace(request, image=Image.new("RGB", size))
+            conditioning = parts.reader.read(request)
+            form = conditioning.form
+            self._denoisers[form.key] = Denoiser(
+                f"denoise{'' if guided else '_alone'}{'_edited' if edited else ''}{long}{name}",
                 parts.mesh,
                 parts.network,
                 conditioning,
@@ -403,14 +421,21 @@ class SizedPrograms:
             join=partial(self._join, "_decode", decoding),
             shardings=parts.everywhere,
         )
-        noise = jax.ShapeDtypeStruct(self.packing.noise_shape, jnp.float32)
-        encoding = (parts.vae_weights, jax.ShapeDtypeStruct((size[1], size[0], 3), jnp.float32), noise)
         self._encode_spec: ProgramSpec | None = None
-        if not parts.can_encode:
+        if not parts.can_encode or read_size is None:
             return
+        encoding: tuple[Any, ...] = (
+            parts.vae_weights,
+            jax.ShapeDtypeStruct((read_size[1], read_size[0], 3), jnp.float32),
+        )
+        if parts.edits:
+            function = _reference_function(parts, form)
+        else:
+            encoding = (*encoding, jax.ShapeDtypeStruct(self.packing.noise_shape, jnp.float32))
+            function = _encode_function(parts, self.packing)
         self._encode_spec = ProgramSpec(
             name=f"encode_picture{name}",
-            function=_encode_function(parts, self.packing),
+            function=function,
             args=encoding,
             join=partial(self._join, "_encode", encoding),
             shardings=parts.everywhere,
@@ -418,12 +443,12 @@ class SizedPrograms:
 
     def specs(self, *, general: bool = False) -> list[ProgramSpec]:
         """The programs: first those that draw from a prompt, which are general ones if `general`."""
-        short, long = (
-            [spec for form, denoiser in self._denoisers.items() if form[1] == is_long for spec in denoiser.specs]
-            for is_long in (False, True)
+        usual, others = (
+            [spec for key, denoiser in self._denoisers.items() if any(key[1:]) == is_other for spec in denoiser.specs]
+            for is_other in (False, True)
         )
-        drawing = [replace(spec, general=general) for spec in (*short, self._decode_spec)]
-        return [*drawing, *([] if self._encode_spec is None else [self._encode_spec]), *long]
+        drawing = [replace(spec, general=general) for spec in (*usual, self._decode_spec)]
+        return [*drawing, *([] if self._encode_spec is None else [self._encode_spec]), *others]
 
     def _join(self, attribute: str, arguments: tuple[Any, ...], program: Program) -> None:
         run_on_zeros(program, arguments)
@@ -432,18 +457,19 @@ class SizedPrograms:
     @property
     def can_draw(self) -> bool:
         """Whether the programs have joined that draw a picture from a prompt."""
-        short = [denoiser.is_ready for (_, is_long), denoiser in self._denoisers.items() if not is_long]
-        return all(short) and self._decode is not None
+        usual = [denoiser.is_ready for key, denoiser in self._denoisers.items() if not any(key[1:])]
+        return all(usual) and self._decode is not None
 
     @property
     def can_draw_long(self) -> bool:
         """Whether the programs have joined that draw from a prompt of several pieces."""
-        return all(denoiser.is_ready for denoiser in self._denoisers.values())
+        return all(denoiser.is_ready for (_, is_long, _), denoiser in self._denoisers.items() if is_long)
 
     @property
     def can_encode(self) -> bool:
-        """Whether the program has joined that reads a picture to start from."""
-        return self._encode is not None
+        """Whether the programs have joined that read a picture to start from, and that edit it."""
+        edit = [denoiser.is_ready for (*_, is_edited), denoiser in self._denoisers.items() if is_edited]
+        return all(edit) and self._encode is not None
 
     @property
     def compile_seconds(self) -> float:
@@ -452,8 +478,13 @@ class SizedPrograms:
         names = {spec.name for spec in self.specs()}
         return sum(report.seconds + report.saved for report in self._parts.reports if report.name in names)
 
-    def read(self, request: CompletedRequest) -> Conditioning:
+    def read(self, request: CompletedRequest, edited: np.ndarray | None) -> Conditioning:
         """The conditioning for a request, on the device.
+
+        Args:
+            request: to the model.
+            edited: the picture that the prompt edits, float32 [height, width, 3] from 0 to 1, in the size in which the
+                class reads it; None without one.
 
         Raises:
             ModelUnavailable: there is no memory for its LoRAs.
@@ -461,14 +492,20 @@ class SizedPrograms:
         parts, asked = self._parts, replace(request, guidance_scale=GUIDED if self._is_guided(request) else ALONE)
         merged = parts.merged.of(tuple(loras_of(request.loras).items()))
         conditioning = parts.reader.read_with(merged, asked)
-        return replace(conditioning, arrays=self.put(conditioning.arrays), weights=merged[parts.denoiser_name])
+        arrays: list[Any] = list(conditioning.arrays)
+        if edited is not None:
+            assert self._encode is not None, "it has joined"
+            made = self._encode(parts.vae_weights, edited)
+            for place, array in zip(conditioning.form.reference, made, strict=True):
+                arrays[place] = array
+        return replace(conditioning, arrays=self.put(arrays), weights=merged[parts.denoiser_name])
 
     def guidance(self, request: CompletedRequest) -> np.float32:
         """The guidance scale for the programs: at the threshold of the class it changes nothing."""
         return np.float32(max([request.guidance_scale, *self._parts.call.thresholds]))
 
     def _is_guided(self, request: CompletedRequest) -> bool:
-        return (False, False) not in self._denoisers or self._parts.call.is_guided(request.guidance_scale)
+        return (False, False, False) not in self._denoisers or self._parts.call.is_guided(request.guidance_scale)
 
     def channels_last(self, latents: np.ndarray) -> np.ndarray:
         """Latents of the noise's shape as [height, width, channels]."""
@@ -561,12 +598,7 @@ def _encode_function(parts: DiffusionPrograms, packing: Packing) -> Callable[...
     scale, shift = (1.0, 0.0) if pictures is not None else _normalisation(parts.vae)
 
     def run(vae: Any, pixels: Any, noise: Any) -> Any:
-        def encode(pixels: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            encoded = vae.encode(pixels.to(dtype), *args, **kwargs)
-            of_latents = encoded.latent_dist
-            encoded.latent_dist = type(of_latents)(of_latents.parameters.float())
-            return encoded
-
+        encode = _encoding(vae, dtype)
         if pictures is None:
             distribution = encode(pixels).latent_dist
             return distribution.mean + distribution.std * noise
@@ -580,6 +612,33 @@ def _encode_function(parts: DiffusionPrograms, packing: Packing) -> Callable[...
         return encoded if pictures is not None else ((encoded - shift) * scale).reshape(-1)[packing.places]
 
     return encode_picture
+
+
+def _reference_function(parts: DiffusionPrograms, form: Form) -> Callable[..., Any]:
+    dtype = torch_dtype(parts.vae_dtype)
+
+    def run(vae: Any, pixels: Any) -> Any:
+        own = stand_in(vae, encode=_encoding(vae, dtype), dtype=torch.float32, device=pixels.device)
+        return parts.call.reference(own, form, pixels)
+
+    def encode_reference(weights: Any, pixels: jax.Array) -> list[jax.Array]:
+        picture = (pixels * 2 - 1).transpose(2, 0, 1)[None]
+        made: list[jax.Array] = pure_function(fresh(parts.vae), run)(weights, picture)
+        return [each.astype(jnp.float32) for each in made]
+
+    return encode_reference
+
+
+def _encoding(vae: Any, dtype: torch.dtype) -> Callable[..., Any]:
+    """An autoencoder's `encode` in a dtype, whose distribution of latents is float32."""
+
+    def encode(pixels: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        encoded = vae.encode(pixels.to(dtype), *args, **kwargs)
+        of_latents = encoded.latent_dist
+        encoded.latent_dist = type(of_latents)(of_latents.parameters.float())
+        return encoded
+
+    return encode
 
 
 def _normalisation(vae: AutoencoderKL) -> tuple[np.ndarray | float, np.ndarray | float]:

@@ -136,7 +136,7 @@ class PromptReader:
         self._weighted: dict[tuple[int, str], _WeightedPrompts] = {}
         self._lock = threading.RLock()  # tokenizers and pipelines have state, which threads must not share
         self._learn()
-        self.pictures = picture_call(self._pipeline, self.call)
+        self.pictures = None if self.call.edits else picture_call(self._pipeline, self.call)
 
     def _learn(self) -> None:
         """Find out what the pipeline reads of its text encoders, to which length, and compile them."""
@@ -205,7 +205,9 @@ class PromptReader:
 
         Args:
             request: with its guidance scale. A blank negative prompt is ignored where the class has one of its own.
+                What a class that edits makes of its picture is NaN.
         """
+        edited = self.call.edits and request.image is not None
         size = (request.width, request.height) if request.width and request.height else None
         with self._lock:
             for truncations in self._truncations.values():
@@ -226,12 +228,15 @@ class PromptReader:
                 prompts["negative_prompt"] = " "
             for encoder in encoders:
                 encoder.next_skip = request.clip_skip if "prompt" in prompts else None
-            tensors, form = self.call.read(prompts, size, request.guidance_scale or 0.0, self._filler)
+            tensors, form = self.call.read(prompts, size, request.guidance_scale or 0.0, self._filler, edited=edited)
+        for i, tensor in enumerate(tensors):
+            if tensor is None or i in form.reference:
+                continue
+            if pieces > 1:
+                tensor = _with_room(tensor, self.most_pieces / pieces)
+            tensors[i] = _padded(tensor, self._longest) if self._pads else tensor
         if pieces > 1:
-            tensors = [_with_room(tensor, self.most_pieces / pieces) for tensor in tensors]
             form = replace(form, is_long=True)
-        if self._pads:
-            tensors = [tensor if tensor is None else _padded(tensor, self._longest) for tensor in tensors]
         arrays = [None if tensor is None else _numpy(tensor) for tensor in tensors]
         # a class may leave out the mask of a prompt that fills the length
         for i, mask in self._masks.get(form.guided, {}).items():
@@ -531,9 +536,9 @@ class _ForCompel:
         return self._forward(ids)
 
 
-def _with_room(tensor: torch.Tensor | None, factor: float) -> torch.Tensor | None:
+def _with_room(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     """States [1, tokens, width] with room for more tokens; other tensors as they are."""
-    if tensor is None or tensor.ndim != 3:
+    if tensor.ndim != 3:
         return tensor
     return _padded(tensor, round(tensor.shape[1] * factor))
 

@@ -65,7 +65,7 @@ class ImagesTab(Tab):
                 ModelLoader(self.picker, shared.service.models, "images")
         self._listen()
         shown = [self._hello, self._shape, self._start_from, self._start, self._paint, self._settings.loras]
-        self.picker.fill(self.loading, shown, self._settings.of_model, self._of_model)
+        self.picker.fill(self.loading, [*shown, *self._source.of_model], self._settings.of_model, self._of_model)
 
     def store(self, page: gr.Blocks) -> None:
         self.gallery.store(page)
@@ -166,9 +166,12 @@ class ImagesTab(Tab):
     def _of_model(self, backend: "Backend[ImageModel]") -> list[dict[str, Any]]:
         """What is to be known about the model, and values of controls that depend on it."""
         generator = backend.get()
-        pictures = [gr.update(visible=generator.facts.takes_picture)] * 3
-        loras = gr.update(visible=bool(generator.facts.loras))
-        shown = [gr.update(value=hello(backend)), shapes(generator), *pictures, loras]
+        facts = generator.facts
+        pictures = [gr.update(visible=facts.takes_picture)] * 2
+        pictures.append(gr.update(visible=facts.takes_picture and not facts.edits))  # to paint over
+        loras = gr.update(visible=bool(facts.loras))
+        source = self._source.fitted(facts)
+        shown = [gr.update(value=hello(backend)), shapes(generator), *pictures, loras, *source]
         return [*shown, *self._settings.fitted(generator)]
 
     @streamed

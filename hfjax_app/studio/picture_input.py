@@ -16,11 +16,14 @@ from hfjax_app.runtime.seams.gradio import component_endpoint
 
 if TYPE_CHECKING:  # these modules import jax, and the page is served before that
     from hfjax_app.images.generation_parameters import GenerationParameters
+    from hfjax_app.images.interface import ImageFacts
 
 WHITE = "#ffffff"
 _KINDS = ("background", "layer", "composite")
 _HOW = """<p>The picture is scaled and cut to the size. Paint over a part, and only that part is drawn anew: the rest
 keeps its pixels and its resolution.</p>"""
+_EDITED = """<p>This model changes the picture by words: the prompt says what should be different, such as "make the
+boat red". The picture is scaled and cut to the size.</p>"""
 # The browser's own field for a colour: it works by keyboard, and its value is always "#rrggbb".
 _BACKGROUND = """<label><span>Background</span><span class="hint">Of what is transparent in it: white unless you pick
 another colour.</span><input type="color" value="{{value}}"></label>"""
@@ -98,6 +101,7 @@ class PictureInput:
     Attributes:
         editor: the component. Its value arrives unprocessed, for `read`.
         components: the editor and the controls beside it, in the order that `arguments` takes their values.
+        of_model: what depends on the model, in the order of `fitted`.
     """
 
     def __init__(self) -> None:
@@ -116,7 +120,7 @@ class PictureInput:
                 )
                 gr.HTML('<div class="note" id="source-note"></div>')  # pictures.js writes there
             with gr.Column(elem_id="source-right"):
-                gr.HTML(_HOW, elem_id="source-how", apply_default_css=False)
+                self._how = gr.HTML(_HOW, elem_id="source-how", apply_default_css=False)
                 self.strength = gr.Slider(
                     0,
                     1,
@@ -154,8 +158,19 @@ class PictureInput:
                     elem_id="expand",
                 )
         self.components = (self.editor, self.strength, self.background, self.softness, self.marked, self.expand)
+        self.of_model = (self._how, self.strength, self.softness, self.marked, self.expand)
         self._sent = SentPictures()
         self.editor.accept_blobs = self._sent.accept
+
+    @staticmethod
+    def fitted(facts: "ImageFacts") -> list[dict[str, Any]]:
+        """Updates of `of_model`. What a model can't do with a picture is hidden, with its value."""
+        usual = not facts.edits
+        shown = [gr.update(visible=usual), gr.update(visible=usual)]
+        if usual:
+            return [gr.update(value=_HOW), *shown, gr.update(visible=True), gr.update(visible=True)]
+        emptied = [gr.update(value=False, visible=False), gr.update(value="", visible=False)]
+        return [gr.update(value=_EDITED), *shown, *emptied]
 
     def arguments(self, values: Sequence[Any]) -> dict[str, Any]:
         """The options of an `ImageRequest` in the values of `components`, as the client sent them.

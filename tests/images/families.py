@@ -22,6 +22,7 @@ from diffusers import (
     Flux2KleinPipeline,
     Flux2Pipeline,
     Flux2Transformer2DModel,
+    FluxKontextPipeline,
     FluxPipeline,
     FluxTransformer2DModel,
     HunyuanDiT2DModel,
@@ -143,7 +144,7 @@ def kl(channels: int = 4, **options: Any) -> Any:
 ROPE = {"num_attention_heads": 2, "attention_head_dim": 16, "axes_dims_rope": (4, 6, 6)}
 
 
-def flux(*, guidance: bool = True) -> FluxPipeline:
+def flux(*, guidance: bool = True, kind: type[DiffusionPipeline] = FluxPipeline) -> DiffusionPipeline:
     transformer = FluxTransformer2DModel(
         in_channels=16,
         num_layers=1,
@@ -154,7 +155,7 @@ def flux(*, guidance: bool = True) -> FluxPipeline:
         **ROPE,
     )
     shift = DYNAMIC if guidance else {"use_dynamic_shifting": False, "shift": 1.0}
-    return FluxPipeline(
+    return kind(
         tokenizer=clip_tokenizer(),
         tokenizer_2=t5_tokenizer(),
         text_encoder=clip(),
@@ -165,8 +166,12 @@ def flux(*, guidance: bool = True) -> FluxPipeline:
     )
 
 
-def flux_schnell() -> FluxPipeline:
+def flux_schnell() -> DiffusionPipeline:
     return flux(guidance=False)
+
+
+def flux_kontext() -> DiffusionPipeline:
+    return flux(kind=FluxKontextPipeline)
 
 
 def chroma() -> ChromaPipeline:
@@ -475,6 +480,7 @@ def bria() -> BriaPipeline:
 FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "Flux.1 dev": flux,
     "Flux.1 schnell": flux_schnell,
+    "Flux.1 Kontext": flux_kontext,
     "Flux.2 dev": flux_2,
     "Flux.2 klein": flux_2_klein,
     "Flux.2 klein base": flux_2_klein_base,

@@ -42,7 +42,8 @@ def torch_pixels(name: str, pipeline: Any, shape: tuple[int, ...], request: dict
     argument, needed = GUIDANCE.get(name, ("guidance_scale", {}))
     options[argument] = options.pop("guidance_scale")
     accepted = inspect.signature(pipeline.__call__).parameters
-    options |= {name: False for name in ("use_resolution_binning", "clean_caption") if name in accepted}
+    plain = {"use_resolution_binning": False, "clean_caption": False, "max_area": options["width"] * options["height"]}
+    options |= {name: value for name, value in plain.items() if name in accepted}
     with GivenNoise(chain([torch.from_numpy(first)], fresh)):
         return pipeline(num_inference_steps=STEPS, output_type="np", **needed | options).images[0]
 

@@ -41,8 +41,13 @@ WITHOUT_SHIFT = diffusers.StableDiffusion3InpaintPipeline
 BROKEN = diffusers.ChromaInpaintPipeline
 
 
-def drawing() -> Image.Image:
-    picture = Image.new("RGB", SIZE, (40, 120, 200))
+# Whose class takes a picture beside the prompt; those of Flux.2 want sides of 64 pixels.
+EDITORS = ("Flux.1 Kontext", "Flux.2 klein", "Flux.2 klein base", "Flux.2 dev")
+EDITED_SIZES = ((64, 64), (128, 64))
+
+
+def drawing(size: tuple[int, int] = SIZE) -> Image.Image:
+    picture = Image.new("RGB", size, (40, 120, 200))
     ImageDraw.Draw(picture).ellipse((6, 6, 40, 20), fill=(230, 80, 30))
     return picture
 
@@ -100,3 +105,56 @@ def test_pictures_to_start_from_equal_diffusers(name: str, compilations: Callabl
         assert np.abs(step.pictures[0].pixels - plain).max() > 0.01 or strength == 1.0, "the picture must matter"
     with pytest.raises(RequestRejected, match=r"strength = 0\.0: "):
         generator.generate(ImageRequest(**OPTIONS, image=drawing(), strength=0.0))
+
+
+def torch_edited(pipeline: Any, facts: Any, picture: Image.Image, guidance: float) -> np.ndarray:
+    """diffusers' own picture of a prompt that edits another one, given the generator's noise."""
+    first, _ = noise.first_noise(SEED, facts.latents.of(picture.size))
+    width, height = picture.size
+    plain = {"_auto_resize": False, "max_area": width * height, "width": width, "height": height}
+    accepted = inspect.signature(pipeline.__call__).parameters
+    with Noises(lambda shape: torch.from_numpy(first).reshape(shape)):
+        return pipeline(
+            prompt=OPTIONS["prompt"],
+            image=picture,
+            num_inference_steps=STEPS,
+            guidance_scale=guidance,
+            output_type="np",
+            **{name: value for name, value in plain.items() if name in accepted},
+        ).images[0]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != EDITORS[0])) for name in EDITORS]
+)
+def test_pictures_edited_by_words_equal_diffusers(name: str, compilations: Callable) -> None:
+    """With and without guidance, at two sizes; nothing compiles then, and the settings of a picture draw it again."""
+    pipeline = family(name)
+    own, other = EDITED_SIZES
+    origin = Origin(recommended=Recommended(size=own, guidance_scale=0.0))
+    generator = ImageGenerator(pipeline, origin=origin, sizes=[other])
+    assert generator.facts.edits
+    for size, guidance in ((own, 3.0), (other, 0.0)):
+        options: dict[str, Any] = OPTIONS | {"guidance_scale": guidance, "width": size[0], "height": size[1]}
+        source = drawing(size)
+        with compilations() as compiled:
+            *_, step = generator.generate(ImageRequest(**options, image=source, images=2))
+            *_, plain = generator.generate(ImageRequest(**options))
+            [picture, second], parameters = step.pictures, step.pictures[1].parameters
+            *_, again = generator.generate(parameters.request(image=source))
+        assert compiled == []
+        want = torch_edited(pipeline, generator.facts, source, guidance)
+        assert want.std() > 0.05, "the comparison needs a picture"
+        np.testing.assert_allclose(picture.pixels, want, rtol=0, atol=2e-4)
+        assert np.abs(picture.pixels - plain.pictures[0].pixels).max() > 1e-3, "the picture must matter"
+        np.testing.assert_array_equal(again.pictures[0].pixels, second.pixels)
+        assert parameters.values["strength"] is None
+    with pytest.raises(RequestRejected, match="mask, expand: this model changes a picture by the prompt alone"):
+        generator.generate(ImageRequest(**OPTIONS, image=drawing(), mask=right_half()))
+
+
+@pytest.mark.slow
+def test_a_picture_that_the_class_refuses_is_told() -> None:
+    generator = ImageGenerator(family("Flux.2 klein"), origin=Origin(recommended=Recommended(size=SIZE)))
+    with pytest.raises(RequestRejected, match=r"picture to start from: Image too small: 64.32"):
+        generator.generate(ImageRequest(**OPTIONS, image=drawing()))

@@ -35,7 +35,7 @@ def draw(**changed):
 
 latents = draw()
 np.save(out, np.concatenate(latents))
-denoise = programs._denoisers[True, False]._step
+denoise = programs._denoisers[True, False, False]._step
 text = denoise.as_text()
 print(json.dumps({
     "devices": [len(jax.devices()), generator.facts.versions["device"]],
@@ -132,6 +132,8 @@ def test_eight_devices_draw_what_one_draws(folder: Path, generator: ImageGenerat
     np.testing.assert_allclose(np.load(tmp_path / "latents.npy"), latents, rtol=0, atol=1e-4)
     assert found["second_alone"], "a seed's picture must not depend on those around it"
     assert len(found["collectives"]) == 1, found["collectives"]
-    row = generator._programs.sized(generator.facts.size)._denoisers[True, False]._predict.cost_analysis()["flops"]
+    row = (
+        generator._programs.sized(generator.facts.size)._denoisers[True, False, False]._predict.cost_analysis()["flops"]
+    )
     assert found["flops"] < 1.2 * row, "each device has one row of the pair"
     assert found["in_place"] >= found["state"]

@@ -12,6 +12,7 @@ from gradio.data_classes import DataWithFiles
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.interface import ImageFacts, Latents, Recommended, Sizes
 from hfjax_app.studio.picture_input import PictureInput, SentPictures
 
 
@@ -97,3 +98,26 @@ def test_more_than_one_layer_is_rejected(source: PictureInput, tmp_path: Path) -
     for layers in ([none, none], [layer] * 60, "layer", 5):
         with pytest.raises(RequestRejected, match="must be one layer"):
             source.read({"background": picture, "layers": layers})
+
+
+@pytest.mark.parametrize("edits", [False, True])
+def test_a_model_that_edits_by_words_says_so(source: PictureInput, edits: bool) -> None:
+    """What it can't do with a picture is hidden and empty: hidden values are sent too."""
+    facts = ImageFacts(
+        name=None,
+        revision=None,
+        versions={},
+        recommended=Recommended(),
+        sizes=Sizes(own=(8, 8), patch=8),
+        latents=Latents(shape=(1, 4, 1, 1), height=2, width=3, scale=8),
+        schedulers=("DDIM",),
+        most={},
+        takes_negative_prompt=True,
+        takes_weights=False,
+        edits=edits,
+    )
+    how, *others = source.fitted(facts)
+    assert len(others) + 1 == len(source.of_model)
+    assert ("changes the picture by words" in how["value"]) == edits
+    assert [each["visible"] for each in others] == [not edits] * 4
+    assert [each["value"] for each in others if "value" in each] == ([False, ""] if edits else [])
