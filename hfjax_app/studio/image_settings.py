@@ -150,7 +150,8 @@ class ImageSettings:
             gr.update(value=facts.recommended.guidance_scale, visible=facts.takes_guidance),
             gr.update(choices=list(facts.schedulers), value=facts.schedulers[0]),
             gr.update(choices=sizes, value=sizes[0]),
-            gr.update(maximum=facts.most["clip_skip"], value=0, visible=facts.most["clip_skip"] > 0),
+            # where nothing can be left out it is not shown, but no slider ends where it begins
+            gr.update(maximum=facts.most["clip_skip"] or 1, value=0, visible=facts.most["clip_skip"] > 0),
             *(
                 gr.update(label=name, value=lora.weight, visible=True)
                 for name, lora in list(facts.loras.items())[:IMAGE_MAX_LORAS]
