@@ -7,7 +7,11 @@ import httpx
 # Whether a newcomer needs a token for it.
 REPOSITORIES = {
     "HuggingFaceTB/SmolLM2-135M-Instruct": False,
+    "Qwen/Qwen-Image": False,
     "Qwen/Qwen3-8B": False,
+    "Tongyi-MAI/Z-Image-Turbo": False,
+    "black-forest-labs/FLUX.1-dev": True,
+    "black-forest-labs/FLUX.1-schnell": True,
     "facebook/bart-large-mnli": False,
     "google/gemma-3-1b-it": True,
     "meta-llama/Llama-3.2-1B-Instruct": True,

@@ -94,7 +94,7 @@ def test_every_repository_that_is_named_is_in_the_list_that_the_hub_is_asked_for
     texts = "\n".join(file.read_text() for file in files)
     single_file = (ROOT / "hfjax_app" / "images" / "single_file.py").read_text()
     configs = re.findall(r'^    "[\w-]+": "([\w-]+/[\w.-]+)",$', single_file, re.MULTILINE)
-    assert len(configs) == 4
+    assert len(configs) == 8
     named = {name for name in command.findall(texts) if not name.startswith(("owner/", "hfjax_app/"))}
     assert {*named, *configs} <= REPOSITORIES.keys()
     assert [name for name in REPOSITORIES if name not in texts] == []

@@ -51,7 +51,7 @@ BASES = {
     "flux-dev": "black-forest-labs/FLUX.1-dev",
     "flux-schnell": "black-forest-labs/FLUX.1-schnell",
     "z-image-turbo": "Tongyi-MAI/Z-Image-Turbo",
-    _QWEN_IMAGE: "Qwen/Qwen-Image",
+    "qwen-image": "Qwen/Qwen-Image",
 }
 _OF_QWEN_IMAGE = {"txt_norm.weight", "transformer_blocks.0.img_mod.1.weight"}
 _DENOISER = "model.diffusion_model."  # the beginning of a denoiser's keys in such files
