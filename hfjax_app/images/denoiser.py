@@ -1,9 +1,8 @@
 """One compiled denoising step of one picture: a pass of the pipeline's loop, the scheduler's sum and the mask.
 
 The step is one program. Where there are several devices, two of them share the rows of a guidance pair, or all of them
-share the network: `runtime/mesh.py`. On one CPU
-device each row of a call with two is a call of its own, both in parallel, and a second program does the rest: a network
-that computes two rows in one call leaves half a core idle. Does not cover prompts and pixels.
+share the network: `runtime/mesh.py`. On one CPU device each row of a call with two is a call of its own, both in
+parallel, and a second program does the rest: a network that computes two rows in one call leaves half a core idle.
 """
 
 from collections.abc import Callable
@@ -19,8 +18,9 @@ from torchax import interop
 
 from hfjax_app.images.networks import fresh
 from hfjax_app.images.noise import step_noise
-from hfjax_app.images.pipeline_call import Ended, Form, PipelineCall, traced
+from hfjax_app.images.pipeline_call import Form, PipelineCall
 from hfjax_app.images.prompt_conditioning import MASK, STATES, Conditioning, shapes_of
+from hfjax_app.images.stand_ins import Ended, traced
 from hfjax_app.runtime.mesh import ROWS, replicated
 from hfjax_app.runtime.mesh import split as split_over
 from hfjax_app.runtime.module import Shapes, Weights, pure_function

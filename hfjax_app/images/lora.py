@@ -1,7 +1,7 @@
 """LoRA for image models: their files, read by diffusers' own loader as the factors of changes of weights.
 
-Does not cover other kinds of adapters (LoHa, LoKr, DoRA), which diffusers can't merge exactly, and merges nothing:
-`merged_weights.py` does, for each picture.
+Other kinds of adapters (LoHa, LoKr, DoRA), which diffusers can't merge exactly, are refused. `merged_weights.py`
+merges, for each picture.
 """
 
 import hashlib

@@ -59,6 +59,7 @@ class MergedWeights:
         self._kept: OrderedDict[Choice, dict[str, Weights]] = OrderedDict()
         self._lock = threading.Lock()
         self._programs: dict[Any, Program] = {}
+        self._kinds: dict[tuple[str, str, str], Any] = {}  # by LoRA, part and weight: what a program is compiled for
         self.specs: list[ProgramSpec] = []
         seen = set()
         for lora in loras:
@@ -67,16 +68,12 @@ class MergedWeights:
                     weight = parts[name].weights.get(key)
                     if weight is None or not jnp.issubdtype(weight.dtype, jnp.floating):
                         raise ModelUnavailable(f"LoRA {lora.name!r}: {name}'s {key} can't be changed on this device")
-                    kind = self._kind(name, key, factors)
+                    axes = parts[name].axes(key, factors.shape)
+                    kind = weight.dtype, weight.sharding, factors.shape, axes, factors.down.shape
+                    self._kinds[lora.name, name, key] = kind
                     if kind not in seen:
                         seen.add(kind)
                         self.specs.append(self._spec(len(seen), kind, weight, factors))
-
-    def _kind(self, part: str, key: str, factors: Factors) -> Any:
-        """What a program is compiled for."""
-        weight = self._parts[part].weights[key]
-        axes = self._parts[part].axes(key, factors.shape)
-        return weight.dtype, weight.sharding, factors.shape, axes, factors.down.shape
 
     def _spec(self, number: int, kind: Any, weight: jax.Array, factors: Factors) -> ProgramSpec:
         *_, axes, _ = kind
@@ -128,7 +125,7 @@ class MergedWeights:
         for lora, share in choice:
             for name, changed in self._loras[lora].parts.items():
                 for key, factors in changed.items():
-                    program = self._programs[self._kind(name, key, factors)]
+                    program = self._programs[self._kinds[lora, name, key]]
                     merged[name][key] = program(merged[name][key], factors.up, factors.down, np.float32(share))
         return merged
 

@@ -1,6 +1,7 @@
 """The networks of a pipeline and their weights on devices. The pipeline itself is not changed."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -98,21 +99,23 @@ def network_bytes(pipeline: Pipeline, storage: Storage, devices: int = 1) -> dic
 
 
 def axes_on_devices(
-    module: torch.nn.Module, programs: Programs, dtype: Any, name: str, shape: tuple[int, ...]
-) -> tuple[int, ...]:
-    """The order in which `adapted_weights` holds the axes of a parameter.
+    module: torch.nn.Module, programs: Programs, dtype: Any
+) -> Callable[[str, tuple[int, ...]], tuple[int, ...]]:
+    """The order in which `adapted_weights` holds the axes of a parameter, by its name and its shape in torch.
 
     Args:
         module: as there, before any transform.
         programs, dtype: as there.
-        name: of the parameter.
-        shape: its shape in torch.
     """
     transforms = image_transforms(module, programs.mesh, torch_dtype(dtype))
-    strides = tuple(range(len(shape), 0, -1))  # they tell the axes apart; there are no values
-    empty = torch.empty_strided(shape, strides, dtype=torch_dtype(dtype), device="meta")
-    held = transforms.store(name, LazyTensor.of(empty))[name][...]
-    return tuple(strides.index(stride) for stride in held.stride())
+
+    def axes(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        strides = tuple(range(len(shape), 0, -1))  # they tell the axes apart; there are no values
+        empty = torch.empty_strided(shape, strides, dtype=torch_dtype(dtype), device="meta")
+        held = transforms.store(name, LazyTensor.of(empty))[name][...]
+        return tuple(strides.index(stride) for stride in held.stride())
+
+    return axes
 
 
 def same_tensors(module: _Module) -> _Module:

@@ -16,11 +16,11 @@ from PIL import Image
 
 from hfjax_app.errors import RequestRejected, first_line
 from hfjax_app.images.checkpoint import Pipeline
-from hfjax_app.images.pipeline_call import (
+from hfjax_app.images.pipeline_call import PipelineCall, Size
+from hfjax_app.images.schedule import Timing
+from hfjax_app.images.stand_ins import (
     Ended,
     Noises,
-    PipelineCall,
-    Size,
     TakesData,
     UnreadPicture,
     having_read,
@@ -29,7 +29,6 @@ from hfjax_app.images.pipeline_call import (
     usual_scale,
     value_of,
 )
-from hfjax_app.images.schedule import Timing
 
 
 class PictureCall(PipelineCall):

@@ -33,11 +33,12 @@ from hfjax_app.images.interface import GUIDANCE_SCALE
 from hfjax_app.images.lora import LoraFactors
 from hfjax_app.images.merged_weights import MergedWeights, Part
 from hfjax_app.images.networks import USUAL, Storage, adapted_weights, axes_on_devices, fresh, network_bytes
-from hfjax_app.images.pipeline_call import Form, Packing, stand_in
+from hfjax_app.images.pipeline_call import Form, Packing
 from hfjax_app.images.prompt_conditioning import ALONE, GUIDED, Conditioning, PromptReader, shapes_of
 from hfjax_app.images.request import CompletedRequest, ImageRequest, loras_of
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule, Timing
+from hfjax_app.images.stand_ins import stand_in
 from hfjax_app.images.steps import Waiting
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing
@@ -132,7 +133,7 @@ class DiffusionPrograms:
         weights, adapted = adapted_weights(self._programs, module, self.dtype, files, quantize=quantize, splits=True)
         self.network = Network(adapted, weights, self.dtype, self.call, self._programs)
         parts = {
-            name: Part(weights=own, axes=partial(axes_on_devices, getattr(pipeline, name), self._programs, self.dtype))
+            name: Part(weights=own, axes=axes_on_devices(getattr(pipeline, name), self._programs, self.dtype))
             for name, own in ({denoiser: self.network.weights} | self.reader.weights).items()
         }
         self.merged = MergedWeights(parts, loras)

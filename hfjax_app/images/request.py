@@ -121,6 +121,7 @@ def loras_of(text: object) -> dict[str, float]:
     if not isinstance(text, str):
         raise RequestRejected(f"loras = {quoted(text)}: must be text such as style:0.8,other:0.5")
     found = {}
+    checked_text(text, "loras", 2 * _LORA_NAME * IMAGE_MAX_LORAS, may_be_blank=True)
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, _, weight = part.partition(":")
         try:

@@ -14,7 +14,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.images import ImageGenerator, ImageRequest, noise
 from hfjax_app.images.generator import Origin
 from hfjax_app.images.interface import Recommended
-from hfjax_app.images.pipeline_call import Noises
+from hfjax_app.images.stand_ins import Noises
 
 from .families import FAMILIES, family
 from .pipelines import stable_diffusion_xl

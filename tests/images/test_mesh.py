@@ -108,7 +108,7 @@ def test_models_that_are_too_large_are_split_over_eight_devices(name: str, folde
         family(name).save_pretrained(source)
         (source / "README.md").write_text(CARD)
     options = {"steps": 2, "guidance_scale": 3.0, "seed": 3, "width": 32, "height": 32}
-    in_float32 = 0
+    most = 0.0
     split = on_eight_devices(SPLIT, source, json.dumps(options), tmp_path)
     for quantize, found in split.items():
         generator = ImageGenerator.from_pretrained(source, storage=Storage(quantize=quantize))
@@ -118,8 +118,9 @@ def test_models_that_are_too_large_are_split_over_eight_devices(name: str, folde
         np.testing.assert_allclose(np.load(tmp_path / f"{quantize}.npy"), picture.latents, rtol=0, atol=tolerance)
         assert found["device"] == "8 x cpu"
         whole = generator.held_memory.weights - found["vae"]
-        in_float32 = in_float32 or whole  # int8 takes three quarters of what is split, and nothing of the rest
-        assert found["weights"] - found["vae"] - whole / 8 < 0.15 * in_float32, (quantize, found, whole)
+        unsplit = found["weights"] - found["vae"] - whole / 8
+        assert unsplit < (most or 0.15 * whole), (quantize, found, whole)
+        most = unsplit + 0.01 * whole  # int8 adds the scales of second layers
 
 
 def test_eight_devices_draw_what_one_draws(folder: Path, generator: ImageGenerator, tmp_path: Path) -> None:
