@@ -54,13 +54,13 @@ def explain(name: str, error: Exception, *, weights: bool = True) -> str:
         )
     if repository.lower().endswith("gguf") and not Path(name).exists() and not caused_by(HfHubHTTPError):
         return needs_other_format(name, None)
+    kind = "model folder" if Path(name).is_dir() else "model"
     if "no file named model_index.json" in str(error):
         return (
-            f"model {name!r} has no model_index.json, so it is no pipeline of diffusers: take the repository in its "
+            f"{kind} {name!r} has no model_index.json, so it is no pipeline of diffusers: take the repository in its "
             "layout, or name one .safetensors file on this machine"
         )
     if caused_by(SafetensorError):
-        kind = "model folder" if Path(name).is_dir() else "model"
         return f"{kind} {name!r}: a safetensors file is truncated or corrupt; copy or download it again"
     if Path(name).is_dir():
         if weights and ".safetensors" not in {path.suffix for path in Path(name).rglob("*") if path.is_file()}:
