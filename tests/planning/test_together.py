@@ -38,7 +38,7 @@ def plan(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., tuple[int, Any, str]]]:
     """Runs the command in this process: exit status, output as JSON or text, stderr."""
-    for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE", "XLA_FLAGS", *_NO_TPU):
+    for name in ("JAX_PLATFORMS", "JAX_ENABLE_COMPILATION_CACHE", "XLA_FLAGS", "LIBTPU_INIT_ARGS", *_NO_TPU):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # so that the command's changes are undone
 
     def plan(*arguments: object) -> tuple[int, Any, str]:

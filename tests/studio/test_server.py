@@ -72,6 +72,7 @@ def ending_studio(tmp_path: Path, slow_model: Path, request: pytest.FixtureReque
         HFJAX_SENTIMENT_MODEL=str(tmp_path / "none"),
         HFJAX_IMAGE_MODEL=str(tmp_path / "none"),
         HFJAX_SLOTS="2",
+        HFJAX_CONTEXT="512",  # as `slow_studio`, whose programs are in the cache
         HFJAX_GRACE=str(request.param),
         JAX_DISABLE_MOST_OPTIMIZATIONS="1",
     )
