@@ -100,6 +100,11 @@ def bare_model(architecture: Architecture) -> PreTrainedModel:
     return model
 
 
+# A forward's parameter that takes the cache: every class's from transformers 5.24 on, before that most classes', and those
+# of layers that keep a state.
+_CACHE_OPTIONS = ("cache", "past_key_values", "cache_params")
+
+
 class Decoder:
     """One architecture, traced: `forward`, and the cache layout `specs`.
 
@@ -141,7 +146,7 @@ class Decoder:
             self._model = bare_model(architecture)
             self.frequencies = choose_frequencies(self._model, context)
             parameters = inspect.signature(self._model.forward).parameters
-            self._cache_option = "past_key_values" if "past_key_values" in parameters else "cache_params"
+            self._cache_option = next((name for name in _CACHE_OPTIONS if name in parameters), _CACHE_OPTIONS[0])
             self._accepts = {name for name in ("position_ids", "logits_to_keep") if name in parameters}
             # Programs for other numbers of slots reuse jax's trace of this forward, which is most of the Python time.
             forward = pure_function(self._model, self._call)
