@@ -20,8 +20,12 @@ from typing import Any
 
 from hfjax_app import console
 from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, LADDER_PARTS, PLANNED, SERVED, Command, parser
+from hfjax_app.chat.request import ChatRequest
+from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.runtime.process import collect_seldom, prepare, runs_on_cpu
+from hfjax_app.runtime.topology import NAMES, devices, parse, parse_prices, prepare_process
+from hfjax_app.sentiment.interface import checked_texts
 from hfjax_app.settings import Settings, load_settings, models_of
 
 FETCH_TOLD_S = 0.25  # between two lines of progress
@@ -73,7 +77,6 @@ def chat(arguments: argparse.Namespace) -> None:
     settings = load_settings(chat_model=arguments.model, context=arguments.context)
     model = settings.chat_models[0]
     from hfjax_app.chat import SamplingParams
-    from hfjax_app.chat.request import ChatRequest
 
     names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
     request = ChatRequest(  # refuses a wrong value before anything is loaded
@@ -84,7 +87,6 @@ def chat(arguments: argparse.Namespace) -> None:
 
     from hfjax_app.backends.model_bundles import model_bundle
     from hfjax_app.chat import ChatAssistant, ChatEngine
-    from hfjax_app.embedded import resolve
 
     prepare(settings.cache_dir)
     engine = ChatEngine.from_pretrained(
@@ -126,12 +128,9 @@ async def _printed(replies: AsyncIterator[Any]) -> Any:
 
 def sentiment(arguments: argparse.Namespace) -> None:
     settings = load_settings(sentiment_model=arguments.model)
-    from hfjax_app.sentiment.interface import checked_texts
-
     texts = checked_texts(arguments.texts)
 
     from hfjax_app.backends.model_bundles import model_bundle
-    from hfjax_app.embedded import resolve
     from hfjax_app.sentiment import SentimentClassifier
 
     prepare(settings.cache_dir)
@@ -154,7 +153,6 @@ def image(arguments: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from hfjax_app.backends.model_bundles import model_bundle
-    from hfjax_app.embedded import resolve
     from hfjax_app.images import ImageGenerator, Waiting
     from hfjax_app.images.networks import Storage
 
@@ -192,8 +190,6 @@ def plan(arguments: argparse.Namespace) -> None:
     models = dict(chosen)
     if len(models) < len(chosen) and arguments.configs is None:
         raise RequestRejected("plan takes one model of each kind: plan the others one by one")
-    from hfjax_app.runtime.topology import NAMES, parse, parse_prices, prepare_process
-
     if (arguments.topology is None) == (arguments.configs is None):
         raise RequestRejected("plan needs either --topology, for one model of each kind, or --configs, for many")
     if arguments.configs is not None and (arguments.json or any(getattr(arguments, f"{kind}_model") for kind in KINDS)):
@@ -244,8 +240,6 @@ def _progress(report: Any, number: str) -> None:
 def compile_programs(arguments: argparse.Namespace) -> None:
     settings, named = _planned_models(arguments)
     models = named or [("chat", model) for model in settings.chat_models]
-    from hfjax_app.runtime.topology import devices, parse, prepare_process
-
     topology = None if arguments.topology is None else parse(arguments.topology)
     if topology is not None:
         prepare_process(topology)  # before jax is imported

@@ -4,28 +4,26 @@ import base64
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import gradio as gr
+from PIL import Image
 
 from hfjax_app.api.gradio_errors import Concurrency, streamed
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.request import REGIONS, ImageRequest, sides_of
+from hfjax_app.images.steps import ImageStep, Waiting
+from hfjax_app.images.verification import Comparison, replay
 from hfjax_app.limits import IMAGES_AT_ONCE
+from hfjax_app.pictures import from_data_url, read_picture
 from hfjax_app.service.images import ImagesService
 from hfjax_app.service.service import Service
 
-if TYPE_CHECKING:  # these modules import jax, and the page is served before that
-    from PIL import Image
-
-    from hfjax_app.images.interface import ImageModel
-    from hfjax_app.images.steps import ImageStep, Waiting
-    from hfjax_app.images.verification import Comparison
-
 T = TypeVar("T")
-Progress: TypeAlias = "ImageStep | Waiting"
+Progress: TypeAlias = ImageStep | Waiting
 Message: TypeAlias = dict[str, Any]  # one item of a streamed answer, as JSON
 
 # For every event that draws.
@@ -110,9 +108,6 @@ class ImagesApi:
         """Draws a PNG file (a data URL) again from the generation parameters inside: {"identical", "summary"}; before
         that streams what /generate streams. `image` is needed where the picture was drawn from one, `mask` only where
         the file, an older one, does not hold it. `model`: as for /generate."""
-        from hfjax_app.images.verification import replay
-        from hfjax_app.pictures import from_data_url
-
         backend = self._service.find(model)
         generator = backend.get()
 
@@ -126,7 +121,7 @@ class ImagesApi:
 
     async def _messages(
         self,
-        backend: "Backend[ImageModel]",
+        backend: Backend[ImageModel],
         begin: Callable[[], Generator[T, None, None]],
         as_messages: Callable[[Generator[T, None, None]], Generator[Message, None, None]],
         *,
@@ -158,16 +153,12 @@ def register(service: Service) -> None:
     gr.api(api.replay, api_name="replay", **EVENT)
 
 
-def _picture(url: object, name: str) -> "Image.Image | None":
-    from hfjax_app.pictures import from_data_url, read_picture
-
+def _picture(url: object, name: str) -> Image.Image | None:
     return None if url is None else read_picture(from_data_url(url, name), name)
 
 
 def _drawn(steps: Generator[Progress, None, None]) -> Generator[Message, None, None]:
     """What /generate streams."""
-    from hfjax_app.images.steps import Waiting
-
     with closing(steps):
         for step in steps:
             if isinstance(step, Waiting) or not step.is_last:
@@ -182,9 +173,6 @@ def _drawn(steps: Generator[Progress, None, None]) -> Generator[Message, None, N
 
 def _compared(steps: "Generator[Progress | Comparison, None, None]") -> Generator[Message, None, None]:
     """What /replay streams."""
-    from hfjax_app.images.steps import Waiting
-    from hfjax_app.images.verification import Comparison
-
     with closing(steps):
         for step in steps:
             if isinstance(step, Comparison):
@@ -194,8 +182,6 @@ def _compared(steps: "Generator[Progress | Comparison, None, None]") -> Generato
 
 
 def _progress(step: Progress) -> Message:
-    from hfjax_app.images.steps import Waiting
-
     if isinstance(step, Waiting):
         return {"waiting": step.reason}
     return {"step": step.step, "steps": step.steps, "seconds_left": round(step.seconds_left, 2)}

@@ -19,12 +19,11 @@ from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import Client, client_of, sent_by
 from hfjax_app.errors import HfjaxError, without_folders
 from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.steps import ImageStep
 from hfjax_app.service.service import Service
 
 if TYPE_CHECKING:
     from fastmcp import FastMCP
-
-    from hfjax_app.images.steps import ImageStep
 
 PATH = "/mcp"
 _ABOUT = (
@@ -108,7 +107,7 @@ class _Tools:
             async with aclosing(self._service.images.run(backend, running)) as drawn:
                 async for step in drawn:
                     newest = step
-            [picture] = cast("ImageStep", newest).pictures
+            [picture] = cast(ImageStep, newest).pictures
             return Image(data=await asyncio.to_thread(getattr, picture, "png"), format="png")
 
     @contextmanager

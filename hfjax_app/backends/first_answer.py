@@ -1,25 +1,23 @@
 """The first answer of a model that is ready: whether it serves is known only after it."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from hfjax_app.chat.interface import ChatModel
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.request import ImageRequest
-
-if TYPE_CHECKING:  # the page is served before jax is imported
-    from hfjax_app.chat.interface import ChatModel
-    from hfjax_app.images.interface import ImageModel
-    from hfjax_app.sentiment.interface import SentimentModel
+from hfjax_app.sentiment.interface import SentimentModel
 
 
-def _one_token(assistant: "ChatModel") -> None:
+def _one_token(assistant: ChatModel) -> None:
     assistant.answer_once()
 
 
-def _one_text(classifier: "SentimentModel") -> None:
+def _one_text(classifier: SentimentModel) -> None:
     classifier.classify(["ready"])
 
 
-def _one_picture(generator: "ImageModel") -> None:
+def _one_picture(generator: ImageModel) -> None:
     for _ in generator.generate(ImageRequest("ready", steps=2, seed=0), previews=False):
         pass
 

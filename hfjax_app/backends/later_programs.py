@@ -19,6 +19,7 @@ from hfjax_app.backends.backend import Backend
 from hfjax_app.backends.child_process import command, environment
 from hfjax_app.backends.models import KINDS
 from hfjax_app.runtime.process import keep_compiled
+from hfjax_app.runtime.topology import topology_here
 from hfjax_app.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -136,8 +137,6 @@ class LaterPrograms:
                 _log.warning("the process that compiles programs failed, so this one does it: %s", reason)
 
     def _command(self, backends: Sequence[Backend[Any]]) -> list[str]:
-        from hfjax_app.runtime.topology import topology_here  # after jax has found the devices
-
         settings = self._settings
         flags: dict[str, object] = {
             f"{flag}-model": ",".join(dict.fromkeys(backend.model for backend in backends if backend.kind == kind))

@@ -1,21 +1,25 @@
-"""The loading of each kind of model with the app's settings; torch and the models' code are imported at that time."""
+"""The loading of each kind of model with the app's settings."""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import jax
 
 from hfjax_app.backends.backend import Loader, Watcher
 from hfjax_app.backends.model_bundles import model_bundle
+from hfjax_app.chat.assistant import ChatAssistant
+from hfjax_app.chat.engine.llm_engine import ChatEngine
+from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images.generator import ImageGenerator
+from hfjax_app.images.lora import Lora
+from hfjax_app.images.networks import Storage
 from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.warm_up import WarmUp
+from hfjax_app.sentiment.classifier import SentimentClassifier
 from hfjax_app.settings import Settings
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.assistant import ChatAssistant
-    from hfjax_app.images.generator import ImageGenerator
-    from hfjax_app.sentiment.classifier import SentimentClassifier
 
 
 class ChatLoader:
@@ -29,11 +33,7 @@ class ChatLoader:
     def __init__(self, settings: Settings, *, whole: bool = False):
         self._settings, self._whole = settings, whole
 
-    def load(self, model: str, watcher: Watcher) -> "ChatAssistant":
-        from hfjax_app.chat.assistant import ChatAssistant
-        from hfjax_app.chat.engine.llm_engine import ChatEngine
-        from hfjax_app.chat.zero_shot import ZeroShot
-
+    def load(self, model: str, watcher: Watcher) -> ChatAssistant:
         engine = ChatEngine.from_pretrained(
             resolve(model),
             slots=self._settings.slots,
@@ -55,19 +55,19 @@ class ChatLoader:
         )
         return assistant
 
-    def warm_up(self, served: "ChatAssistant") -> WarmUp:
+    def warm_up(self, served: ChatAssistant) -> WarmUp:
         return served.engine.warm_up
 
-    def held(self, served: "ChatAssistant") -> HeldMemory:
+    def held(self, served: ChatAssistant) -> HeldMemory:
         return served.held_memory
 
-    def failure(self, served: "ChatAssistant") -> str | None:
+    def failure(self, served: ChatAssistant) -> str | None:
         return served.broken
 
-    def restart(self, served: "ChatAssistant") -> None:
+    def restart(self, served: ChatAssistant) -> None:
         served.engine.restart()
 
-    def stop(self, served: "ChatAssistant") -> None:
+    def stop(self, served: ChatAssistant) -> None:
         served.stop()
 
 
@@ -77,9 +77,7 @@ class SentimentLoader:
     def __init__(self, settings: Settings):
         self._settings = settings
 
-    def load(self, model: str, watcher: Watcher) -> "SentimentClassifier":
-        from hfjax_app.sentiment.classifier import SentimentClassifier
-
+    def load(self, model: str, watcher: Watcher) -> SentimentClassifier:
         return SentimentClassifier.from_pretrained(
             resolve(model),
             on_report=watcher.record,
@@ -88,19 +86,19 @@ class SentimentLoader:
             staged=is_staged(),
         )
 
-    def warm_up(self, served: "SentimentClassifier") -> WarmUp:
+    def warm_up(self, served: SentimentClassifier) -> WarmUp:
         return served.warm_up
 
-    def held(self, served: "SentimentClassifier") -> HeldMemory:
+    def held(self, served: SentimentClassifier) -> HeldMemory:
         return served.held_memory
 
-    def failure(self, served: "SentimentClassifier") -> str | None:
+    def failure(self, served: SentimentClassifier) -> str | None:
         return None
 
-    def restart(self, served: "SentimentClassifier") -> None:
+    def restart(self, served: SentimentClassifier) -> None:
         """Never needed: `failure` knows none."""
 
-    def stop(self, served: "SentimentClassifier") -> None:
+    def stop(self, served: SentimentClassifier) -> None:
         served.stop()
 
 
@@ -110,11 +108,7 @@ class ImageLoader:
     def __init__(self, settings: Settings):
         self._settings = settings
 
-    def load(self, model: str, watcher: Watcher) -> "ImageGenerator":
-        from hfjax_app.images.generator import ImageGenerator
-        from hfjax_app.images.lora import Lora
-        from hfjax_app.images.networks import Storage
-
+    def load(self, model: str, watcher: Watcher) -> ImageGenerator:
         settings = self._settings
         is_first = model == settings.image_models[0]
         return ImageGenerator.from_pretrained(
@@ -129,19 +123,19 @@ class ImageLoader:
             loras=[Lora(source=source, weight=weight) for source, weight in settings.loras if is_first],
         )
 
-    def warm_up(self, served: "ImageGenerator") -> WarmUp:
+    def warm_up(self, served: ImageGenerator) -> WarmUp:
         return served.warm_up
 
-    def held(self, served: "ImageGenerator") -> HeldMemory:
+    def held(self, served: ImageGenerator) -> HeldMemory:
         return served.held_memory
 
-    def failure(self, served: "ImageGenerator") -> str | None:
+    def failure(self, served: ImageGenerator) -> str | None:
         return None
 
-    def restart(self, served: "ImageGenerator") -> None:
+    def restart(self, served: ImageGenerator) -> None:
         """Never needed: `failure` knows none."""
 
-    def stop(self, served: "ImageGenerator") -> None:
+    def stop(self, served: ImageGenerator) -> None:
         """Nothing to do: a running request ends by itself, with an error at its next step."""
 
 
@@ -160,7 +154,5 @@ def is_staged() -> bool:
 
     That process must not need the devices. It compiles for CPUs of the same kind, and for TPUs by their topology.
     """
-    import jax  # after `prepare`
-
     is_quick = jax.config.read("jax_disable_most_optimizations")  # jax's switch for tests: nothing to wait for
     return not is_quick and jax.default_backend() in ("cpu", "tpu")

@@ -13,6 +13,7 @@ from hfjax_app.backends.budget import planner_for
 from hfjax_app.backends.models import KINDS
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
+from hfjax_app.images.single_file import SingleFile, single_file
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.checkpoints.bundles import bundle_of
 from hfjax_app.runtime.program_report import ProgramReport
@@ -51,8 +52,6 @@ def model_bundle(
     used = found[:1] if kind == "sentiment" else found  # pictures take two, or all if they are too large for one
     source: str | os.PathLike[str] = resolve(model)
     if kind == "images":
-        from hfjax_app.images.single_file import SingleFile, single_file
-
         file = single_file(source)
         source = source if file is None else SingleFile(file).configs  # programs depend on configs, not on weights
     return bundle_of(kind, source, facts, used, root=root)

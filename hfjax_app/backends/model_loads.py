@@ -15,6 +15,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from hfjax_app.backends.backend import Backend, in_words
 from hfjax_app.backends.child_process import command, environment
 from hfjax_app.backends.models import KINDS
@@ -214,8 +216,6 @@ class ModelLoads:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _command(self, backend: Backend[Any]) -> list[str]:
-        import jax  # the warm-up has found the devices
-
         settings, devices = self._backends.settings, jax.local_devices()
         flags: dict[str, object] = {
             f"{KINDS[backend.kind]}-model": backend.model,

@@ -11,26 +11,30 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import jax
 
 from hfjax_app.backends.backend import Backend, Loader, in_words
+from hfjax_app.backends.budget import bytes_on_first, no_room, planner_for, refusals
 from hfjax_app.backends.later_programs import LaterPrograms
 from hfjax_app.backends.loaders import is_staged, loader_of
 from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.backends.model_loads import ModelLoads
 from hfjax_app.backends.models import KINDS, Models
 from hfjax_app.backends.operator import Operator
+from hfjax_app.chat.interface import ChatModel
 from hfjax_app.errors import HfjaxError, RequestRejected
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.runtime import tracing
 from hfjax_app.runtime.checkpoints.bundles import prune_bundles
 from hfjax_app.runtime.compiler_events import CompilerCount
+from hfjax_app.runtime.memory import free_memory
+from hfjax_app.runtime.mesh import accelerator_memory, devices_in_words
 from hfjax_app.runtime.process import collect_removed, freeze_objects, keep_compiled, prepare
+from hfjax_app.runtime.topology import memory_of
+from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.settings import Settings
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.interface import ChatModel
-    from hfjax_app.images.interface import ImageModel
-    from hfjax_app.sentiment.interface import SentimentModel
 
 _log = logging.getLogger(__name__)
 
@@ -77,17 +81,17 @@ class Backends:
         self.compiled_for_warm_up: int | None = None
 
     @property
-    def chat(self) -> "Backend[ChatModel]":
+    def chat(self) -> Backend[ChatModel]:
         """The first chat model."""
         return self.chat_models.first
 
     @property
-    def sentiment(self) -> "Backend[SentimentModel]":
+    def sentiment(self) -> Backend[SentimentModel]:
         """The first classifier."""
         return self.sentiment_models.first
 
     @property
-    def images(self) -> "Backend[ImageModel]":
+    def images(self) -> Backend[ImageModel]:
         """The first text-to-image pipeline."""
         return self.image_models.first
 
@@ -186,8 +190,6 @@ class Backends:
             prepare(self.settings.cache_dir)
         except Exception:  # the backends report the reason
             return "none"
-        from hfjax_app.runtime.mesh import devices_in_words  # after prepare(): it starts jax
-
         return devices_in_words()
 
     def models(self, kind: str) -> Models[Any]:
@@ -272,12 +274,6 @@ class Backends:
 
     def _no_room(self, backend: Backend[Any]) -> str | None:
         """Why a model does not fit beside those that serve; None where it does, or can't be read."""
-        import jax
-
-        from hfjax_app.backends.budget import bytes_on_first, no_room, planner_for
-        from hfjax_app.runtime.memory import free_memory
-        from hfjax_app.runtime.topology import memory_of
-
         devices = jax.local_devices()
         try:
             with tracing.hold():
@@ -291,14 +287,8 @@ class Backends:
 
     def _check_budget(self) -> None:
         """Refuse models that do not fit this machine's accelerators together, before any is loaded."""
-        import jax  # after prepare()
-
-        from hfjax_app.runtime.mesh import accelerator_memory
-
         if (memory := accelerator_memory()) is None:
             return
-        from hfjax_app.backends.budget import refusals
-
         settings = self.settings
         kinds: dict[str, Backend[Any]] = {KINDS[models.kind]: models.first for models in self.kinds if len(models)}
         refused = refusals(

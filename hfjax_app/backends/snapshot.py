@@ -12,7 +12,7 @@ from hfjax_app.backends.backend import Backend
 from hfjax_app.backends.registry import Backends
 from hfjax_app.chat.engine.stats import EngineActivity
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.memory import HeldMemory
+from hfjax_app.runtime.memory import HeldMemory, used_memory
 from hfjax_app.runtime.program_report import ProgramReport
 
 
@@ -69,8 +69,6 @@ def take(backends: Backends) -> Snapshot:
     warm = backends.compiled_for_warm_up
     used, limit = None, None
     if warm is not None:
-        from hfjax_app.runtime.memory import used_memory  # it imports jax, which has started by now
-
         used, limit = used_memory()
     return Snapshot(
         device=backends.device(),

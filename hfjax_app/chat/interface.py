@@ -5,13 +5,12 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:  # the page is served before jax is imported
-    from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
-    from hfjax_app.chat.reply import Reply
-    from hfjax_app.chat.request import ChatRequest
-    from hfjax_app.chat.sampling.params import SamplingParams
+from hfjax_app.chat.engine.stats import EngineActivity, EngineStats
+from hfjax_app.chat.reply import Reply
+from hfjax_app.chat.request import ChatRequest
+from hfjax_app.chat.sampling.params import SamplingParams
 
 
 class LabelScorer(Protocol):
@@ -32,7 +31,7 @@ class Answers:
             also after an error; a second call does nothing.
     """
 
-    replies: "list[AsyncGenerator[Reply, None]]"
+    replies: list[AsyncGenerator[Reply, None]]
     close: Callable[[], None] = lambda: None
 
 
@@ -40,7 +39,7 @@ class ChatModel(Protocol):
     """A chat model; `ChatAssistant` documents the members."""
 
     @property
-    def recommended(self) -> "SamplingParams": ...
+    def recommended(self) -> SamplingParams: ...
 
     @property
     def notices(self) -> list[str]: ...
@@ -57,16 +56,16 @@ class ChatModel(Protocol):
     @property
     def zero_shot(self) -> LabelScorer | None: ...
 
-    def stats(self) -> "EngineStats": ...
+    def stats(self) -> EngineStats: ...
 
-    def activity(self) -> "EngineActivity": ...
+    def activity(self) -> EngineActivity: ...
 
     def answer_once(self) -> None: ...
 
-    def count(self, request: "ChatRequest") -> list[int]: ...
+    def count(self, request: ChatRequest) -> list[int]: ...
 
     def tokenize(self, text: str) -> list[int]: ...
 
     def detokenize(self, tokens: Sequence[int]) -> str: ...
 
-    async def answers(self, request: "ChatRequest") -> Answers: ...
+    async def answers(self, request: ChatRequest) -> Answers: ...

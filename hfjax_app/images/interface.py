@@ -15,7 +15,7 @@ from hfjax_app.images.request import CompletedRequest, ImageRequest, checked_lor
 from hfjax_app.limits import IMAGE_MAX_SIDE
 from hfjax_app.validation import quoted
 
-if TYPE_CHECKING:  # the page is served before jax is imported
+if TYPE_CHECKING:  # whose parameters are made from the facts below
     from hfjax_app.images.steps import ImageStep, Waiting
 
 SIZE_STEP = 8

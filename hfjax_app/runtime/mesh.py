@@ -19,7 +19,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from hfjax_app.runtime.seams.transformers import holds_experts
 
-if TYPE_CHECKING:  # the import takes a second, and the page is served before any model needs it
+if TYPE_CHECKING:  # the import takes a second
     from transformers import PreTrainedModel
 
 AXIS = "model"

@@ -6,6 +6,7 @@ Times and tokens of requests are counted in `hfjax_app/service/usage.py`, HTTP r
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import jax
 import prometheus_client as prometheus
 from fastapi import APIRouter
 from fastapi.responses import Response
@@ -112,8 +113,6 @@ def _ready(models: Iterable[Backend[Any]]) -> Iterator[tuple[str, Any]]:
 
 
 def _device_memory() -> Iterator[Metric]:
-    import jax  # the warm-up is over, so its devices are known
-
     family = GaugeMetricFamily("hfjax_device_memory_bytes", "Memory of a device", labels=["device", "kind"])
     for device in jax.local_devices():
         found = device.memory_stats() or {}  # a CPU has none: see process_resident_memory_bytes

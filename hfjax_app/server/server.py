@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import importlib
 import os
 import signal
 import socket
@@ -49,8 +48,6 @@ def launch(backends: Backends, settings: Settings) -> None:
     if credentials.oauth:
         check_space()
     with _listen(settings.host, settings.port) as listener:
-        for name in ("chat", "sentiment", "images"):  # before two threads import the same modules
-            importlib.import_module(f"hfjax_app.{name}")
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _end)
         backends.start()

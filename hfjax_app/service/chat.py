@@ -4,20 +4,17 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
 from hfjax_app.chat import SamplingParams
+from hfjax_app.chat.interface import Answers, ChatModel
+from hfjax_app.chat.reply import Reply
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.client import Client
 from hfjax_app.errors import RequestRejected
 from hfjax_app.service.usage import Usage
 from hfjax_app.validation import quoted
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.interface import Answers, ChatModel
-    from hfjax_app.chat.reply import Reply
-    from hfjax_app.chat.request import ChatRequest
 
 
 class ChatService:
@@ -32,11 +29,11 @@ class ChatService:
         max_tokens: of an answer whose length a client leaves open.
     """
 
-    def __init__(self, models: "Models[ChatModel]", context: int, usage: Usage):
+    def __init__(self, models: Models[ChatModel], context: int, usage: Usage):
         self._models, self._context, self._usage = models, context, usage
         self.max_tokens = min(SamplingParams().max_tokens, context)
 
-    def find(self, request: "ChatRequest") -> "Backend[ChatModel]":
+    def find(self, request: ChatRequest) -> Backend[ChatModel]:
         """The model of a request, which may not be ready.
 
         Raises:
@@ -48,7 +45,7 @@ class ChatService:
             raise RequestRejected(f"max tokens = {quoted(longest)}: at most {self._context}, the context")
         return self._models.find(request.model)
 
-    async def reply(self, request: "ChatRequest", client: Client) -> "AsyncGenerator[Reply, None]":
+    async def reply(self, request: ChatRequest, client: Client) -> AsyncGenerator[Reply, None]:
         """The first answer to a request, as it grows; `ChatAssistant.reply` says how.
 
         Raises:
@@ -61,12 +58,12 @@ class ChatService:
                     count.add(reply)
                     yield reply
 
-    async def answers(self, request: "ChatRequest", client: Client) -> "Answers":
+    async def answers(self, request: ChatRequest, client: Client) -> Answers:
         """Each answer to a request; the caller closes them. Raises: as `reply`, and what the model refuses."""
         answers = await self.find(request).get().answers(request)
         return replace(answers, replies=[self._counted(each, client) for each in answers.replies])
 
-    async def _counted(self, replies: "AsyncGenerator[Reply, None]", client: Client) -> "AsyncGenerator[Reply, None]":
+    async def _counted(self, replies: AsyncGenerator[Reply, None], client: Client) -> AsyncGenerator[Reply, None]:
         with self._count(client) as count:
             async with aclosing(replies):
                 async for reply in replies:
@@ -85,7 +82,7 @@ class _Count:
         self._came, self._place, self._tokens = time.monotonic(), 1, 0
         self._last: Reply | None = None
 
-    def add(self, reply: "Reply") -> None:
+    def add(self, reply: Reply) -> None:
         if self._place and not reply.place:
             self._usage.waited("slot", time.monotonic() - self._came)
         if reply.tokens and not self._tokens and reply.ttft_s is not None:

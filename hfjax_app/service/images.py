@@ -5,14 +5,12 @@ from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.limits import IMAGES_AT_ONCE
-
-if TYPE_CHECKING:
-    from hfjax_app.images.interface import ImageModel
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -36,10 +34,10 @@ class ImagesService:
         models: the image models.
     """
 
-    def __init__(self, models: "Models[ImageModel]"):
+    def __init__(self, models: Models[ImageModel]):
         self._models = models
 
-    def find(self, model: str | None) -> "Backend[ImageModel]":
+    def find(self, model: str | None) -> Backend[ImageModel]:
         """The model of this name, which may not be ready; None: the first one. Raises: NotFound."""
         return self._models.find(model)
 
@@ -51,7 +49,7 @@ class ImagesService:
         here = copy_context()  # with the request's sender
         return await asyncio.get_running_loop().run_in_executor(_reader, here.run, function, *arguments)
 
-    async def run(self, backend: "Backend[ImageModel]", steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
+    async def run(self, backend: Backend[ImageModel], steps: ClosableIterator[T]) -> AsyncGenerator[T, None]:
         """Draw in a thread, step by step.
 
         Raises:

@@ -3,17 +3,15 @@
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
+from hfjax_app.chat.interface import ChatModel
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.limits import EXPLAINED_AT_ONCE, LISTS_AT_ONCE, ZERO_SHOT_AT_ONCE
 from hfjax_app.sentiment import Explanation, Prediction
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.interface import ChatModel
-    from hfjax_app.sentiment.interface import SentimentModel
+from hfjax_app.sentiment.interface import SentimentModel
 
 _PIECE = 64  # texts of a list that are classified together
 # Of all models. In the event loop's own threads, requests that wait for their turn would hold up everything else there.
@@ -30,10 +28,10 @@ class SentimentService:
         chat: the chat models, for a client's own labels.
     """
 
-    def __init__(self, models: "Models[SentimentModel]", chat: "Models[ChatModel]"):
+    def __init__(self, models: Models[SentimentModel], chat: Models[ChatModel]):
         self._models, self._chat = models, chat
 
-    def of(self, model: str | None) -> "Backend[SentimentModel]":
+    def of(self, model: str | None) -> Backend[SentimentModel]:
         """The classifier of this name, which may not be ready; None: the first one. Raises: NotFound."""
         return self._models.find(model)
 
@@ -81,7 +79,7 @@ class SentimentService:
         return await asyncio.get_running_loop().run_in_executor(_explainers, explain, text, label)
 
     async def label_scores(
-        self, text: Any, labels: Any, judge: "Backend[SentimentModel] | Backend[ChatModel] | None" = None
+        self, text: Any, labels: Any, judge: Backend[SentimentModel] | Backend[ChatModel] | None = None
     ) -> dict[str, float]:
         """The probability of each label.
 
@@ -101,7 +99,7 @@ class SentimentService:
             raise ModelUnavailable(f"the chat model {judge.name} can't score labels: {needed}")
         return await asyncio.get_running_loop().run_in_executor(_judges, zero_shot.classify, text, labels)
 
-    def judge(self) -> "Backend[SentimentModel] | Backend[ChatModel]":
+    def judge(self) -> Backend[SentimentModel] | Backend[ChatModel]:
         """The model for a client's own labels: the sentiment model if it is one for NLI, else the chat model."""
         with suppress(ModelUnavailable):  # the chat model can do it too
             if self._models.first.get().zero_shot is not None:

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
+from hfjax_app.server.request_log import set_up_log
 from hfjax_app.serving.replica_calls import ReplicaCalls
 from hfjax_app.serving.replica_reports import replicas_of
 from hfjax_app.settings import Settings
@@ -40,7 +41,6 @@ class Ingress:
         """Ray calls it on the event loop that serves."""
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         from hfjax_app.server.app import build_app
-        from hfjax_app.server.request_log import set_up_log
         from hfjax_app.serving.remote_backends import RemoteBackends
         from hfjax_app.serving.replica import leave_chips
 

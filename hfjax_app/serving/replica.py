@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 import ray
@@ -18,25 +18,20 @@ from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.first_answer import FIRST_ANSWERS
 from hfjax_app.backends.watch import MOST_DEATHS
 from hfjax_app.chat.interface import ChatModel
+from hfjax_app.chat.reply import Reply
+from hfjax_app.chat.request import ChatRequest
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.images.interface import ImageModel
+from hfjax_app.images.interface import ImageModel, PromptLength
 from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.steps import ImageStep, Picture, Waiting
 from hfjax_app.limits import EXPLAINED_AT_ONCE, IMAGES_AT_ONCE
 from hfjax_app.runtime.program_report import ProgramReport
-from hfjax_app.sentiment.interface import SentimentModel
+from hfjax_app.sentiment.interface import Explanation, Prediction, SentimentModel
 from hfjax_app.server.metrics import ModelMetrics
 from hfjax_app.server.request_log import set_up_log
 from hfjax_app.service.images import iterate_in_thread
 from hfjax_app.serving.refusal import Refusal, in_thread
 from hfjax_app.settings import Settings
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.reply import Reply
-    from hfjax_app.chat.request import ChatRequest
-    from hfjax_app.images.interface import PromptLength
-    from hfjax_app.images.steps import ImageStep, Picture, Waiting
-    from hfjax_app.sentiment.interface import Explanation, Prediction
-
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -150,7 +145,7 @@ class Piece:
         texts: of the tokens in its log-probabilities, by id, which the ingress can't decode.
     """
 
-    reply: "Reply"
+    reply: Reply
     texts: Mapping[int, str]
 
 
@@ -160,7 +155,7 @@ class ChatReplica(Replica[ChatModel]):
     kind = "chat"
     described = ("recommended", "notices", "picture_sizes", "thinks", "context")
 
-    async def reply(self, request: "ChatRequest") -> AsyncGenerator[Piece | Refusal, None]:
+    async def reply(self, request: ChatRequest) -> AsyncGenerator[Piece | Refusal, None]:
         """Closed when the ingress cancels the call, which frees the slot."""
         try:
             with closing(await self.model.answers(request)) as answers:
@@ -170,7 +165,7 @@ class ChatReplica(Replica[ChatModel]):
         except Exception as error:
             yield Refusal.of(error)
 
-    def _texts(self, reply: "Reply") -> dict[int, str]:
+    def _texts(self, reply: Reply) -> dict[int, str]:
         logprobs = (*reply.prompt_logprobs, *reply.new_logprobs)
         if not logprobs:
             return {}
@@ -182,7 +177,7 @@ class ChatReplica(Replica[ChatModel]):
         self.model.answer_once()
 
     @in_thread
-    def count(self, request: "ChatRequest") -> list[int]:
+    def count(self, request: ChatRequest) -> list[int]:
         return self.model.count(request)
 
     @in_thread
@@ -223,7 +218,7 @@ class Previews:
 class Finished:
     """The previews of a last step: its pictures, which it has already."""
 
-    pictures: "tuple[Picture, ...]"
+    pictures: tuple[Picture, ...]
 
     def __call__(self) -> Sequence[Image.Image]:
         return [picture.image for picture in self.pictures if picture.image is not None]
@@ -241,7 +236,7 @@ class ImageReplica(Replica[ImageModel]):
 
     async def generate(
         self, request: ImageRequest, previews: bool, client: str
-    ) -> "AsyncGenerator[ImageStep | Waiting | Refusal, None]":
+    ) -> AsyncGenerator[ImageStep | Waiting | Refusal, None]:
         """Closed when the ingress cancels the call, which ends the work after the present step."""
         try:
             steps = self._portable(self.model.generate(request, previews=previews, client=client), previews)
@@ -252,16 +247,14 @@ class ImageReplica(Replica[ImageModel]):
             yield Refusal.of(error)
 
     @in_thread
-    def length(self, prompt: str) -> "PromptLength":
+    def length(self, prompt: str) -> PromptLength:
         return self.model.length(prompt)
 
     @staticmethod
     def _portable(
-        steps: "Generator[ImageStep | Waiting, None, None]", previews: bool
-    ) -> "Generator[ImageStep | Waiting, None, None]":
+        steps: Generator[ImageStep | Waiting, None, None], previews: bool
+    ) -> Generator[ImageStep | Waiting, None, None]:
         """The steps without what can't leave this process: previews are made now, and latents stay here."""
-        from hfjax_app.images.steps import ImageStep
-
         with closing(steps):
             for step in steps:
                 if not isinstance(step, ImageStep):
@@ -285,7 +278,7 @@ class SentimentReplica(Replica[SentimentModel]):
         super().__init__(settings)
         self._explainers = ThreadPoolExecutor(EXPLAINED_AT_ONCE, "why")
 
-    async def predict_one(self, text: str) -> "Prediction | Refusal":
+    async def predict_one(self, text: str) -> Prediction | Refusal:
         """Texts that come within a few milliseconds share a device call."""
         try:
             return await asyncio.wrap_future(self.model.submit(text))
@@ -293,7 +286,7 @@ class SentimentReplica(Replica[SentimentModel]):
             return Refusal.of(error)
 
     @in_thread
-    def predict(self, texts: list[str], urgent: bool) -> "list[Prediction | Refusal]":
+    def predict(self, texts: list[str], urgent: bool) -> list[Prediction | Refusal]:
         found = self.model.predict(texts, urgent=urgent)
         return [Refusal.of(each) if isinstance(each, Exception) else each for each in found]
 
@@ -301,7 +294,7 @@ class SentimentReplica(Replica[SentimentModel]):
     def classify(self, texts: list[str]) -> list[dict[str, float]]:
         return self.model.classify(texts)
 
-    async def explain(self, text: str, label: str | None, urgent: bool) -> "Explanation | Refusal":
+    async def explain(self, text: str, label: str | None, urgent: bool) -> Explanation | Refusal:
         explain = partial(self.model.explain, text, label, urgent=urgent)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._explainers if urgent else None, explain)

@@ -1,19 +1,17 @@
 """The settings of a conversation, in the panel beside it. What their values mean is in `hfjax_app/chat/sampling`."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
 from hfjax_app.chat import SamplingParams
+from hfjax_app.chat.interface import ChatModel
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.chat.text.messages import Message
 from hfjax_app.client import sender
 from hfjax_app.studio.seed import typed_seed
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.interface import ChatModel
 
 # The presets and the buttons are drawn by assets/chat_settings.js.
 _TOP = """<div class="panel-head"><h2 id="settings-title">Settings</h2>
@@ -94,12 +92,12 @@ class ChatSettings:
         self.of_model: Sequence[gr.Slider | gr.Checkbox] = (*self._sampling.values(), think)
         self.components: Sequence[gr.Textbox | gr.Slider | gr.Checkbox] = tuple(self._fields.values())
 
-    def recommended(self, model: "ChatModel") -> dict[str, float]:
+    def recommended(self, model: ChatModel) -> dict[str, float]:
         """The values that a model recommends, by name."""
         sampling = {name: getattr(model.recommended, name) for name in self._sampling}
         return sampling | {"think": model.thinks is not False}
 
-    def fitted(self, model: "ChatModel") -> list[dict[str, Any]]:
+    def fitted(self, model: ChatModel) -> list[dict[str, Any]]:
         """`of_model` with a model's values, also where one is out of the usual range."""
         params, sliders = model.recommended, []
         for name, slider in self._sampling.items():

@@ -12,12 +12,14 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
 from hfjax_app.api.chat import EVENT
 from hfjax_app.api.gradio_errors import errors_shown, streamed
+from hfjax_app.backends import Backend
+from hfjax_app.chat.interface import ChatModel
 from hfjax_app.client import sender
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
@@ -30,10 +32,6 @@ from hfjax_app.studio.model_loader import ModelLoader
 from hfjax_app.studio.model_picker import ModelPicker
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED, Shared, Tab, update_after
 from hfjax_app.studio.transcript import Message, attached, note, position, read
-
-if TYPE_CHECKING:
-    from hfjax_app.backends import Backend
-    from hfjax_app.chat.interface import ChatModel
 
 # The time between two redraws of an answer is REDRAW_S times the number of pages with a growing answer, at most
 # MAX_REDRAW_S. A redraw takes server time from other visitors and 15 ms in the browser; with more redraws a page falls
@@ -117,7 +115,7 @@ class ChatTab(Tab):
         self.picker.fill(self.loading, shown, self._settings.of_model, self._of_model, live=self._notices)
         self._wire()
 
-    def _of_model(self, backend: "Backend[ChatModel]") -> list[dict[str, Any]]:
+    def _of_model(self, backend: Backend[ChatModel]) -> list[dict[str, Any]]:
         """What is to be known about the model, and the sampling parameters that it recommends."""
         assistant = backend.get()
         lines = "".join(f"<p>{html.escape(notice)}</p>" for notice in assistant.notices)

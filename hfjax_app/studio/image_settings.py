@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
+from hfjax_app.images.interface import ImageFacts, ImageModel
 from hfjax_app.images.request import (
     MAX_CLIP_SKIP,
     MAX_IMAGES,
@@ -19,9 +20,6 @@ from hfjax_app.images.request import (
 )
 from hfjax_app.limits import IMAGE_MAX_LORAS
 from hfjax_app.studio.seed import typed_seed
-
-if TYPE_CHECKING:  # these modules import jax, and the page is served before that
-    from hfjax_app.images.interface import ImageFacts, ImageModel
 
 _LORA = "lora "  # the names of their controls begin so
 _LORAS = "<p>Weights; 0 leaves one out. In a prompt: &lt;lora:name:0.8&gt;</p>"
@@ -120,7 +118,7 @@ class ImageSettings:
         self.components = tuple(self._controls.values())
         self.of_model = (negative, steps, guidance, scheduler, self.size, clip_skip, *loras)
 
-    def arguments(self, values: Sequence[Any], facts: "ImageFacts") -> dict[str, Any]:
+    def arguments(self, values: Sequence[Any], facts: ImageFacts) -> dict[str, Any]:
         """The options of an `ImageRequest` in the values of `components`, as the client sent them.
 
         Args:
@@ -141,7 +139,7 @@ class ImageSettings:
         return options
 
     @staticmethod
-    def fitted(generator: "ImageModel") -> list[dict[str, Any]]:
+    def fitted(generator: ImageModel) -> list[dict[str, Any]]:
         """Updates of `of_model`."""
         facts, sizes = generator.facts, size_names(generator)
         return [
@@ -159,7 +157,7 @@ class ImageSettings:
             *[gr.update(value=0, visible=False)] * (IMAGE_MAX_LORAS - len(facts.loras)),
         ]
 
-    def reused(self, values: Mapping[str, Any], facts: "ImageFacts", **changes: Any) -> list[Any]:
+    def reused(self, values: Mapping[str, Any], facts: ImageFacts, **changes: Any) -> list[Any]:
         """Updates of `components` to a picture's values; what its file does not say stays.
 
         Args:
@@ -181,7 +179,7 @@ class ImageSettings:
         }
         return [updates.get(name, gr.skip()) for name in self._controls]
 
-    def varied(self, values: Mapping[str, Any], facts: "ImageFacts") -> list[Any]:
+    def varied(self, values: Mapping[str, Any], facts: ImageFacts) -> list[Any]:
         """Updates of `components` to variations of a picture. Those of a variation stay near the same seed as it."""
         near = values.get("seed") if values.get("variation_of") is None else values["variation_of"]
         changes = {"images": MAX_IMAGES, "seed": gr.skip(), "is_random": True, "variation_of": str(near)}
@@ -197,12 +195,12 @@ def size_of(text: Any) -> tuple[Any, Any]:
     return width, height
 
 
-def size_names(generator: "ImageModel") -> list[str]:
+def size_names(generator: ImageModel) -> list[str]:
     """The sizes that are warm."""
     return [f"{width} x {height}" for width, height in generator.offered_sizes]
 
 
-def shapes(generator: "ImageModel") -> dict[str, Any]:
+def shapes(generator: ImageModel) -> dict[str, Any]:
     """An update of the buttons of shapes: one for each warm size, hidden where there is no choice."""
     sizes = generator.offered_sizes
     ratios = [_ratio(*size) for size in sizes]

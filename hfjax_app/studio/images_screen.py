@@ -2,16 +2,14 @@
 
 import html
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hfjax_app.backends import Backend
 from hfjax_app.embedded import MODELS
+from hfjax_app.images.interface import PromptLength
+from hfjax_app.images.steps import ImageStep
 from hfjax_app.studio.icons import CROSS, SLIDERS, icon_button, mark
 from hfjax_app.studio.model_card import model_card
-
-if TYPE_CHECKING:
-    from hfjax_app.images.interface import PromptLength
-    from hfjax_app.images.steps import ImageStep
 
 _MOST_CELLS = 40  # of the progress; more would be thinner than the gaps between them
 _PICTURE = re.compile("<img [^>]*>")  # those of model cards are files that the page does not serve
@@ -46,7 +44,7 @@ GALLERY_HEAD = """<h2>Your pictures</h2><p>Kept while this browser tab is open, 
 and to go on from it.</p>"""
 
 
-def hello(backend: "Backend[Any]") -> str:
+def hello(backend: Backend[Any]) -> str:
     """The first screen: what this is, which model draws, what it can draw."""
     embedded = backend.model in MODELS
     ideas = "".join(
@@ -79,7 +77,7 @@ def note(text: str, *, pictures: int = 0, shows: str = "", runs: bool = False) -
     return f'<div class="note"{running}{finished}>{html.escape(text)}</div>'
 
 
-def length(found: "PromptLength") -> str:
+def length(found: PromptLength) -> str:
     """The line that counts a prompt's tokens."""
     counted = f"{found.tokens} of {found.room} tokens"
     if found.pieces > 1:
@@ -87,7 +85,7 @@ def length(found: "PromptLength") -> str:
     return f'<span class="num">{counted}{", the end is not read" if found.is_cut else ""}</span>'
 
 
-def progress(step: "ImageStep") -> str:
+def progress(step: ImageStep) -> str:
     """The line while a picture is drawn: a cell for each step, and the time."""
     cells = min(step.steps, _MOST_CELLS)
     full = step.step * cells // step.steps
@@ -101,7 +99,7 @@ def progress(step: "ImageStep") -> str:
     )
 
 
-def result(step: "ImageStep") -> str:
+def result(step: ImageStep) -> str:
     """The line under finished pictures."""
     seeds = [picture.seed for picture in step.pictures]
     named = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"

@@ -7,7 +7,7 @@ model (the first screen's prompts, keys, shapes) is done by assets/images.js.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 from gradio.events import Dependency
@@ -17,7 +17,12 @@ from hfjax_app.api.images import EVENT
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
 from hfjax_app.errors import HfjaxError, RequestRejected
+from hfjax_app.images.generation_parameters import GenerationParameters
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.start_picture import digest
+from hfjax_app.images.steps import ImageStep, Waiting
+from hfjax_app.images.verification import Comparison
 from hfjax_app.limits import IMAGES_AT_ONCE
 from hfjax_app.studio.image_gallery import ImageGallery
 from hfjax_app.studio.image_settings import ImageSettings, shapes, size_names
@@ -29,12 +34,6 @@ from hfjax_app.studio.parameters_panel import ParametersPanel
 from hfjax_app.studio.picture_files import PictureFiles
 from hfjax_app.studio.picture_input import PictureInput
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, Shared, Tab, update_after
-
-if TYPE_CHECKING:  # these modules import jax, and the page is served before that
-    from hfjax_app.images.generation_parameters import GenerationParameters
-    from hfjax_app.images.interface import ImageModel
-    from hfjax_app.images.steps import ImageStep, Waiting
-    from hfjax_app.images.verification import Comparison
 
 
 class ImagesTab(Tab):
@@ -91,7 +90,7 @@ class ImagesTab(Tab):
         self._button = gr.Button("Generate", variant="primary", elem_id="generate")
         self._cancel = gr.Button("Cancel", interactive=False, elem_id="cancel")
 
-    def _build_canvas(self, backend: "Backend[ImageModel]") -> None:
+    def _build_canvas(self, backend: Backend[ImageModel]) -> None:
         self._hello = gr.HTML(hello(backend), elem_id="image-hello", apply_default_css=False)
         self._picture = gr.Image(
             label="Picture",
@@ -163,7 +162,7 @@ class ImagesTab(Tab):
         unfinished = "line => line?.includes('data-runs') ? studio.images.unfinished : line"  # not after Cancel
         event.failure(None, self._line, self._line, js=unfinished, **UNQUEUED)
 
-    def _of_model(self, backend: "Backend[ImageModel]") -> list[dict[str, Any]]:
+    def _of_model(self, backend: Backend[ImageModel]) -> list[dict[str, Any]]:
         """What is to be known about the model, and values of controls that depend on it."""
         generator = backend.get()
         facts = generator.facts
@@ -183,7 +182,7 @@ class ImagesTab(Tab):
         source, settings = values[: len(self._source.components)], values[len(self._source.components) :]
         arguments = self._settings.arguments(settings, generator.facts)
 
-        def begin() -> "Generator[ImageStep | Waiting, None, None]":
+        def begin() -> Generator[ImageStep | Waiting, None, None]:
             request = ImageRequest(prompt, **arguments, **self._source.arguments(source))
             return generator.generate(request, client=sender().id)
 
@@ -213,7 +212,7 @@ class ImagesTab(Tab):
         backend = self.picker.model(chosen)
         generator = backend.get()
 
-        def begin() -> "Generator[ImageStep | Waiting | Comparison, None, None]":
+        def begin() -> Generator[ImageStep | Waiting | Comparison, None, None]:
             return self._parameters.replay(generator, file, *self._source.read(source))
 
         async with aclosing(self._shown(backend, begin)) as shown:
@@ -236,8 +235,6 @@ class ImagesTab(Tab):
     @streamed
     async def _varied(self, file: Any, source: Any, chosen: object) -> AsyncGenerator[list[Any], None]:
         """The settings of a picture for variations of it, which are drawn next."""
-        from hfjax_app.images.start_picture import digest
-
         parameters = await self._read(file, chosen)
         if parameters.image:
             image, mask = await self._service.read(self._source.read, source)
@@ -251,23 +248,20 @@ class ImagesTab(Tab):
         changed = [*self._source.reused(parameters), *settings]
         yield [note("Variations of the picture."), parameters.values["prompt"], *changed, gr.Accordion(open=True)]
 
-    async def _read(self, file: Any, chosen: object) -> "GenerationParameters":
+    async def _read(self, file: Any, chosen: object) -> GenerationParameters:
         return await self._service.read(self._parameters.read, self.picker.model(chosen).get(), file)
 
     async def _shown(
         self,
-        backend: "Backend[ImageModel]",
-        begin: "Callable[[], Generator[ImageStep | Waiting | Comparison, None, None]]",
-    ) -> "AsyncGenerator[tuple[Any, str, ImageStep | None, Sequence[str]], None]":
+        backend: Backend[ImageModel],
+        begin: Callable[[], Generator[ImageStep | Waiting | Comparison, None, None]],
+    ) -> AsyncGenerator[tuple[Any, str, ImageStep | None, Sequence[str]], None]:
         """(picture, line below it, the last step or None, its pictures' files) for each step of a request.
 
         Args:
             backend: the model that draws.
             begin: checks the request and returns its generator of steps.
         """
-        from hfjax_app.images.steps import Waiting
-        from hfjax_app.images.verification import Comparison
-
         steps = await self._service.read(begin)
         async with aclosing(self._service.run(backend, self._files.of(steps))) as running:
             yield gr.skip(), note("Starting …", runs=True), None, ()

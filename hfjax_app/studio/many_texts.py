@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
@@ -17,6 +17,7 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import LISTS_AT_ONCE, LISTS_WAITING
 from hfjax_app.line import FairLine
 from hfjax_app.sentiment.bulk import Results, classify_rows
+from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.sentiment.own_labels import LabelNames
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.bulk_job import ALL, DIFFER, BulkJob, stored
@@ -26,9 +27,6 @@ from hfjax_app.studio.list_words import SAYS, ListWords
 from hfjax_app.studio.scripts import ASSETS
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED_UNPROCESSED, update_after, update_after_failure
 from hfjax_app.validation import quoted
-
-if TYPE_CHECKING:
-    from hfjax_app.sentiment.interface import SentimentModel
 
 HEARTBEAT_S = 0.5  # between two messages to a waiting page; a message is when the server notices that it was closed
 ROWS_SHOWN = 500
@@ -43,7 +41,7 @@ Try a file of {_EXAMPLE.count(chr(10)) - 1} short reviews</button>, which has a 
 class ManyTexts:
     """Builds its components and events in the surrounding gr.Blocks."""
 
-    def __init__(self, backend: "Backend[SentimentModel]", files: MadeFiles):
+    def __init__(self, backend: Backend[SentimentModel], files: MadeFiles):
         self._backend, self._files = backend, files
         self._line = FairLine(LISTS_AT_ONCE)
         job = gr.State(None, time_to_live=SESSION_S)

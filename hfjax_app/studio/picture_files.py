@@ -7,18 +7,15 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING
 
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.steps import ImageStep, Picture, Waiting
+from hfjax_app.images.verification import Comparison
 from hfjax_app.limits import GALLERY_ARCHIVE_BYTES
 from hfjax_app.runtime.seams.gradio import get_upload_folder, save_bytes_to_cache, save_pil_to_cache
 from hfjax_app.studio.files import MadeFiles
-
-if TYPE_CHECKING:  # this module imports jax, and the page is served before that
-    from hfjax_app.images.steps import ImageStep, Picture, Waiting
-    from hfjax_app.images.verification import Comparison
 
 REDRAW_S = 0.1  # the least time between two previews on a page
 
@@ -41,15 +38,13 @@ class PictureFiles:
         return path in self._made and Path(path).exists()
 
     def of(
-        self, steps: "Generator[ImageStep | Waiting | Comparison, None, None]"
-    ) -> "Generator[tuple[ImageStep | Waiting | Comparison, str | None, Sequence[str]], None, None]":
+        self, steps: Generator[ImageStep | Waiting | Comparison, None, None]
+    ) -> Generator[tuple[ImageStep | Waiting | Comparison, str | None, Sequence[str]], None, None]:
         """Each step with the file of its contact sheet and the files of finished pictures.
 
         A step within REDRAW_S of the last shown one gets no sheet, because the previews of a fast model take longer
         than its steps.
         """
-        from hfjax_app.images.steps import ImageStep
-
         shown_at = -math.inf
         with closing(steps):
             for step in steps:
@@ -88,7 +83,7 @@ class PictureFiles:
                     archive.write(path, f"{number:02}-{path.name}")
         return file.name
 
-    def _sheet(self, step: "ImageStep") -> str:
+    def _sheet(self, step: ImageStep) -> str:
         """The file of the step's contact sheet."""
         sheet = contact_sheet(step.previews)
         if step.is_last:  # like the Stable Diffusion web UI, with the parameters of the first picture
@@ -100,7 +95,7 @@ class PictureFiles:
             self._made.add_brief(path)
         return path
 
-    def _picture(self, picture: "Picture") -> str:
+    def _picture(self, picture: Picture) -> str:
         """The picture's PNG file, with its parameters inside."""
         png = picture.png
         assert png is not None  # the last step's pictures have one

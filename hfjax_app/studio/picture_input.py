@@ -4,19 +4,18 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 from PIL import Image
 
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.generation_parameters import GenerationParameters
+from hfjax_app.images.interface import ImageFacts
 from hfjax_app.images.request import MAX_SOFTNESS
 from hfjax_app.limits import PICTURE_ID_CHARACTERS, PICTURES_SENT, PICTURES_SENT_BYTES
+from hfjax_app.pictures import read_file, read_picture
 from hfjax_app.runtime.seams.gradio import component_endpoint
-
-if TYPE_CHECKING:  # these modules import jax, and the page is served before that
-    from hfjax_app.images.generation_parameters import GenerationParameters
-    from hfjax_app.images.interface import ImageFacts
 
 WHITE = "#ffffff"
 _KINDS = ("background", "layer", "composite")
@@ -163,7 +162,7 @@ class PictureInput:
         self.editor.accept_blobs = self._sent.accept
 
     @staticmethod
-    def fitted(facts: "ImageFacts") -> list[dict[str, Any]]:
+    def fitted(facts: ImageFacts) -> list[dict[str, Any]]:
         """Updates of `of_model`. What a model can't do with a picture is hidden, with its value."""
         usual = not facts.edits
         shown = [gr.update(visible=usual), gr.update(visible=usual)]
@@ -192,7 +191,7 @@ class PictureInput:
         }
 
     @staticmethod
-    def reused(parameters: "GenerationParameters") -> list[Any]:
+    def reused(parameters: GenerationParameters) -> list[Any]:
         """Updates of `components` to a picture's parameters."""
         # a picture in the editor that does not belong to these parameters would be drawn into the next one
         return [
@@ -210,8 +209,6 @@ class PictureInput:
         Raises:
             RequestRejected: see `hfjax_app/pictures.py`.
         """
-        from hfjax_app.pictures import read_picture
-
         if not isinstance(value, dict):
             return None, None
         # the editor has uploaded the parts before, and sends their number
@@ -247,7 +244,5 @@ def uploaded(value: Any) -> bytes:
 
 def _content(file: Any, what: str) -> bytes | None:
     """The content of a file; Gradio has checked that its path is in the upload folder."""
-    from hfjax_app.pictures import read_file
-
     path = file.get("path") if isinstance(file, dict) else None
     return read_file(Path(path), what) if isinstance(path, str) else None

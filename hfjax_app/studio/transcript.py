@@ -13,6 +13,7 @@ from typing import Any
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_NOTE_CHARACTERS
+from hfjax_app.pictures import from_data_url
 from hfjax_app.studio.markdown import as_typed, as_written, drawable
 
 _FEWEST_FOR_SPEED = 32  # tokens: fewer come in a call or two, whose speed says nothing
@@ -67,8 +68,6 @@ class Message:
             RequestRejected: a picture is too large, or no base64.
         """
         if self.pictures:
-            from hfjax_app.pictures import from_data_url
-
             shown = [{"type": "image", "image": from_data_url(url, "picture")} for url in self.pictures]
             return {"role": self.role, "content": [*shown, {"type": "text", "text": self.text}]}
         return {"role": self.role, "content": self.text} | ({"reasoning": self.reasoning} if self.reasoning else {})

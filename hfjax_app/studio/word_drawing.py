@@ -5,12 +5,9 @@ Teal and a solid line mean for, orange and a dashed line against: what a colour 
 
 from collections.abc import Sequence
 from html import escape
-from typing import TYPE_CHECKING
 
 from hfjax_app.sentiment.bulk import Word, WordRanking
-
-if TYPE_CHECKING:  # the page is served before jax is imported
-    from hfjax_app.sentiment.interface import Explanation
+from hfjax_app.sentiment.interface import Explanation
 
 WORDS_OF_A_TEXT = 6  # as bars
 WORDS_OF_A_LIST = 12
@@ -19,7 +16,7 @@ _LINED = 0.1  # words with a smaller share of the strongest have no line, and ar
 _RAMP = (0.62, 0.48, 0.32, 0.15)
 
 
-def why(explanation: "Explanation") -> str:
+def why(explanation: Explanation) -> str:
     """The text with each word in the colour of its contribution, a sentence on it, and the strongest words as bars."""
     ranking = WordRanking()
     ranking.add(explanation)
@@ -64,7 +61,7 @@ def _scale() -> str:
     )
 
 
-def _text(explanation: "Explanation") -> str:
+def _text(explanation: Explanation) -> str:
     largest = max((abs(value) for _, value in explanation.pieces if value is not None), default=0.0) or 1.0
     return f'<p class="words">{"".join(_piece(piece, value, largest) for piece, value in explanation.pieces)}</p>'
 
@@ -83,7 +80,7 @@ def _piece(piece: str, value: float | None, largest: float) -> str:
     )
 
 
-def _sum(explanation: "Explanation", words: Sequence[Word]) -> str:
+def _sum(explanation: Explanation, words: Sequence[Word]) -> str:
     """What the strongest words and all words together do, as a sentence."""
     label = escape(explanation.label)
     best = next((word for word in words if word.mean > 0), None)

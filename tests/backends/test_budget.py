@@ -57,7 +57,7 @@ def test_an_error_of_a_library_affects_one_model_only(tmp_path: Path) -> None:
 
 def test_models_that_do_not_fit_are_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """On an accelerator of 1 MB; CPU devices are not checked."""
-    monkeypatch.setattr("hfjax_app.runtime.mesh.accelerator_memory", lambda: 1_000_000)
+    monkeypatch.setattr("hfjax_app.backends.registry.accelerator_memory", lambda: 1_000_000)
     backends = Backends(load_settings()).start()
     assert backends.wait(timeout=120)
     assert [(backend.state, backend.reports) for backend in backends.all] == [("failed", [])] * 3

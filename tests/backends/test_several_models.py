@@ -93,7 +93,7 @@ def test_a_model_without_room_is_refused_by_name(
     backends: Backends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With 64 KiB free. It is not loaded, and the others serve."""
-    monkeypatch.setattr("hfjax_app.runtime.memory.free_memory", lambda: 64 << 10)
+    monkeypatch.setattr("hfjax_app.backends.registry.free_memory", lambda: 64 << 10)
     large = added(backends, "chat", "chat-llama")
     assert (large.state, large.reports) == ("failed", [])
     assert re.fullmatch(

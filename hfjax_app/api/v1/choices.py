@@ -7,17 +7,15 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from hfjax_app.api.v1.errors import ClientLeft, as_answer
+from hfjax_app.chat.reply import Reply
 from hfjax_app.errors import HfjaxError
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.reply import Reply
 
 Replies = AsyncGenerator["Reply", None]
 _FINISH = {"context": "length"}  # the others are OpenAI's own words
@@ -36,29 +34,29 @@ class Form(Protocol):
     per_prompt: int
     is_large: bool
 
-    def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
+    def whole(self, index: int, replies: Sequence[Reply]) -> dict[str, Any]:
         """The choice of all replies to one prompt."""
 
     def first(self, index: int) -> dict[str, Any] | None:
         """The choice of a stream's first event; None: there is no such event."""
 
-    def part(self, index: int, before: "Reply | None", reply: "Reply") -> dict[str, Any] | None:
+    def part(self, index: int, before: Reply | None, reply: Reply) -> dict[str, Any] | None:
         """The choice of what a reply adds; None: nothing."""
 
     def frame(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         """The object around choices."""
 
-    def made(self, reply: "Reply") -> int:
+    def made(self, reply: Reply) -> int:
         """The tokens of an answer that are sent."""
 
 
-def finish_reason(reply: "Reply") -> str | None:
+def finish_reason(reply: Reply) -> str | None:
     if reply.finish_reason == "stop" and reply.tool_calls:
         return "tool_calls"
     return None if reply.finish_reason is None else _FINISH.get(reply.finish_reason, reply.finish_reason)
 
 
-def usage_of(form: Form, last: "Sequence[Reply]") -> dict[str, Any]:
+def usage_of(form: Form, last: Sequence[Reply]) -> dict[str, Any]:
     """OpenAI's usage of the last replies to the choices of one request."""
     prompts = last[:: form.per_prompt]
     prompt, made = sum(reply.prompt_tokens for reply in prompts), sum(map(form.made, last))
@@ -78,7 +76,7 @@ async def answered(form: Form, choices: Sequence[Replies], request: Request) -> 
         ClientLeft: the client has left meanwhile.
     """
 
-    async def all_of(replies: Replies) -> "list[Reply]":
+    async def all_of(replies: Replies) -> list[Reply]:
         async with aclosing(replies):
             return [reply async for reply in replies]
 
@@ -122,7 +120,7 @@ class EventStream(StreamingResponse):
     def __init__(
         self,
         form: Form,
-        firsts: "Sequence[Reply]",
+        firsts: Sequence[Reply],
         choices: Sequence[Replies],
         *,
         include_usage: bool,
@@ -143,7 +141,7 @@ class EventStream(StreamingResponse):
 
 
 async def _events(
-    form: Form, firsts: "Sequence[Reply]", choices: Sequence[Replies], *, include_usage: bool
+    form: Form, firsts: Sequence[Reply], choices: Sequence[Replies], *, include_usage: bool
 ) -> AsyncGenerator[str, None]:
     """The events; an error becomes an event, and the last one."""
     try:
@@ -171,7 +169,7 @@ async def _events(
         yield _event(body)
 
 
-async def merged(firsts: "Sequence[Reply]", choices: Sequence[Replies]) -> "AsyncGenerator[tuple[int, Reply], None]":
+async def merged(firsts: Sequence[Reply], choices: Sequence[Replies]) -> AsyncGenerator[tuple[int, Reply], None]:
     """The replies of all choices as they come, each with its index."""
     for index, first in enumerate(firsts):
         yield index, first

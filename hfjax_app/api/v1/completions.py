@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
@@ -16,14 +16,12 @@ from fastapi.responses import JSONResponse, Response
 from hfjax_app.api.v1.choices import EventStream, Replies, answered, finish_reason
 from hfjax_app.api.v1.conversation import request_of_chat, requests_of_texts
 from hfjax_app.api.v1.schemas import ChatCompletionRequest, CompletionRequest, Sampling
+from hfjax_app.chat.reply import Reply
 from hfjax_app.chat.request import ChatRequest
+from hfjax_app.chat.sampling.logprobs import TokenLogprobs
+from hfjax_app.chat.text.tools import ToolCall
 from hfjax_app.client import client_of
 from hfjax_app.service.service import Service
-
-if TYPE_CHECKING:
-    from hfjax_app.chat.reply import Reply
-    from hfjax_app.chat.sampling.logprobs import TokenLogprobs
-    from hfjax_app.chat.text.tools import ToolCall
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,7 +50,7 @@ class _Form:
     def __post_init__(self) -> None:
         self._id, self._created = f"{self.prefix}-{secrets.token_hex(12)}", int(time.time())
 
-    def made(self, reply: "Reply") -> int:
+    def made(self, reply: Reply) -> int:
         return reply.tokens
 
     def frame(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
@@ -65,7 +63,7 @@ class ChatForm(_Form):
 
     prefix, kind, stream_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
 
-    def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
+    def whole(self, index: int, replies: Sequence[Reply]) -> dict[str, Any]:
         last = replies[-1]
         message: dict[str, Any] = {"role": "assistant", "content": last.text, "refusal": None}
         if last.tool_calls:
@@ -78,7 +76,7 @@ class ChatForm(_Form):
     def first(self, index: int) -> dict[str, Any]:
         return self._delta(index, {"role": "assistant", "content": ""})
 
-    def part(self, index: int, before: "Reply | None", reply: "Reply") -> dict[str, Any] | None:
+    def part(self, index: int, before: Reply | None, reply: Reply) -> dict[str, Any] | None:
         delta: dict[str, Any] = {}
         if text := reply.text[len(before.text if before else "") :]:
             delta["content"] = text
@@ -95,7 +93,7 @@ class ChatForm(_Form):
     def _delta(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def _logprobs(self, replies: "Sequence[Reply]") -> dict[str, Any] | None:
+    def _logprobs(self, replies: Sequence[Reply]) -> dict[str, Any] | None:
         if not self.has_logprobs:
             return None
         content = [
@@ -110,7 +108,7 @@ class ChatForm(_Form):
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
-def _call(call: "ToolCall") -> dict[str, Any]:
+def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
@@ -138,17 +136,17 @@ class TextForm(_Form):
         """Log-probabilities of whole prompts are."""
         return self.has_logprobs and bool(self.echoed)
 
-    def made(self, reply: "Reply") -> int:
+    def made(self, reply: Reply) -> int:
         return reply.tokens if self.answers else 0
 
-    def whole(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any]:
+    def whole(self, index: int, replies: Sequence[Reply]) -> dict[str, Any]:
         last = replies[-1]
         return self._choice(index, self._text(index, last.text), replies, finish_reason(last))
 
     def first(self, index: int) -> None:
         return None
 
-    def part(self, index: int, before: "Reply | None", reply: "Reply") -> dict[str, Any] | None:
+    def part(self, index: int, before: Reply | None, reply: Reply) -> dict[str, Any] | None:
         text = self._text(index, reply.text) if before is None else reply.text[len(before.text) :] * self.answers
         choice = self._choice(index, text, [reply], finish_reason(reply))
         has_logprobs = choice["logprobs"] is not None and choice["logprobs"]["tokens"]
@@ -158,12 +156,12 @@ class TextForm(_Form):
         before = self.echoed[index // self.per_prompt] if self.echoed else ""
         return before + answer if self.answers else before
 
-    def _choice(self, index: int, text: str, replies: "Sequence[Reply]", reason: str | None) -> dict[str, Any]:
+    def _choice(self, index: int, text: str, replies: Sequence[Reply], reason: str | None) -> dict[str, Any]:
         logprobs = self._logprobs(index, replies)
         reason = "length" if reason is not None and not self.answers else reason
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    def _logprobs(self, index: int, replies: "Sequence[Reply]") -> dict[str, Any] | None:
+    def _logprobs(self, index: int, replies: Sequence[Reply]) -> dict[str, Any] | None:
         if not self.has_logprobs:
             return None
         found: list[tuple[int, TokenLogprobs | None]] = []

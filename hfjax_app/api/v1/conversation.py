@@ -22,6 +22,7 @@ from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES, CHAT_MAX_PROMPTS
+from hfjax_app.pictures import from_data_url
 from hfjax_app.validation import quoted
 
 _SAME_NAMES = (
@@ -270,8 +271,6 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
 
 
 def _picture(part: Part) -> bytes:
-    from hfjax_app.pictures import from_data_url  # Pillow, which most requests don't need
-
     if part.image_url is None or not part.image_url.url.startswith("data:"):
         raise RequestRejected("image_url: must have the url of a picture as data:image/...;base64,...; none is fetched")
     return from_data_url(part.image_url.url, "image_url")

@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Callable, Generator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from fastapi import Form, Request, UploadFile
 from PIL import Image, ImageOps
@@ -15,15 +15,13 @@ from hfjax_app.api.v1.errors import ClientLeft
 from hfjax_app.api.v1.schemas import DrawingOptions, EditBody, ImageBody
 from hfjax_app.client import client_of
 from hfjax_app.errors import RequestRejected
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.request import ImageRequest
+from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import PICTURE_MAX_BYTES
 from hfjax_app.pictures import read_picture
 from hfjax_app.service.service import Service
 from hfjax_app.validation import quoted
-
-if TYPE_CHECKING:
-    from hfjax_app.images.interface import ImageModel
-    from hfjax_app.images.steps import ImageStep, Waiting
 
 _SIZE = re.compile(r"(\d{1,4})x(\d{1,4})", re.ASCII)
 
@@ -73,7 +71,7 @@ class Images:
             width, height = _size(body.size, generator)
             options = {name: getattr(body, name) for name in DrawingOptions.model_fields}
 
-            def begin() -> "Generator[ImageStep | Waiting, None, None]":
+            def begin() -> Generator[ImageStep | Waiting, None, None]:
                 started = {} if pictures is None else pictures()
                 asked = ImageRequest(**options, images=body.n, width=width, height=height, model=body.model, **started)
                 return generator.generate(asked, previews=False, client=client.id)
@@ -85,7 +83,7 @@ class Images:
                     if await request.is_disconnected():
                         raise ClientLeft
                     newest = step
-            last = cast("ImageStep", newest)  # of a request that has ended
+            last = cast(ImageStep, newest)  # of a request that has ended
             files = [await asyncio.to_thread(getattr, picture, "png") for picture in last.pictures]
         data = [
             {"b64_json": base64.b64encode(png).decode(), "revised_prompt": None, "seed": picture.seed}
@@ -101,7 +99,7 @@ async def _content(file: UploadFile, name: str) -> bytes:
     return content
 
 
-def _size(size: str | None, generator: "ImageModel") -> tuple[int | None, int | None]:
+def _size(size: str | None, generator: ImageModel) -> tuple[int | None, int | None]:
     """Width and height of a size that is warm."""
     if size is None or size == "auto":
         return None, None
