@@ -24,7 +24,7 @@ from hfjax_app.service.service import Service
 
 T = TypeVar("T")
 Progress: TypeAlias = ImageStep | Waiting
-Message: TypeAlias = dict[str, Any]  # one item of a streamed answer, as JSON
+StreamItem: TypeAlias = dict[str, Any]  # one item of a streamed answer, as JSON
 
 # For every event that draws.
 EVENT: Concurrency = {"concurrency_id": "images", "concurrency_limit": IMAGES_AT_ONCE}
@@ -123,10 +123,10 @@ class ImagesApi:
         self,
         backend: Backend[ImageModel],
         begin: Callable[[], Generator[T, None, None]],
-        as_messages: Callable[[Generator[T, None, None]], Generator[Message, None, None]],
+        as_messages: Callable[[Generator[T, None, None]], Generator[StreamItem, None, None]],
         *,
         reads: bool = True,
-    ) -> AsyncGenerator[Message, None]:
+    ) -> AsyncGenerator[StreamItem, None]:
         """The messages of a request.
 
         Pictures are decoded and encoded in threads, because that takes too long for the event loop, which serves all
@@ -157,7 +157,7 @@ def _picture(url: object, name: str) -> Image.Image | None:
     return None if url is None else read_picture(from_data_url(url, name), name)
 
 
-def _drawn(steps: Generator[Progress, None, None]) -> Generator[Message, None, None]:
+def _drawn(steps: Generator[Progress, None, None]) -> Generator[StreamItem, None, None]:
     """What /generate streams."""
     with closing(steps):
         for step in steps:
@@ -171,7 +171,7 @@ def _drawn(steps: Generator[Progress, None, None]) -> Generator[Message, None, N
             }
 
 
-def _compared(steps: "Generator[Progress | Comparison, None, None]") -> Generator[Message, None, None]:
+def _compared(steps: "Generator[Progress | Comparison, None, None]") -> Generator[StreamItem, None, None]:
     """What /replay streams."""
     with closing(steps):
         for step in steps:
@@ -181,7 +181,7 @@ def _compared(steps: "Generator[Progress | Comparison, None, None]") -> Generato
                 yield _progress(step)
 
 
-def _progress(step: Progress) -> Message:
+def _progress(step: Progress) -> StreamItem:
     if isinstance(step, Waiting):
         return {"waiting": step.reason}
     return {"step": step.step, "steps": step.steps, "seconds_left": round(step.seconds_left, 2)}

@@ -21,7 +21,7 @@ from hfjax_app.chat.text.grammar import Grammars
 from hfjax_app.chat.text.messages import Message, pictures_of
 from hfjax_app.chat.text.response import Answer
 from hfjax_app.chat.text.template import NO_VARIABLES, Variables
-from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.chat.vision.picture import VisionPicture
 from hfjax_app.chat.vision.picture_reader import PictureReader
 from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.limits import (
@@ -47,14 +47,14 @@ class Prompt:
     """
 
     tokens: list[int]
-    pictures: tuple[Picture, ...] = ()
+    pictures: tuple[VisionPicture, ...] = ()
     dropped_messages: int = 0
     new_answer: Callable[[], Answer]
     new_constraint: Callable[[], Constraint] | None = None
     one_call: bool = False
     release: Callable[[], None] = lambda: None
 
-    def showing(self, pictures: Sequence[Picture], release: Callable[[], None]) -> "Prompt":
+    def showing(self, pictures: Sequence[VisionPicture], release: Callable[[], None]) -> "Prompt":
         """With pictures in the places -1, -2, ... that `ChatFormat.fit` left them."""
         ids = {-at: picture.id for at, picture in enumerate(pictures, 1)}
         tokens = [ids.get(token, token) for token in self.tokens]

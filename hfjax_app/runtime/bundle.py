@@ -26,7 +26,7 @@ import jax
 from hfjax_app.errors import kind_and_line
 from hfjax_app.runtime.fingerprint import Fingerprint
 from hfjax_app.runtime.seams import Moved
-from hfjax_app.runtime.serialized_program import Origin, Unusable, header_and_payload, program_of
+from hfjax_app.runtime.serialized_program import ProgramOrigin, Unusable, header_and_payload, program_of
 
 _FORMAT = b"hfjax-program-1"  # another one: whatever changes how a file is read
 _FIRST_LINE = re.compile(rb"(\S{1,40}) (\d{1,12}) (\d{1,12}) ([0-9a-f]{64})\n")  # bytes of header and payload, checksum
@@ -98,7 +98,7 @@ class Bundle:
         return program
 
     def save(
-        self, name: str, signature: str, compiled: jax.stages.Compiled, origin: Origin, cost: Cost = NO_COST
+        self, name: str, signature: str, compiled: jax.stages.Compiled, origin: ProgramOrigin, cost: Cost = NO_COST
     ) -> bool:
         """Keep a program, in place of one of the same name.
 

@@ -28,7 +28,7 @@ class Unusable(Exception):
 
 
 @dataclass
-class Origin:
+class ProgramOrigin:
     """Where the programs of a block came from: see `watch_origin`."""
 
     compiled: int = 0  # what jax asked its compiler or its cache for
@@ -41,12 +41,12 @@ class Origin:
 
 
 @contextmanager
-def watch_origin() -> Iterator[Origin]:
+def watch_origin() -> Iterator[ProgramOrigin]:
     """Tells whether what this thread compiles in the block is compiled, or comes out of jax's persistent cache.
 
     A program out of that cache serialises and loads, without some of its functions: it fails when it is first run.
     """
-    origin, thread = Origin(), threading.get_ident()
+    origin, thread = ProgramOrigin(), threading.get_ident()
 
     def listen(event: str, *_: Any, **__: Any) -> None:
         if threading.get_ident() == thread:

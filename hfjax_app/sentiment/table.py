@@ -141,7 +141,7 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
     encoding, form = encoding_of(path, name), _COMMAS
     with _opened(path, encoding) as file:
         if kind == ".txt":
-            shape = _Shape({_LINES: 0}, _counted(_lines(file)))
+            shape = _TableSize({_LINES: 0}, _counted(_lines(file)))
         elif kind == ".jsonl":
             shape = _json_shape(file, name)
         else:
@@ -170,14 +170,14 @@ def opened(path: Path, name: str | None = None, *, has_header: bool = True) -> T
 
 
 @dataclass(frozen=True)
-class _Shape:
+class _TableSize:
     """A file's columns, each with the characters of its texts in the first rows, and its number of rows."""
 
     lengths: dict[str, int]
     rows: int
 
 
-def _csv_shape(file: IO[str], name: str, form: CsvForm, has_header: bool) -> _Shape:
+def _csv_shape(file: IO[str], name: str, form: CsvForm, has_header: bool) -> _TableSize:
     rows = form.rows(file)
     first = next(rows, None)
     if not first:
@@ -190,10 +190,10 @@ def _csv_shape(file: IO[str], name: str, form: CsvForm, has_header: bool) -> _Sh
         columns, rows = _unique([""] * len(first)), chain([first], rows)
     sample = list(islice(rows, _SAMPLE))
     lengths = {column: sum(len(row[at]) for row in sample if at < len(row)) for at, column in enumerate(columns)}
-    return _Shape(lengths, _counted(chain(sample, rows)))
+    return _TableSize(lengths, _counted(chain(sample, rows)))
 
 
-def _json_shape(file: IO[str], name: str) -> _Shape:
+def _json_shape(file: IO[str], name: str) -> _TableSize:
     lengths = Counter[str]()
     values = json_values(file, name)
     rows = 0
@@ -207,7 +207,7 @@ def _json_shape(file: IO[str], name: str) -> _Shape:
         raise RequestRejected(f'{name!r}: its first {_SAMPLE} rows hold no JSON objects like {{"text": "..."}}')
     if len(lengths) > TABLE_MAX_COLUMNS:
         raise RequestRejected(f"{name!r} has {len(lengths):,} fields: at most {TABLE_MAX_COLUMNS}")
-    return _Shape(lengths, rows)
+    return _TableSize(lengths, rows)
 
 
 def _likely(lengths: dict[str, int]) -> str:

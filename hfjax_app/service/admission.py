@@ -85,7 +85,7 @@ class Admission:
         models = self.models(line)
         return LINES.get(line, EVENTS_WAITING) * (1 if models is None else self._backends.processes(models.kind))
 
-    def enter(self, client: Client, line: str, backend: Backend[Any] | None = None) -> "Place":
+    def enter(self, client: Client, line: str, backend: Backend[Any] | None = None) -> "AdmittedRequest":
         """Let a request in. Its caller releases the place in every case.
 
         Args:
@@ -114,10 +114,10 @@ class Admission:
                 raise Overloaded(f"too many wait already: {most} in this line; try again later", RETRY_AFTER_S)
             self._of_clients[client.id] += 1
             self._of_lines[line] += 1
-        return Place(self, client, line)
+        return AdmittedRequest(self, client, line)
 
     def leave(self, client: Client, line: str) -> None:
-        """Count a request out; `Place.release` calls it once."""
+        """Count a request out; `AdmittedRequest.release` calls it once."""
         with self._counting:
             for counter, name in ((self._of_clients, client.id), (self._of_lines, line)):
                 counter[name] -= 1
@@ -125,7 +125,7 @@ class Admission:
                     del counter[name]
 
 
-class Place:
+class AdmittedRequest:
     """An admitted request; `with` or `release` gives its place back, once."""
 
     def __init__(self, admission: Admission, client: Client, line: str):
@@ -137,7 +137,7 @@ class Place:
         if admission is not None:
             admission.leave(self.client, self.line)
 
-    def __enter__(self) -> "Place":
+    def __enter__(self) -> "AdmittedRequest":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -137,7 +137,7 @@ class Replica(Generic[T]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class WireReply:
     """A reply on its way to the ingress.
 
     Attributes:
@@ -155,13 +155,13 @@ class ChatReplica(Replica[ChatModel]):
     kind = "chat"
     described = ("recommended", "notices", "picture_sizes", "thinks", "context")
 
-    async def reply(self, request: ChatRequest) -> AsyncGenerator[Piece | Refusal, None]:
+    async def reply(self, request: ChatRequest) -> AsyncGenerator[WireReply | Refusal, None]:
         """Closed when the ingress cancels the call, which frees the slot."""
         try:
             with closing(await self.model.answers(request)) as answers:
                 async with aclosing(answers.replies[0]) as replies:
                     async for reply in replies:
-                        yield Piece(reply=reply, texts=self._texts(reply))
+                        yield WireReply(reply=reply, texts=self._texts(reply))
         except Exception as error:
             yield Refusal.of(error)
 

@@ -31,7 +31,7 @@ from hfjax_app.studio.markdown import LATEX_DELIMITERS, as_typed
 from hfjax_app.studio.model_loader import ModelLoader
 from hfjax_app.studio.model_picker import ModelPicker
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED, Shared, Tab, update_after
-from hfjax_app.studio.transcript import Message, attached, note, position, read
+from hfjax_app.studio.transcript import PageMessage, attached, note, position, read
 
 # The time between two redraws of an answer is REDRAW_S times the number of pages with a growing answer, at most
 # MAX_REDRAW_S. A redraw takes server time from other visitors and 15 ms in the browser; with more redraws a page falls
@@ -53,10 +53,10 @@ class _Question:
         pictures: that are shown with it, as data URLs.
     """
 
-    before: list[Message]
+    before: list[PageMessage]
     text: Any
     is_typed: bool
-    begun: Message | None = None
+    begun: PageMessage | None = None
     pictures: tuple[str, ...] = ()
 
 
@@ -236,10 +236,10 @@ class ChatTab(Tab):
             EngineStopped: at any time; the part of the answer that was yielded stays on the page.
         """
         text = as_typed(question.text) if isinstance(question.text, str) else question.text
-        messages = [*question.before, Message(role="user", text=text, pictures=question.pictures)]
+        messages = [*question.before, PageMessage(role="user", text=text, pictures=question.pictures)]
         came, drawn_at = time.monotonic(), 0.0
         before: list[dict[str, object]] | None = None
-        begun = question.begun or Message(role="assistant", text="")
+        begun = question.begun or PageMessage(role="assistant", text="")
         conversation = [message.to_assistant() for message in messages]
         request = self._settings.request(settings, conversation, model=model, begun=begun.text)
         replies = self._service.reply(request, sender())
@@ -252,7 +252,7 @@ class ChatTab(Tab):
                     now = time.monotonic()
                     if reply.finish_reason is None and now < drawn_at + min(self._growing * REDRAW_S, MAX_REDRAW_S):
                         continue
-                    answer = Message(
+                    answer = PageMessage(
                         role="assistant",
                         text=begun.text + reply.text,
                         note=note(reply, waits=now > came + WAITS_S),
@@ -270,7 +270,7 @@ class ChatTab(Tab):
             self._growing -= 1
 
 
-def _shown(messages: list[Message]) -> list[dict[str, object]]:
+def _shown(messages: list[PageMessage]) -> list[dict[str, object]]:
     return [entry for message in messages for entry in message.to_page()]
 
 
@@ -281,7 +281,7 @@ def _json(value: object) -> object:
         return None
 
 
-def _imported(messages: object) -> list[Message]:
+def _imported(messages: object) -> list[PageMessage]:
     """The messages of a file.
 
     Raises:
@@ -295,7 +295,7 @@ def _imported(messages: object) -> list[Message]:
             case {"role": "user" | "assistant" as role, "content": str(text)}:
                 reasoning = message.get("reasoning", "")
                 read_ones.append(
-                    Message(role=role, text=text, reasoning=reasoning if isinstance(reasoning, str) else "")
+                    PageMessage(role=role, text=text, reasoning=reasoning if isinstance(reasoning, str) else "")
                 )
             case _:
                 raise RequestRejected("an imported message: needs a role of user or assistant and a text")
@@ -309,7 +309,7 @@ def _idle() -> dict[str, Any]:
     return gr.update(submit_btn="Send", stop_btn=False)
 
 
-def _last_question(messages: list[Message], at: int) -> int:
+def _last_question(messages: list[PageMessage], at: int) -> int:
     """The index of the user's message at or before the index `at`."""
     for index in range(min(at, len(messages) - 1), -1, -1):
         if messages[index].role == "user":

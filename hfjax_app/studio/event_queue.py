@@ -21,7 +21,7 @@ from hfjax_app.runtime.seams.gradio import (
     Queue,
     id_of,
 )
-from hfjax_app.service.admission import Admission, Place
+from hfjax_app.service.admission import Admission, AdmittedRequest
 from hfjax_app.service.usage import RequestUsage, Usage, request_usage
 from hfjax_app.studio.waiting_results import WaitingResults
 
@@ -63,7 +63,7 @@ class FairQueue(Queue):
         self.results = WaitingResults()
         self.pending_messages_per_session = self.results  # type: ignore[assignment]
         self.usage, self.log_event = usage, log_event
-        self._places: dict[str, Place] = {}  # by the event's id
+        self._places: dict[str, AdmittedRequest] = {}  # by the event's id
         self._statuses: dict[str, int] = {}  # of events that have ended
 
     @property

@@ -22,7 +22,7 @@ _PICTURE = re.compile(r"!\[Picture\]\((data:image/(?:jpeg|png|webp);base64,[A-Za
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class PageMessage:
     """One message on the page.
 
     Attributes:
@@ -94,13 +94,13 @@ def attached(value: object) -> tuple[str, ...]:
     return tuple(urls)
 
 
-def read(history: object) -> list[Message]:
+def read(history: object) -> list[PageMessage]:
     """The messages of a gr.Chatbot's value, as the browser sent it.
 
     Raises:
         RequestRejected: it is not a list of messages.
     """
-    messages: list[Message] = []
+    messages: list[PageMessage] = []
     thought: dict[str, Any] = {}
     for entry in _entries(history):
         message = _message(entry)
@@ -145,15 +145,15 @@ def _seconds(entry: object) -> float | None:
     return None
 
 
-def _message(message: object) -> Message:
+def _message(message: object) -> PageMessage:
     match message:
         case {"role": "user", "content": str(text) | [{"text": str(text)}]}:
-            return Message(role="user", text=as_typed(text))
+            return PageMessage(role="user", text=as_typed(text))
         case {"role": "user", "content": [{"text": str(text)}, *parts]}:
             shown = [_PICTURE.fullmatch(part["text"]) for part in parts if isinstance(_text_of(part), str)]
-            return Message(role="user", text=as_typed(text), pictures=tuple(found[1] for found in shown if found))
+            return PageMessage(role="user", text=as_typed(text), pictures=tuple(found[1] for found in shown if found))
         case {"role": "assistant", "content": str(text) | [{"text": str(text)}, *_]}:
-            return Message(role="assistant", text=as_written(text), **_about(message))
+            return PageMessage(role="assistant", text=as_written(text), **_about(message))
     raise RequestRejected("each message needs a role of user or assistant and a text")
 
 

@@ -23,7 +23,7 @@ import pytest
 from hfjax_app.runtime.bundle import Bundle, prune
 from hfjax_app.runtime.fingerprint import Fingerprint, signature_of
 from hfjax_app.runtime.seams.jax import ADMITTED
-from hfjax_app.runtime.serialized_program import Origin, watch_origin
+from hfjax_app.runtime.serialized_program import ProgramOrigin, watch_origin
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
@@ -392,7 +392,7 @@ def test_what_jax_can_not_serialise_is_not_kept(tmp_path: Path) -> None:
     bundle = Bundle(tmp_path, Fingerprint(PARTS))
     shape = jax.ShapeDtypeStruct((3,), np.float32)
     compiled = jax.jit(lambda x: jax.pure_callback(lambda x: x, shape, x)).lower(shape).compile()
-    assert not bundle.save("calls_back", signature_of((shape,)), compiled, Origin(compiled=1))
+    assert not bundle.save("calls_back", signature_of((shape,)), compiled, ProgramOrigin(compiled=1))
     assert bundle.reasons["calls_back"].startswith("it can't be kept: ")
     assert bundle.names() == []
 
@@ -402,7 +402,7 @@ def test_a_class_that_is_not_admitted_is_told_when_it_is_saved(tmp_path: Path) -
     bundle = Bundle(tmp_path, Fingerprint(PARTS))
     key = jax.eval_shape(lambda: jax.random.key(0))
     compiled = jax.jit(lambda key: jax.random.fold_in(key, 1)).lower(key).compile()
-    assert not bundle.save("keys", signature_of((key,)), compiled, Origin(compiled=1))
+    assert not bundle.save("keys", signature_of((key,)), compiled, ProgramOrigin(compiled=1))
     assert "jax._src.random" in bundle.reasons["keys"]
 
 

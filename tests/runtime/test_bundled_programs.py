@@ -72,14 +72,14 @@ from jax.experimental.compilation_cache import compilation_cache
 from hfjax_app.runtime.process import prepare
 from tests.runtime.test_bundled_programs import X, bundle_in, doubled
 from hfjax_app.runtime.fingerprint import signature_of
-from hfjax_app.runtime.serialized_program import Origin, watch_origin
+from hfjax_app.runtime.serialized_program import ProgramOrigin, watch_origin
 prepare(Path(sys.argv[1]) / "jax")
 for _ in range(2):
     jax.clear_caches()
     with watch_origin() as origin:
         made = jax.jit(doubled).lower(X).compile()
 assert origin.from_cache == 1
-assert bundle_in(Path(sys.argv[1])).save("doubled", signature_of((X,)), made, Origin(compiled=1))
+assert bundle_in(Path(sys.argv[1])).save("doubled", signature_of((X,)), made, ProgramOrigin(compiled=1))
 """
 
 

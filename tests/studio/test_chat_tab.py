@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from hfjax_app.studio.transcript import Message
+from hfjax_app.studio.transcript import PageMessage
 
 from .conftest import LIMIT_MS, Studio, load, reload, running, settled, watch
 
@@ -225,8 +225,8 @@ def test_an_answer_is_drawn_whole(page: Page) -> None:
             "```python\nreturn x < 3  # <div> $x$\n```",
         ]
     )
-    shown = Message(role="assistant", text=answer, reasoning="A <b>sum</b>.", reasoning_s=2.5, note="a <b>note</b>")
-    entries = [*Message(role="user", text="Hi").to_page(), *shown.to_page()]
+    shown = PageMessage(role="assistant", text=answer, reasoning="A <b>sum</b>.", reasoning_s=2.5, note="a <b>note</b>")
+    entries = [*PageMessage(role="user", text="Hi").to_page(), *shown.to_page()]
     keep(page, entries)
     reload(page)
     expect(notes(page)).to_have_text("a <b>note</b>")

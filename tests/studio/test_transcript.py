@@ -8,14 +8,14 @@ import pytest
 from hfjax_app.chat import Reply
 from hfjax_app.errors import RequestRejected
 from hfjax_app.studio.markdown import as_typed
-from hfjax_app.studio.transcript import Message, attached, note, position, read
+from hfjax_app.studio.transcript import PageMessage, attached, note, position, read
 
 
 def test_notes_stay_on_the_page() -> None:
     """The line under an answer survives the round trip through the browser, and the model never sees it."""
     messages = [
-        Message(role="user", text="Hi!"),
-        Message(role="assistant", text="Hello.", note="9 tokens", context=34),
+        PageMessage(role="user", text="Hi!"),
+        PageMessage(role="assistant", text="Hello.", note="9 tokens", context=34),
     ]
     assert read([entry for message in messages for entry in message.to_page()]) == messages
     assert messages[1].to_assistant() == {"role": "assistant", "content": "Hello."}
@@ -23,7 +23,7 @@ def test_notes_stay_on_the_page() -> None:
 
 def test_typed_html_is_shown_as_text_and_comes_back() -> None:
     """Gradio's Markdown takes <div> for HTML and shows nothing; an invisible character prevents that."""
-    typed = Message(role="user", text="Is <div> bigger than </p>, or 1 < 2, in `<b>`?")
+    typed = PageMessage(role="user", text="Is <div> bigger than </p>, or 1 < 2, in `<b>`?")
     [entry] = typed.to_page()
     [shown] = entry["content"]
     assert not re.search(r"<[a-z/]", shown["text"].replace("`<b>`", ""))
@@ -70,7 +70,7 @@ def test_a_note_that_no_page_has_is_cut() -> None:
 
 def test_a_growing_answer_differs_from_a_complete_one() -> None:
     """Also after the round trip through the browser."""
-    messages = [Message(role="assistant", text="Hi", note="n", is_growing=grows) for grows in (True, False)]
+    messages = [PageMessage(role="assistant", text="Hi", note="n", is_growing=grows) for grows in (True, False)]
     assert read([entry for message in messages for entry in message.to_page()]) == messages
 
 
@@ -84,8 +84,8 @@ def test_a_place_in_line_is_not_shown_to_who_does_not_wait() -> None:
 
 def test_reasoning_is_an_entry_of_its_own() -> None:
     """Gradio folds it; it comes back with its answer, and events name entries, not messages."""
-    thoughtful = Message(role="assistant", text="4.", note="n", reasoning="A <b>.", reasoning_s=2.5)
-    messages = [Message(role="user", text="Hi"), thoughtful, Message(role="user", text="Why?")]
+    thoughtful = PageMessage(role="assistant", text="4.", note="n", reasoning="A <b>.", reasoning_s=2.5)
+    messages = [PageMessage(role="user", text="Hi"), thoughtful, PageMessage(role="user", text="Why?")]
     page = [entry for message in messages for entry in message.to_page()]
     assert [entry.get("metadata") for entry in page] == [
         None,
@@ -96,7 +96,7 @@ def test_reasoning_is_an_entry_of_its_own() -> None:
     assert read(page) == messages
     assert thoughtful.to_assistant() == {"role": "assistant", "content": "4.", "reasoning": "A <b>."}
     assert [position(index, page) for index in (0, 1, [2, 0], 3)] == [0, 1, 1, 2]
-    assert Message(role="assistant", text="", reasoning="A", is_reasoning=True).to_page()[0]["metadata"] == {
+    assert PageMessage(role="assistant", text="", reasoning="A", is_reasoning=True).to_page()[0]["metadata"] == {
         "title": "Reasoning",
         "status": "pending",
     }
@@ -107,14 +107,14 @@ URL = "data:image/jpeg;base64,/9j/4A=="
 
 def test_pictures_stay_with_their_question() -> None:
     """Behind its text on the page, before it for the model; other parts that a client sends are dropped."""
-    asked = Message(role="user", text="What is <this>?", pictures=(URL, URL))
+    asked = PageMessage(role="user", text="What is <this>?", pictures=(URL, URL))
     [entry] = asked.to_page()
     assert read([entry]) == [asked]
     content = asked.to_assistant()["content"]
     assert [part["type"] for part in content] == ["image", "image", "text"]
     assert content[0]["image"] == b"\xff\xd8\xff\xe0"
     for part in ({"text": "![Picture](http://evil/x.png)"}, {"text": f"![Picture]({URL}) x"}, {"text": 1}, 7, None):
-        assert read([{"role": "user", "content": [{"text": "Hi"}, part]}]) == [Message(role="user", text="Hi")]
+        assert read([{"role": "user", "content": [{"text": "Hi"}, part]}]) == [PageMessage(role="user", text="Hi")]
 
 
 @pytest.mark.parametrize("value", ["{", "7", '["x"]', f'["{URL})![x](http://evil"]', f'[["{URL}"]]', "[null]"])

@@ -1,6 +1,6 @@
 """The answers of one request: one or several choices, whole or as a stream of events.
 
-`completions.py` gives them the form of chat completions or completions.
+`completions.py` gives them a writer of chat completions or of completions.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from hfjax_app.api.v1.errors import ClientLeft, as_answer
 from hfjax_app.chat.reply import Reply
 from hfjax_app.errors import HfjaxError
 
-Replies = AsyncGenerator["Reply", None]
+Replies = AsyncGenerator[Reply, None]
 _FINISH = {"context": "length"}  # the others are OpenAI's own words
 _HEADERS = {"Cache-Control": "no-cache"}
 DONE = "data: [DONE]\n\n"
 
 
-class Form(Protocol):
+class ChoiceWriter(Protocol):
     """How a route writes its answers.
 
     Attributes:
@@ -56,10 +56,10 @@ def finish_reason(reply: Reply) -> str | None:
     return None if reply.finish_reason is None else _FINISH.get(reply.finish_reason, reply.finish_reason)
 
 
-def usage_of(form: Form, last: Sequence[Reply]) -> dict[str, Any]:
+def usage_of(writer: ChoiceWriter, last: Sequence[Reply]) -> dict[str, Any]:
     """OpenAI's usage of the last replies to the choices of one request."""
-    prompts = last[:: form.per_prompt]
-    prompt, made = sum(reply.prompt_tokens for reply in prompts), sum(map(form.made, last))
+    prompts = last[:: writer.per_prompt]
+    prompt, made = sum(reply.prompt_tokens for reply in prompts), sum(map(writer.made, last))
     return {
         "prompt_tokens": prompt,
         "completion_tokens": made,
@@ -68,7 +68,7 @@ def usage_of(form: Form, last: Sequence[Reply]) -> dict[str, Any]:
     }
 
 
-async def answered(form: Form, choices: Sequence[Replies], request: Request) -> dict[str, Any]:
+async def answered(writer: ChoiceWriter, choices: Sequence[Replies], request: Request) -> dict[str, Any]:
     """The whole answer.
 
     Raises:
@@ -94,10 +94,10 @@ async def answered(form: Form, choices: Sequence[Replies], request: Request) -> 
         await asyncio.gather(*tasks, *either, return_exceptions=True)
 
     def written() -> list[dict[str, Any]]:
-        return [form.whole(index, replies) for index, replies in enumerate(found)]
+        return [writer.whole(index, replies) for index, replies in enumerate(found)]
 
-    body = form.frame(await asyncio.to_thread(written) if form.is_large else written(), stream=False)
-    return body | {"usage": usage_of(form, [replies[-1] for replies in found])}
+    body = writer.frame(await asyncio.to_thread(written) if writer.is_large else written(), stream=False)
+    return body | {"usage": usage_of(writer, [replies[-1] for replies in found])}
 
 
 async def _left(request: Request) -> None:
@@ -110,7 +110,7 @@ class EventStream(StreamingResponse):
     """The answer as server-sent events.
 
     Args:
-        form: of the route.
+        writer: of the route.
         firsts: the first reply of each answer: it shows whether the request is accepted, while a status can say so.
         choices: the rest of the answers.
         include_usage: whether an event with the usage precedes the end.
@@ -119,7 +119,7 @@ class EventStream(StreamingResponse):
 
     def __init__(
         self,
-        form: Form,
+        writer: ChoiceWriter,
         firsts: Sequence[Reply],
         choices: Sequence[Replies],
         *,
@@ -127,7 +127,7 @@ class EventStream(StreamingResponse):
         release: Callable[[], None],
     ) -> None:
         self._choices, self._release = choices, release
-        self._events = _events(form, firsts, choices, include_usage=include_usage)
+        self._events = _events(writer, firsts, choices, include_usage=include_usage)
         super().__init__(self._events, media_type="text/event-stream", headers=_HEADERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,28 +141,28 @@ class EventStream(StreamingResponse):
 
 
 async def _events(
-    form: Form, firsts: Sequence[Reply], choices: Sequence[Replies], *, include_usage: bool
+    writer: ChoiceWriter, firsts: Sequence[Reply], choices: Sequence[Replies], *, include_usage: bool
 ) -> AsyncGenerator[str, None]:
     """The events; an error becomes an event, and the last one."""
     try:
         last: dict[int, Reply] = {}
         for index in range(len(choices)):
-            if (choice := form.first(index)) is not None:
-                yield _event(form.frame([choice], stream=True))
+            if (choice := writer.first(index)) is not None:
+                yield _event(writer.frame([choice], stream=True))
         async with aclosing(merged(firsts, choices)) as replies:
             async for index, reply in replies:
                 before = last.get(index)
                 choice = (
-                    form.part(index, before, reply)
-                    if not form.is_large
-                    else (await asyncio.to_thread(form.part, index, before, reply))
+                    writer.part(index, before, reply)
+                    if not writer.is_large
+                    else (await asyncio.to_thread(writer.part, index, before, reply))
                 )
                 if choice is not None:
-                    yield _event(form.frame([choice], stream=True))
+                    yield _event(writer.frame([choice], stream=True))
                 last[index] = reply
         if include_usage:
-            usage = {"usage": usage_of(form, [last[index] for index in range(len(choices))])}
-            yield _event(form.frame([], stream=True) | usage)
+            usage = {"usage": usage_of(writer, [last[index] for index in range(len(choices))])}
+            yield _event(writer.frame([], stream=True) | usage)
         yield DONE
     except HfjaxError as error:
         _, body, _ = as_answer(error)

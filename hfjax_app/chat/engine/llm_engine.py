@@ -27,7 +27,7 @@ from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.sampling.params import SamplingParams, recommended
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.text.tokenizer import end_tokens, load_tokenizer
-from hfjax_app.chat.vision.picture import Grid, Picture, placed
+from hfjax_app.chat.vision.picture import Grid, VisionPicture, placed
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import EngineStopped, ModelUnavailable, Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_MAX_SCORED_TOKENS
@@ -211,7 +211,7 @@ class ChatEngine:
         """What the slots do now, and the rates of the last minutes."""
         return self._loop.activity()
 
-    def check(self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[Picture] = ()) -> None:
+    def check(self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[VisionPicture] = ()) -> None:
         """Raise RequestRejected as `submit` would; works before the engine is started."""
         self._request(prompt, params, pictures)
 
@@ -236,7 +236,7 @@ class ChatEngine:
         *,
         client: str = "",
         public: int = 0,
-        pictures: Sequence[Picture] = (),
+        pictures: Sequence[VisionPicture] = (),
         constraint: Constraint | None = None,
     ) -> Ticket:
         """Put a request into the queue.
@@ -273,7 +273,7 @@ class ChatEngine:
         params: SamplingParams,
         *,
         client: str = "",
-        pictures: Sequence[Picture] = (),
+        pictures: Sequence[VisionPicture] = (),
         constraint: Constraint | None = None,
     ) -> TokenStream:
         """The answer's token ids as they are made, end token not included. Arguments and errors: as `submit`."""
@@ -297,7 +297,9 @@ class ChatEngine:
                 streams.append(stack.enter_context(self.stream(prompt, params)))
             return answers + [list(stream) for stream in streams]
 
-    def _request(self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[Picture] = ()) -> Request:
+    def _request(
+        self, prompt: Sequence[int], params: SamplingParams, pictures: Sequence[VisionPicture] = ()
+    ) -> Request:
         """The request for these arguments, or RequestRejected."""
         ids = tuple(prompt)
         vocabulary = self.runner.vocabulary

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hfjax_app.chat.engine.prefix_cache import PrefixCache
 from hfjax_app.chat.engine.request import Request
 from hfjax_app.chat.engine.stats import SlotState
-from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.chat.vision.picture import VisionPicture
 from hfjax_app.line import Turns
 
 # Decode steps per call while requests wait or are prefilled; divided by the number of those being prefilled.
@@ -35,7 +35,7 @@ class PrefillStep:
     size: int
     source: int | None = None
     written: int = 0
-    picture: Picture | None = None
+    picture: VisionPicture | None = None
     sees: bool = False
 
     @property

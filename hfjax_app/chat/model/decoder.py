@@ -20,7 +20,7 @@ from transformers.masking_utils import create_causal_mask, sliding_window_overla
 
 from hfjax_app.chat.model.kv_cache import WITH_POSITIONS, KVCache, fresh_states, keep_states, layer_specs
 from hfjax_app.chat.model.rotary import choose_frequencies
-from hfjax_app.chat.model.slot_view import Place, SymbolicLength, slot_leaves, slot_view
+from hfjax_app.chat.model.slot_view import SlotRange, SymbolicLength, slot_leaves, slot_view
 from hfjax_app.chat.vision.picture import PLACEHOLDER
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.runtime import attention, dtype_policy, experts
@@ -365,7 +365,7 @@ class Decoder:
         (position, shift), picture = places, tokens if isinstance(tokens, ShownPicture) else None
         ids: torch.Tensor = tokens if picture is None else picture.tokens  # type: ignore[assignment]
         past = SymbolicLength(position, low=0, high=self.context - 1)
-        place = None if slot is None or length is None else Place(slot=slot, length=length)
+        place = None if slot is None or length is None else SlotRange(slot=slot, length=length)
         cache = slot_view(self.specs, leaves, past, valid, place)
         positions = torch.arange(ids.shape[0], device=ids.device, dtype=torch.int32)[None] + position
         own = positions if shift is None else positions + shift

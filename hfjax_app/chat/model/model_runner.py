@@ -28,7 +28,7 @@ from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.sampling.sampler import packed, sampler_state
 from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
 from hfjax_app.chat.text.tokenizer import end_tokens
-from hfjax_app.chat.vision.picture import Grid, Picture
+from hfjax_app.chat.vision.picture import Grid, VisionPicture
 from hfjax_app.chat.vision.vision_tower import SeenPicture, VisionTower
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
@@ -305,7 +305,7 @@ class ModelRunner:
         )
 
     def write_picture(
-        self, slot: int, picture: Picture, seen: SeenPicture, position: int, positions: np.ndarray | None = None
+        self, slot: int, picture: VisionPicture, seen: SeenPicture, position: int, positions: np.ndarray | None = None
     ) -> DecodeOutput:
         """Write one whole picture of a prompt into a slot, at `position`; more of the prompt follows.
 

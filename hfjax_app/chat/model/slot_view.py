@@ -84,7 +84,7 @@ class SymbolicLength:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class SlotRange:
     """The part of all slots' cache that a forward uses: the first `length` positions of slot `slot` (int32 scalar)."""
 
     slot: torch.Tensor
@@ -110,7 +110,7 @@ class _Attention(StaticLayer):
         leaves: dict[str, torch.Tensor],
         past: SymbolicLength,
         valid: torch.Tensor,
-        place: Place | None,
+        place: SlotRange | None,
     ):
         self.leaves, self.place, self.heads_per_row = leaves, place, spec.heads_per_row
         self.wraps = spec.rollback < spec.positions
@@ -207,7 +207,7 @@ def slot_view(
     leaves: list[dict[str, torch.Tensor]],
     past: SymbolicLength,
     valid: torch.Tensor,
-    place: Place | None = None,
+    place: SlotRange | None = None,
 ) -> Cache:
     """One slot's leaves (torch views) as the cache that a model's forward takes; read it back with `slot_leaves`.
 

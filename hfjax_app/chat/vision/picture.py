@@ -64,7 +64,7 @@ class Grid:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Picture:
+class VisionPicture:
     """A picture that an image processor has prepared.
 
     Args:
@@ -85,7 +85,7 @@ class Picture:
 class PlacedPicture:
     """A picture whose tokens are at the positions `start` to `stop` - 1."""
 
-    picture: Picture
+    picture: VisionPicture
     start: int
 
     @property
@@ -93,7 +93,7 @@ class PlacedPicture:
         return self.start + self.picture.grid.count
 
 
-def placed(prompt: Sequence[int], pictures: Sequence[Picture]) -> tuple[PlacedPicture, ...]:
+def placed(prompt: Sequence[int], pictures: Sequence[VisionPicture]) -> tuple[PlacedPicture, ...]:
     """The places of pictures in a prompt.
 
     Args:

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from hfjax_app.chat.text.pictures import Shown
-from hfjax_app.chat.vision.picture import Grid, Picture
+from hfjax_app.chat.vision.picture import Grid, VisionPicture
 from hfjax_app.chat.vision.vision_tower import VisionTower
 from hfjax_app.errors import Overloaded
 from hfjax_app.limits import CHAT_PICTURES_AT_ONCE, CHAT_PICTURES_BYTES
@@ -26,7 +26,7 @@ class ReadPictures:
         release: gives their memory back; called when the request has ended. Called again it does nothing.
     """
 
-    pictures: Sequence[Picture]
+    pictures: Sequence[VisionPicture]
     release: Callable[[], None]
 
 
@@ -71,8 +71,8 @@ class PictureReader:
             Overloaded: the pictures of other requests take all of the memory.
         """
         room = self._room(sum(grid.picture_bytes for grid in grids))
-        pictures: list[Picture] = []
-        reading: Future[Picture] | None = None
+        pictures: list[VisionPicture] = []
+        reading: Future[VisionPicture] | None = None
         try:
             for picture, grid in zip(shown, grids, strict=True):
                 reading = self._threads.submit(self._picture, picture.file, grid)
@@ -100,7 +100,7 @@ class PictureReader:
         with self._counting:
             self._held -= size
 
-    def _picture(self, file: bytes, grid: Grid) -> Picture:
+    def _picture(self, file: bytes, grid: Grid) -> VisionPicture:
         picture = self._vision.picture(as_seen(read_picture(file, "picture")), grid)
         _ = picture.id  # megabytes are hashed for it
         return picture

@@ -19,7 +19,7 @@ from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.text.pictures import Shown
 from hfjax_app.chat.text.template import Template
 from hfjax_app.chat.vision.families import FAMILIES, Family, Features
-from hfjax_app.chat.vision.picture import Grid, Picture, PlacedPicture, chosen
+from hfjax_app.chat.vision.picture import Grid, PlacedPicture, VisionPicture, chosen
 from hfjax_app.chat.vision.views import Views
 from hfjax_app.runtime.checkpoints.empty_model import empty_model
 from hfjax_app.runtime.checkpoints.hub import fetch
@@ -176,15 +176,15 @@ class VisionTower:
         """The grid that a file's picture gets; raises RequestRejected for a file that can't be read."""
         return self._views.grid_of(shown)
 
-    def picture(self, seen: Image.Image, grid: Grid | None = None) -> Picture:
+    def picture(self, seen: Image.Image, grid: Grid | None = None) -> VisionPicture:
         """A picture in RGB, prepared for a grid; None: for the one that it gets."""
         grid = chosen(self.grids, seen.size, "auto") if grid is None else grid
-        return Picture(grid=grid, pixels=self._views.pixels(seen, grid))
+        return VisionPicture(grid=grid, pixels=self._views.pixels(seen, grid))
 
     def is_ready(self, grid: Grid) -> bool:
         return grid.name in self._programs
 
-    def __call__(self, picture: Picture) -> SeenPicture:
+    def __call__(self, picture: VisionPicture) -> SeenPicture:
         """The embeddings of a prepared picture, on the devices."""
         seen: SeenPicture = self._programs[picture.grid.name](self.weights, picture.pixels)
         return seen

@@ -143,7 +143,7 @@ class ConvLayout(Transform):
         return {name: LazyTensor.of(tensor[:].permute(_TO_HWIO)) if name in self._kernels else tensor}
 
 
-class Part(torch.nn.Module):
+class LinearSlice(torch.nn.Module):
     """A linear layer whose outputs are a part of a larger layer's outputs.
 
     Args:
@@ -186,7 +186,7 @@ class FusedLinear(Transform):
             weight = torch.nn.Parameter(whole, requires_grad=False)
             for name, layer, start in zip(names, layers, starts, strict=False):
                 parent, _, leaf = name.rpartition(".")
-                setattr(model.get_submodule(parent), leaf, Part(weight, start, layer))
+                setattr(model.get_submodule(parent), leaf, LinearSlice(weight, start, layer))
 
     def store(self, name: str, tensor: LazyTensor) -> Mapping[str, LazyTensor]:
         """The fused weight, [all outputs, inputs], with the last part of a group; nothing with the parts before."""

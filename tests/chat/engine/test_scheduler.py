@@ -5,7 +5,7 @@ import numpy as np
 from hfjax_app.chat.engine.request import Request
 from hfjax_app.chat.engine.scheduler import CONTENDED_CHUNK, Scheduler
 from hfjax_app.chat.engine.stats import SlotState
-from hfjax_app.chat.vision.picture import Grid, Picture, PlacedPicture
+from hfjax_app.chat.vision.picture import Grid, PlacedPicture, VisionPicture
 
 
 def scheduler_of(
@@ -241,7 +241,7 @@ def test_a_picture_takes_two_rounds_so_that_an_answer_goes_on_between_them() -> 
     scheduler.admit()
     scheduler.prefilled(scheduler.next_prefill())
     grid = Grid(height=1, width=3, tokens=np.full(3, -1, np.int32), pixels=(1,), others={})
-    picture = Picture(grid=grid, pixels=np.zeros(1, np.float32))
+    picture = VisionPicture(grid=grid, pixels=np.zeros(1, np.float32))
     place = PlacedPicture(picture=picture, start=2)
     seeing = Request(prompt=(1, 2, *[picture.id] * 3, 5), max_tokens=5, pictures=(place,), client="other")
     scheduler.submit(seeing)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedModel, PreTrainedTokenizerFast
 
-from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.chat.vision.picture import VisionPicture
 from tests.chat.conftest import SMALL, make_tokenizer
 
 SIDE, PICTURE_TOKENS = 56, 16  # of models whose pictures have one size
@@ -416,7 +416,7 @@ def png(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
-def answer(model: PreTrainedModel, prompt: Sequence[int], pictures: Sequence[Picture], count: int) -> list[int]:
+def answer(model: PreTrainedModel, prompt: Sequence[int], pictures: Sequence[VisionPicture], count: int) -> list[int]:
     """The whole model's greedy answer by `generate`; the prompt has pictures as `ChatEngine.submit` takes them."""
     placeholder = model.config.image_token_id
     tokens, at = list(prompt), 0

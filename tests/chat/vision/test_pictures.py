@@ -19,7 +19,7 @@ from hfjax_app.chat import ChatAssistant, ChatEngine, SamplingParams
 from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.memory import estimate_memory
 from hfjax_app.chat.plan import ChatPlanner
-from hfjax_app.chat.vision.picture import Picture
+from hfjax_app.chat.vision.picture import VisionPicture
 from hfjax_app.errors import EngineStopped, ModelUnavailable, Overloaded, RequestRejected
 from hfjax_app.runtime.checkpoints import int8
 from tests.chat.vision.checkpoints import PICTURE_TOKENS, SIDE, answer, checkpoint, drawn
@@ -41,7 +41,7 @@ REUSED = {"mistral3": 13, "qwen3_vl": 13, "gemma4": 0, "lfm2_vl": 0, "qwen3_5": 
 ANSWER = SamplingParams(max_tokens=10, temperature=0.0)
 
 
-def prompt_of(seed: int, lengths: Sequence[int], pictures: Sequence[Picture]) -> list[int]:
+def prompt_of(seed: int, lengths: Sequence[int], pictures: Sequence[VisionPicture]) -> list[int]:
     """Texts of these lengths with a picture between any two."""
     rng = random.Random(seed)
     texts = [[rng.randrange(5, 200) for _ in range(length)] for length in lengths]
@@ -51,7 +51,7 @@ def prompt_of(seed: int, lengths: Sequence[int], pictures: Sequence[Picture]) ->
     return prompt
 
 
-def shown(engine: ChatEngine, *seeds: int) -> list[Picture]:
+def shown(engine: ChatEngine, *seeds: int) -> list[VisionPicture]:
     assert engine.vision is not None
     return [engine.vision.picture(drawn(seed, SIZES[seed % len(SIZES)])) for seed in seeds]
 
@@ -73,7 +73,9 @@ def test_the_tokens_are_those_of_the_whole_model(
         assert not seen
 
 
-def ask(engine: ChatEngine, prompt: list[int], pictures: list[Picture], client: str = "") -> tuple[list[int], int]:
+def ask(
+    engine: ChatEngine, prompt: list[int], pictures: list[VisionPicture], client: str = ""
+) -> tuple[list[int], int]:
     """The answer, and how many tokens of the prompt were reused."""
     stream = engine.stream(prompt, ANSWER, pictures=pictures, client=client)
     return list(stream), stream.reused_tokens
@@ -180,7 +182,7 @@ def test_a_picture_that_is_no_numbers_harms_nobody(made_of: Callable[[str], Made
     engine, model = made_of("gemma3")
     engine._loop.scheduler.slots.forget_all()
     good = shown(engine, 16)
-    bad = [Picture(grid=good[0].grid, pixels=np.full_like(good[0].pixels, np.nan))]
+    bad = [VisionPicture(grid=good[0].grid, pixels=np.full_like(good[0].pixels, np.nan))]
     for _ in range(4):  # all slots
         with pytest.raises(EngineStopped, match="not numbers"):
             list(engine.stream(prompt_of(23, [4, 4], bad), ANSWER, pictures=bad))
