@@ -82,7 +82,7 @@ def chat(arguments: argparse.Namespace) -> None:
     request = ChatRequest(  # refuses a wrong value before anything is loaded
         messages=[{"role": "user", "content": arguments.text}],
         system_prompt=arguments.system,
-        sampling=SamplingParams.given({name: getattr(arguments, name) for name in names}),
+        sampling=SamplingParams.from_options({name: getattr(arguments, name) for name in names}),
     )
 
     from hfjax_app.backends.model_bundles import model_bundle

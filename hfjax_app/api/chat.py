@@ -82,7 +82,7 @@ def _request(
     return ChatRequest(
         messages=messages,
         system_prompt=system_prompt,
-        sampling=SamplingParams.given(sampling),
+        sampling=SamplingParams.from_options(sampling),
         stop=() if stop is None else stop,
         model=model,
         client=sender().id,

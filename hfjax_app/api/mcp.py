@@ -74,7 +74,7 @@ class _Tools:
             request = ChatRequest(
                 messages=[{"role": "user", "content": message}],
                 system_prompt=system_prompt,
-                sampling=SamplingParams.given(sampling),
+                sampling=SamplingParams.from_options(sampling),
                 client=client.id,
             )
             text = ""

@@ -94,7 +94,7 @@ class Loader(Protocol[T]):
     def warm_up(self, served: T) -> WarmUp | None:
         """The rest of its programs; None: this process has none of them."""
 
-    def held(self, served: T) -> HeldMemory | None:
+    def held_memory(self, served: T) -> HeldMemory | None:
         """What it holds on each device; None: it is in another process."""
 
     def failure(self, served: T) -> str | None:
@@ -186,7 +186,7 @@ class Backend(Generic[T]):
     @property
     def memory(self) -> HeldMemory | None:
         """What the ready model holds on each device; None before, and for one of another process."""
-        return None if self._served is None else self._loader.held(self._served)
+        return None if self._served is None else self._loader.held_memory(self._served)
 
     def get(self) -> T:
         """The ready model.

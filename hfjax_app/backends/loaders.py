@@ -58,7 +58,7 @@ class ChatLoader:
     def warm_up(self, served: ChatAssistant) -> WarmUp:
         return served.engine.warm_up
 
-    def held(self, served: ChatAssistant) -> HeldMemory:
+    def held_memory(self, served: ChatAssistant) -> HeldMemory:
         return served.held_memory
 
     def failure(self, served: ChatAssistant) -> str | None:
@@ -89,7 +89,7 @@ class SentimentLoader:
     def warm_up(self, served: SentimentClassifier) -> WarmUp:
         return served.warm_up
 
-    def held(self, served: SentimentClassifier) -> HeldMemory:
+    def held_memory(self, served: SentimentClassifier) -> HeldMemory:
         return served.held_memory
 
     def failure(self, served: SentimentClassifier) -> str | None:
@@ -126,7 +126,7 @@ class ImageLoader:
     def warm_up(self, served: ImageGenerator) -> WarmUp:
         return served.warm_up
 
-    def held(self, served: ImageGenerator) -> HeldMemory:
+    def held_memory(self, served: ImageGenerator) -> HeldMemory:
         return served.held_memory
 
     def failure(self, served: ImageGenerator) -> str | None:

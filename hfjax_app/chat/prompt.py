@@ -106,7 +106,7 @@ class PromptMaker:
             self._format.check_tools()
         instructions = self._instructions(request.system_prompt)
         return self._format.encode(
-            request.messages, instructions, most, form.tools, form.begun, values, opening=request.opens
+            request.messages, instructions, most, form.tools, form.beginning, values, opening=request.opens
         )
 
     def tokenize(self, text: str) -> list[int]:
@@ -160,7 +160,7 @@ class PromptMaker:
         limit = self._engine.context - min(params.max_tokens, self._engine.context // 4)
         instructions, form, values = self._instructions(request.system_prompt), request.form, self._variables(request)
         return self._format.fit(
-            request.messages, instructions, limit, form.tools, form.begun, values, opening=request.opens
+            request.messages, instructions, limit, form.tools, form.beginning, values, opening=request.opens
         )
 
     def _variables(self, request: ChatRequest) -> Variables:
@@ -197,7 +197,7 @@ class PromptMaker:
         tokens, dropped = self._fitted(request, params)
         instructions, values = self._instructions(request.system_prompt), self._variables(request)
         new_answer = self._format.answers(turns[dropped:], instructions, form.tools, values, opening=request.opens)
-        if form.begun and new_answer().is_reasoning:
+        if form.beginning and new_answer().is_reasoning:
             raise RequestRejected("this model's answers can't be continued: they begin with reasoning; ask again")
         return Prompt(tokens=tokens, dropped_messages=dropped, new_answer=new_answer, one_call=form.one_call)
 

@@ -60,7 +60,7 @@ class ChatRequest:
         elif isinstance(self.text, str):
             checked_text(self.text, "prompt", CHAT_MAX_CHARACTERS)
         checked_text(self.system_prompt, "system prompt", CHAT_MAX_CHARACTERS, may_be_blank=True)
-        checked_text(self.form.begun, "answer to go on from", CHAT_MAX_ANSWER_CHARACTERS, may_be_blank=True)
+        checked_text(self.form.beginning, "answer to go on from", CHAT_MAX_ANSWER_CHARACTERS, may_be_blank=True)
         object.__setattr__(self, "stop", checked_stop(self.stop))
         object.__setattr__(self, "stop_tokens", checked_stop_tokens(self.stop_tokens))
         object.__setattr__(self, "variables", checked_variables(self.variables))

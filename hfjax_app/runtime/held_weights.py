@@ -46,7 +46,7 @@ def shapes(
     return found
 
 
-def held(model: torch.nn.Module, transforms: Transforms, *, placement: Placement = on_one_device) -> Weights:
+def device_weights(model: torch.nn.Module, transforms: Transforms, *, placement: Placement = on_one_device) -> Weights:
     """The weights of a model that torch has in memory, as arrays on the devices.
 
     An array that no transform changed may share its memory with the tensor: do not write to the model afterwards.
@@ -92,4 +92,4 @@ def weights_for(
         return shapes(module, transforms, placement=placement)
     if checkpoint is not None:
         return read(module, checkpoint, transforms=transforms, placement=placement)
-    return held(module, transforms, placement=placement)
+    return device_weights(module, transforms, placement=placement)

@@ -92,15 +92,15 @@ class Reading:
     """What the numbers in a column mean.
 
     Args:
-        told: how they are read.
+        note: how they are read.
         labels: of each number, as the column writes it; a number that means none is not there.
     """
 
-    told: str
+    note: str
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-NAMES_ONLY = Reading(told="")
+NAMES_ONLY = Reading(note="")
 
 
 def order_of(labels: Sequence[str]) -> tuple[str, ...] | None:
@@ -141,16 +141,16 @@ def readings(labels: Sequence[str], values: Iterable[str]) -> tuple[list[Reading
         return [NAMES_ONLY], True
     by_name = {text: names.find(f"{number:g}") for text, number in written.items()}
     fits = None not in by_name.values()
-    own = Reading(told="as the model's ids", labels={text: label for text, label in by_name.items() if label})
+    own = Reading(note="as the model's ids", labels={text: label for text, label in by_name.items() if label})
     if not names.numbers_are_ids and fits:
-        return [Reading(told="as in the labels' names", labels=own.labels)], True
+        return [Reading(note="as in the labels' names", labels=own.labels)], True
     found = [own] if fits else []
     low, high = min(written.values()), max(written.values())
     if order is not None:
         ups = {text: _on_scale(number, low, high, order) for text, number in written.items()}
         downs = {text: _on_scale(number, low, high, order[::-1]) for text, number in written.items()}
-        found.insert(0, Reading(told="by their order", labels={text: label for text, label in ups.items() if label}))
-        found.append(Reading(told="in reverse order", labels={text: label for text, label in downs.items() if label}))
+        found.insert(0, Reading(note="by their order", labels={text: label for text, label in ups.items() if label}))
+        found.append(Reading(note="in reverse order", labels={text: label for text, label in downs.items() if label}))
     distinct = [reading for at, reading in enumerate(found) if reading.labels not in [r.labels for r in found[:at]]]
     whole = all(number.is_integer() for number in written.values())
     is_usual = order is None or (whole and 0 < high - low < _USUAL_POINTS)

@@ -84,10 +84,10 @@ class _Count:
 
     def add(self, reply: Reply) -> None:
         if self._place and not reply.place:
-            self._usage.waited("slot", time.monotonic() - self._came)
+            self._usage.add_wait("slot", time.monotonic() - self._came)
         if reply.tokens and not self._tokens and reply.ttft_s is not None:
             self._usage.began(self._client, reply.prompt_tokens, reply.ttft_s)
-        self._usage.made(self._client, reply.tokens - self._tokens)
+        self._usage.add_tokens(self._client, reply.tokens - self._tokens)
         self._place, self._tokens, self._last = reply.place, reply.tokens, reply
 
     def __enter__(self) -> "_Count":

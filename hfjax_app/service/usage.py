@@ -78,7 +78,7 @@ class Usage:
             "hfjax_prompt_tokens", "Tokens of prompts, those from the cache included", registry=self.registry
         )
 
-    def waited(self, line: str, seconds: float) -> None:
+    def add_wait(self, line: str, seconds: float) -> None:
         self._in_line.labels(line).observe(seconds)
 
     def began(self, client: Client, prompt_tokens: int, seconds: float) -> None:
@@ -89,7 +89,7 @@ class Usage:
         if (request := _request.get()) is not None:
             request.prompt_tokens += prompt_tokens
 
-    def made(self, client: Client, tokens: int) -> None:
+    def add_tokens(self, client: Client, tokens: int) -> None:
         """An answer has so many tokens more."""
         self._add(client, tokens)
         if (request := _request.get()) is not None:

@@ -62,7 +62,7 @@ class RemoteLoader:
     def warm_up(self, served: RemoteModel) -> None:
         """Programs are the replicas' own."""
 
-    def held(self, served: RemoteModel) -> None:
+    def held_memory(self, served: RemoteModel) -> None:
         """The replicas' memory is theirs."""
 
     def failure(self, served: RemoteModel) -> str | None:

@@ -36,19 +36,19 @@ class BulkJob:
     words: "WordSearch | None" = None
     files: dict[tuple[str, int], Path] = field(default_factory=dict)
 
-    def rows(self, shown: str) -> list[Row]:
+    def rows(self, choice: str) -> list[Row]:
         """The rows that a page shows: ALL, those that DIFFER from the file's labels, or those of a label.
 
         Raises:
             RequestRejected: no row has that label.
         """
-        if shown == ALL:
+        if choice == ALL:
             return self.results.rows[:]
-        if shown == DIFFER and self.agreement is not None:
+        if choice == DIFFER and self.agreement is not None:
             return [row for row in self.results.rows if self.agreement.differs(row)]
-        if shown not in self.results.counts:
-            raise RequestRejected(f"label {quoted(shown)}: no row has it; choose one from the list")
-        return list(self.results.of(shown))
+        if choice not in self.results.counts:
+            raise RequestRejected(f"label {quoted(choice)}: no row has it; choose one from the list")
+        return list(self.results.of(choice))
 
     def compare(self, column: str) -> str | None:
         """Compare the results with this column of the file, whose numbers are read where that is certain.

@@ -106,14 +106,21 @@ class ChatSettings:
             sliders.append(gr.update(minimum=low, maximum=high, value=value))
         return [*sliders, gr.update(value=model.thinks is not False, visible=model.thinks is not None)]
 
-    def request(self, values: Sequence[Any], messages: list[Message], *, model: str, begun: str = "") -> ChatRequest:
+    def request(
+        self,
+        values: Sequence[Any],
+        messages: list[Message],
+        *,
+        model: str,
+        beginning: str = "",
+    ) -> ChatRequest:
         """A request with the values of `components`, as the client sent them.
 
         Args:
             values: of all components.
             messages: the conversation.
             model: the model's name.
-            begun: the first part of the answer, which replies leave out.
+            beginning: the first part of the answer, which replies leave out.
 
         Raises:
             RequestRejected: see `ChatRequest`.
@@ -124,9 +131,9 @@ class ChatSettings:
         return ChatRequest(
             messages=messages,
             system_prompt=system_prompt,
-            sampling=SamplingParams.given(value_of),
+            sampling=SamplingParams.from_options(value_of),
             stop=[line for line in stop.splitlines() if line] if isinstance(stop, str) else stop,
-            form=AnswerForm(begun=begun),
+            form=AnswerForm(beginning=beginning),
             thinks=thinks,
             model=model,
             client=sender().id,

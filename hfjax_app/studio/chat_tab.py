@@ -49,14 +49,14 @@ class _Question:
         before: the messages before the question.
         text: the question, of any type.
         is_typed: whether it comes from the message box, which is emptied then.
-        begun: the answer that the model goes on from; None: there is none yet.
+        beginning: the answer that the model goes on from; None: there is none yet.
         pictures: that are shown with it, as data URLs.
     """
 
     before: list[PageMessage]
     text: Any
     is_typed: bool
-    begun: PageMessage | None = None
+    beginning: PageMessage | None = None
     pictures: tuple[str, ...] = ()
 
 
@@ -217,7 +217,7 @@ class ChatTab(Tab):
                     before=messages[: at - 1],
                     text=asked.text,
                     is_typed=False,
-                    begun=messages[at],
+                    beginning=messages[at],
                     pictures=asked.pictures,
                 )
             case _:
@@ -239,9 +239,9 @@ class ChatTab(Tab):
         messages = [*question.before, PageMessage(role="user", text=text, pictures=question.pictures)]
         came, drawn_at = time.monotonic(), 0.0
         before: list[dict[str, object]] | None = None
-        begun = question.begun or PageMessage(role="assistant", text="")
+        beginning = question.beginning or PageMessage(role="assistant", text="")
         conversation = [message.to_assistant() for message in messages]
-        request = self._settings.request(settings, conversation, model=model, begun=begun.text)
+        request = self._settings.request(settings, conversation, model=model, beginning=beginning.text)
         replies = self._service.reply(request, sender())
         self._growing += 1
         try:
@@ -254,12 +254,12 @@ class ChatTab(Tab):
                         continue
                     answer = PageMessage(
                         role="assistant",
-                        text=begun.text + reply.text,
+                        text=beginning.text + reply.text,
                         note=note(reply, waits=now > came + WAITS_S),
                         is_growing=reply.finish_reason is None,
                         context=reply.prompt_tokens + reply.tokens,
-                        reasoning=reply.reasoning or begun.reasoning,
-                        reasoning_s=reply.reasoning_s if reply.reasoning else begun.reasoning_s,
+                        reasoning=reply.reasoning or beginning.reasoning,
+                        reasoning_s=reply.reasoning_s if reply.reasoning else beginning.reasoning_s,
                         is_reasoning=reply.is_reasoning,
                     )
                     if before is None:  # in a thread: the conversation may be long

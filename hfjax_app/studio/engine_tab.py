@@ -166,8 +166,8 @@ def programs(snapshot: Snapshot) -> str:
     return _card("Programs", told, table)
 
 
-def _card(title: str, told: str, content: str, classes: str = "") -> str:
-    return f'<section class="card {classes}"><header><h3>{title}</h3><p>{told}</p></header>{content}</section>'
+def _card(title: str, note: str, content: str, classes: str = "") -> str:
+    return f'<section class="card {classes}"><header><h3>{title}</h3><p>{note}</p></header>{content}</section>'
 
 
 def _kpis(snapshot: Snapshot, chats: Sequence[EngineActivity]) -> str:
@@ -195,8 +195,8 @@ def _kpis(snapshot: Snapshot, chats: Sequence[EngineActivity]) -> str:
     )
 
 
-def _kpi(title: str, value: str, told: str) -> str:
-    return f'<section class="card kpi"><h3>{title}</h3><div class="v">{value}</div><p>{told}</p></section>'
+def _kpi(title: str, value: str, note: str) -> str:
+    return f'<section class="card kpi"><h3>{title}</h3><div class="v">{value}</div><p>{note}</p></section>'
 
 
 def _spark(rates: Sequence[float]) -> str:

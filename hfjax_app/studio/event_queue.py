@@ -171,7 +171,7 @@ class FairQueue(Queue):
     async def process_events(self, events: list[Event], *arguments: Any) -> None:
         [event] = events
         began = time.monotonic()
-        self.usage.waited(str(event.concurrency_id), began - event.enqueue_time)
+        self.usage.add_wait(str(event.concurrency_id), began - event.enqueue_time)
         with sent_by(client_of(event.request.scope)), request_usage() as usage:
             try:
                 await super().process_events(events, *arguments)

@@ -17,7 +17,7 @@ from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
 
 SESSION_S = 4 * 3600
 
-Made = list[tuple[str, str]]  # (file, caption), the newest first
+Drawings = list[tuple[str, str]]  # (file, caption), the newest first
 
 
 class ImageGallery:
@@ -29,13 +29,13 @@ class ImageGallery:
         line: under it.
 
     Attributes:
-        made: the session's pictures as the server knows them, `Made`.
+        drawings: the session's pictures as the server knows them, `Drawings`.
         outputs: the components that `with_new` updates.
     """
 
     def __init__(self, files: PictureFiles, picture: gr.Image, line: gr.HTML):
         self._files = files
-        self.made = gr.State([], time_to_live=SESSION_S)
+        self.drawings = gr.State([], time_to_live=SESSION_S)
         with gr.Row(elem_id="gallery-head", visible=False) as self._head:
             gr.HTML(GALLERY_HEAD, apply_default_css=False)
             archive = gr.Button("All as zip", size="sm", elem_id="all-as-zip")
@@ -55,9 +55,11 @@ class ImageGallery:
             elem_classes="sharp",
         )
         file = gr.File(visible=False)
-        self.outputs = [self._gallery, self._head, self.made]
-        self._gallery.select(self._picked, self.made, [picture, line], concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED)
-        archive.click(self._archived, self.made, file, concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED).success(
+        self.outputs = [self._gallery, self._head, self.drawings]
+        self._gallery.select(
+            self._picked, self.drawings, [picture, line], concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED
+        )
+        archive.click(self._archived, self.drawings, file, concurrency_limit=IMAGES_AT_ONCE, **UNPROCESSED).success(
             None, file, None, js="file => { studio.images.download(file); }", **UNQUEUED
         )
 
@@ -66,35 +68,35 @@ class ImageGallery:
         paths = "pictures => pictures.map(({ image, caption }) => [image.path, caption])"
         store(page, self._gallery, self._restored, self.outputs, stored_part=paths)
 
-    def with_new(self, pictures: Iterable[tuple[str, str]], made: Made) -> list[Any]:
+    def with_new(self, pictures: Iterable[tuple[str, str]], drawings: Drawings) -> list[Any]:
         """Values of `outputs`, with new pictures before the session's."""
-        return self._shown([*pictures, *made][:GALLERY_PICTURES])
+        return self._shown([*pictures, *drawings][:GALLERY_PICTURES])
 
     @staticmethod
-    def _shown(made: Made) -> list[Any]:
-        return [gr.Gallery(made, visible=True, selected_index=None), gr.Row(visible=True), made]
+    def _shown(drawings: Drawings) -> list[Any]:
+        return [gr.Gallery(drawings, visible=True, selected_index=None), gr.Row(visible=True), drawings]
 
     def _restored(self, stored: object) -> list[Any]:
         """The gallery from before a reload, with the pictures that were made here and still exist."""
-        made: Made = []
+        drawings: Drawings = []
         for entry in stored[:GALLERY_PICTURES] if isinstance(stored, list) else []:
             match entry:
                 case [str(file), str(caption)] if self._files.has(file):
-                    made.append((file, caption))
-        return self._shown(made) if made else [gr.skip()] * len(self.outputs)
+                    drawings.append((file, caption))
+        return self._shown(drawings) if drawings else [gr.skip()] * len(self.outputs)
 
-    def _picked(self, event: gr.EventData, made: Made) -> list[Any]:
+    def _picked(self, event: gr.EventData, drawings: Drawings) -> list[Any]:
         """The picture whose thumbnail was clicked, in the large frame."""
         with errors_shown():
             match details_of(event):
-                case {"index": int(index)} if 0 <= index < len(made) and self._files.has(made[index][0]):
-                    file, caption = made[index]
+                case {"index": int(index)} if 0 <= index < len(drawings) and self._files.has(drawings[index][0]):
+                    file, caption = drawings[index]
                     return [file, note(caption, pictures=1)]
             raise RequestRejected("this picture is not there any more: it was deleted, or the page has stood for long")
 
-    def _archived(self, made: Made) -> str:
+    def _archived(self, drawings: Drawings) -> str:
         with errors_shown():
-            return self._files.archive([file for file, _ in made])
+            return self._files.archive([file for file, _ in drawings])
 
 
 def store(

@@ -114,7 +114,13 @@ class ImagesTab(Tab):
         shown = [self._picture, self._line]
         settings = self._settings
         made = [settings.seed, settings.size, self._shape, *self.gallery.outputs]
-        inputs = [self._prompt, self.picker.chosen, self.gallery.made, *self._source.components, *settings.components]
+        inputs = [
+            self._prompt,
+            self.picker.chosen,
+            self.gallery.drawings,
+            *self._source.components,
+            *settings.components,
+        ]
         outputs = [*shown, self._message, *made, *buttons]
         drawing = gr.on(
             [self._button.click, self._prompt.submit], self._generate, inputs, outputs, **UNPROCESSED, **EVENT
@@ -175,7 +181,7 @@ class ImagesTab(Tab):
 
     @streamed
     async def _generate(
-        self, prompt: Any, chosen: object, made: list[tuple[str, str]], *values: Any
+        self, prompt: Any, chosen: object, drawings: list[tuple[str, str]], *values: Any
     ) -> AsyncGenerator[list[Any], None]:
         backend = self.picker.model(chosen)
         generator = backend.get()
@@ -194,7 +200,7 @@ class ImagesTab(Tab):
                     continue
                 captions = [f"{prompt} · seed {picture.seed}" for picture in last.pictures]
                 sizes = gr.Dropdown(size_names(generator))  # includes a size that was compiled for this request
-                gallery = self.gallery.with_new(zip(files, captions, strict=True), made)
+                gallery = self.gallery.with_new(zip(files, captions, strict=True), drawings)
                 seed = str(last.pictures[0].seed)
                 yield [picture, line, "", seed, sizes, shapes(generator), *gallery, *_busy()]
 

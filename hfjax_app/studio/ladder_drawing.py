@@ -9,18 +9,18 @@ _SHORTEST, _LONGEST = 1.5, 100.0  # percent of a bar's room
 _POSTS = "https://huggingface.co/blog/qihqi/huggingface-jax-01"
 
 
-def ladder(kept: LadderResult | None) -> str:
+def ladder(result: LadderResult | None) -> str:
     """The card of the ladder; without a kept result the posts' figures and how to run one."""
-    if kept is None:
+    if result is None:
         where = "It has not run on this machine yet: <code>hfjax ladder</code> runs it."
     else:
-        day = html.escape(kept.at[:10])
-        where = f"Run on {html.escape(kept.device)}, {day}, {html.escape(kept.versions)}."
+        day = html.escape(result.at[:10])
+        where = f"Run on {html.escape(result.device)}, {day}, {html.escape(result.versions)}."
     told = (
         f'The road from eager PyTorch to this engine, as <a href="{_POSTS}" rel="noopener">these blog posts</a> '
         f"describe it. Bars: how many times faster than the rung marked 1×, on a logarithmic scale. {where}"
     )
-    found = {} if kept is None else {part.id: part for part in kept.parts}
+    found = {} if result is None else {part.id: part for part in result.parts}
     key = (
         '<div class="key"><span><i class="c5"></i>the posts, on their machines</span>'
         '<span><i class="c1"></i>this machine, compiled before</span></div>'
@@ -35,8 +35,8 @@ def ladder(kept: LadderResult | None) -> str:
     )
 
 
-def _part(part: LadderPart, kept: PartResult | None) -> str:
-    mine = {} if kept is None else {rung.id: rung for rung in kept.rungs}
+def _part(part: LadderPart, result: PartResult | None) -> str:
+    mine = {} if result is None else {rung.id: rung for rung in result.rungs}
     times = [mine[rung.id].again_s if rung.id in mine else None for rung in part.rungs]
     base = next((i for i, rung in enumerate(part.rungs) if rung.posts_s is not None), 0)
     posts = _faster([rung.posts_s for rung in part.rungs], base)
@@ -48,9 +48,9 @@ def _part(part: LadderPart, kept: PartResult | None) -> str:
         f"{_own_bar(mine.get(rung.id), ours[i - 1], most)}</div></li>"
         for i, rung in enumerate(part.rungs, 1)
     )
-    what = f"{part.title} of {kept.amount} tokens" if kept is not None and part.id == "chat" else part.title
-    model = f", {html.escape(kept.model)} in {html.escape(kept.dtype)}" if kept is not None else ""
-    amount = f", {kept.amount} steps" if kept is not None and part.id == "images" else ""
+    what = f"{part.title} of {result.amount} tokens" if result is not None and part.id == "chat" else part.title
+    model = f", {html.escape(result.model)} in {html.escape(result.dtype)}" if result is not None else ""
+    amount = f", {result.amount} steps" if result is not None and part.id == "images" else ""
     return (
         f'<div class="ladder-part"><h4>{what}<span>{model}{amount}; posts: {html.escape(part.posts)}</span></h4>'
         f'<ol class="ladder">{rungs}</ol></div>'
@@ -67,10 +67,10 @@ def _width(ratio: float, most: float) -> float:
     return max(_SHORTEST, _LONGEST * math.log(max(ratio, 1.0)) / math.log(most))
 
 
-def _bar(kind: str, ratio: float, most: float, told: str) -> str:
+def _bar(kind: str, ratio: float, most: float, note: str) -> str:
     times = f"{ratio:,.0f}" if ratio >= 20 else f"{ratio:.2g}"
     return (
-        f'<div><i class="{kind}" style="--w:{_width(ratio, most):.1f}%"></i><span><b>{times}×</b> {told}</span></div>'
+        f'<div><i class="{kind}" style="--w:{_width(ratio, most):.1f}%"></i><span><b>{times}×</b> {note}</span></div>'
     )
 
 
@@ -80,14 +80,14 @@ def _posts_bar(rung: Rung, ratio: float | None, most: float) -> str:
     return _bar("c5", ratio, most, _posted(rung.posts_s))
 
 
-def _own_bar(kept: RungResult | None, ratio: float | None, most: float) -> str:
-    if kept is None:
+def _own_bar(result: RungResult | None, ratio: float | None, most: float) -> str:
+    if result is None:
         return '<div class="none">not run here yet</div>'
-    if kept.again_s is None or ratio is None:
-        return f'<div class="none">{html.escape(kept.note)}</div>'
-    about = "about " if kept.is_stopped else ""
-    wrong = f'<em class="wrong">{html.escape(kept.note)}</em>' if kept.same is False else ""
-    return _bar("c1", ratio, most, f"{about}{in_words(kept.again_s)}{wrong}")
+    if result.again_s is None or ratio is None:
+        return f'<div class="none">{html.escape(result.note)}</div>'
+    about = "about " if result.is_stopped else ""
+    wrong = f'<em class="wrong">{html.escape(result.note)}</em>' if result.same is False else ""
+    return _bar("c1", ratio, most, f"{about}{in_words(result.again_s)}{wrong}")
 
 
 def _table(found: dict[str, PartResult]) -> str:
@@ -119,14 +119,14 @@ def _table(found: dict[str, PartResult]) -> str:
     )
 
 
-def _cells(kept: RungResult | None) -> tuple[str, str, str]:
-    if kept is None or kept.first_s is None or kept.again_s is None:
+def _cells(result: RungResult | None) -> tuple[str, str, str]:
+    if result is None or result.first_s is None or result.again_s is None:
         return "–", "–", "–"
-    over, about = ("over ", "about ") if kept.is_stopped else ("", "")
+    over, about = ("over ", "about ") if result.is_stopped else ("", "")
     return (
-        f"{over}{in_words(kept.first_s)}",
-        f"{kept.compiled_first:,}",
-        f"{about}{in_words(kept.again_s)}",
+        f"{over}{in_words(result.first_s)}",
+        f"{result.compiled_first:,}",
+        f"{about}{in_words(result.again_s)}",
     )
 
 

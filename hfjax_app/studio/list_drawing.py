@@ -74,8 +74,8 @@ def agreement(compared: Confusion) -> str:
     )
 
 
-def _beside(told: str, content: str) -> str:
-    return f'<section class="card"><header><h3>Beside your labels</h3>{told}</header>{content}</section>'
+def _beside(note: str, content: str) -> str:
+    return f'<section class="card"><header><h3>Beside your labels</h3>{note}</header>{content}</section>'
 
 
 def _matrix_row(compared: Confusion, label: str) -> str:
@@ -101,7 +101,7 @@ def meaning(reading: Reading) -> str:
     """How numbers are read, in words; empty: there are none."""
     numbers = sorted(reading.labels.items(), key=lambda pair: float(pair[0]))
     named = ", ".join(f"{number} is {label}" for number, label in numbers[:_EXAMPLES_OF_NUMBERS])
-    return f"{reading.told}: {named}{', …' if len(numbers) > _EXAMPLES_OF_NUMBERS else ''}" if numbers else ""
+    return f"{reading.note}: {named}{', …' if len(numbers) > _EXAMPLES_OF_NUMBERS else ''}" if numbers else ""
 
 
 def asks(column: str) -> str:

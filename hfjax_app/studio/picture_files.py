@@ -27,15 +27,15 @@ class PictureFiles:
     for the event loop, which serves all visitors.
 
     Args:
-        made: lists the files, for their deletion.
+        listing: lists the files, for their deletion.
     """
 
-    def __init__(self, made: MadeFiles):
-        self._made, self._folder = made, get_upload_folder()
+    def __init__(self, listing: MadeFiles):
+        self._listing, self._folder = listing, get_upload_folder()
 
     def has(self, path: str) -> bool:
         """Whether this file was made here and still exists."""
-        return path in self._made and Path(path).exists()
+        return path in self._listing and Path(path).exists()
 
     def of(
         self, steps: Generator[ImageStep | Waiting | Comparison, None, None]
@@ -77,7 +77,7 @@ class PictureFiles:
                 f"pictures of {size / (1 << 20):.1f} MB: at most {most} MB in a zip file; save them one by one"
             )
         with NamedTemporaryFile(dir=self._folder, prefix="pictures-", suffix=".zip", delete=False) as file:
-            self._made.add_brief(file.name)
+            self._listing.add_brief(file.name)
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
                 for number, path in enumerate(found, 1):
                     archive.write(path, f"{number:02}-{path.name}")
@@ -90,9 +90,9 @@ class PictureFiles:
             sheet.info["parameters"] = step.pictures[0].parameters.text()
         path: str = save_pil_to_cache(sheet, self._folder, format="png")
         if step.is_last:
-            self._made.add(path)
+            self._listing.add(path)
         else:
-            self._made.add_brief(path)
+            self._listing.add_brief(path)
         return path
 
     def _picture(self, picture: Picture) -> str:
@@ -101,7 +101,7 @@ class PictureFiles:
         assert png is not None  # the last step's pictures have one
         name = f"{picture.parameters.values['scheduler']}-{picture.seed}.png".replace(" ", "-").replace("+", "p")
         path: str = save_bytes_to_cache(png, name, self._folder)
-        self._made.add(path)
+        self._listing.add(path)
         return path
 
 

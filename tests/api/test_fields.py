@@ -169,7 +169,7 @@ def test_what_a_conversation_says_to_the_template() -> None:
         continue_final_message=True,
         add_generation_prompt=False,
     )
-    assert (begun.form.begun, begun.opens, len(begun.messages)) == ("Once ", True, 1)
+    assert (begun.form.beginning, begun.opens, len(begun.messages)) == ("Once ", True, 1)
     body = TokenizeRequest.model_validate(HI | {"chat_template_kwargs": {"a": 1}})
     assert conversation_of(body, body.messages or [])[0]["variables"] == {"a": 1}
 

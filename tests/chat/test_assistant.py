@@ -73,7 +73,7 @@ def test_an_answer_goes_on_from_its_first_part(chat: ChatAssistant, tokenizer: P
     params = SamplingParams(max_tokens=30, temperature=0.0)
 
     def rest(begun: str) -> Reply:
-        return replies_of(chat, params, form=AnswerForm(begun=begun))[-1]
+        return replies_of(chat, params, form=AnswerForm(beginning=begun))[-1]
 
     begun = "The turn is called "
     prompt = tokenizer.apply_chat_template(HI, add_generation_prompt=True, return_dict=False)

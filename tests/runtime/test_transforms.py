@@ -7,7 +7,7 @@ from jax.sharding import AbstractMesh
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.runtime.held_weights import held, shapes
+from hfjax_app.runtime.held_weights import device_weights, shapes
 from hfjax_app.runtime.mesh import AXIS, mesh_of
 from hfjax_app.runtime.model_transform import LazyTensor, Transform, Transforms
 from hfjax_app.runtime.transforms import QUANTIZATIONS, chat_transforms, head_packing
@@ -27,7 +27,7 @@ def test_what_is_planned_is_what_is_held(model: LlamaForCausalLM, quantize: str)
     transforms = chat_transforms(model, quantize=quantize)
     empty = LlamaForCausalLM(model.config)
     transforms.adapt(empty.to("meta"), GROUPS)
-    weights, planned = held(model, transforms), shapes(model, transforms)
+    weights, planned = device_weights(model, transforms), shapes(model, transforms)
     assert {name: (array.shape, array.dtype) for name, array in weights.items()} == {
         name: (shape.shape, shape.dtype) for name, shape in planned.items()
     }

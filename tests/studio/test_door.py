@@ -154,9 +154,9 @@ def test_a_quota_ends_with_the_day(monkeypatch: pytest.MonkeyPatch) -> None:
     usage, client = Usage(), Client(id="key:a", daily_tokens=100)
     monkeypatch.setattr(time, "time", lambda: 86_400 * 10 + 80_000)
     usage.began(client, 90, 0.1)
-    usage.made(client, 9)
+    usage.add_tokens(client, 9)
     usage.check(client)
-    usage.made(client, 1)
+    usage.add_tokens(client, 1)
     with pytest.raises(Overloaded, match="this key's quota is 100 a day") as error:
         usage.check(client)
     assert error.value.retry_after_s == 6_400

@@ -46,7 +46,7 @@ class ChoiceWriter(Protocol):
     def frame(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
         """The object around choices."""
 
-    def made(self, reply: Reply) -> int:
+    def tokens_of(self, reply: Reply) -> int:
         """The tokens of an answer that are sent."""
 
 
@@ -59,11 +59,11 @@ def finish_reason(reply: Reply) -> str | None:
 def usage_of(writer: ChoiceWriter, last: Sequence[Reply]) -> dict[str, Any]:
     """OpenAI's usage of the last replies to the choices of one request."""
     prompts = last[:: writer.per_prompt]
-    prompt, made = sum(reply.prompt_tokens for reply in prompts), sum(map(writer.made, last))
+    prompt, answer = sum(reply.prompt_tokens for reply in prompts), sum(map(writer.tokens_of, last))
     return {
         "prompt_tokens": prompt,
-        "completion_tokens": made,
-        "total_tokens": prompt + made,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
         "prompt_tokens_details": {"cached_tokens": sum(reply.reused_tokens for reply in prompts)},
     }
 

@@ -50,7 +50,7 @@ class _Form:
     def __post_init__(self) -> None:
         self._id, self._created = f"{self.prefix}-{secrets.token_hex(12)}", int(time.time())
 
-    def made(self, reply: Reply) -> int:
+    def tokens_of(self, reply: Reply) -> int:
         return reply.tokens
 
     def frame(self, choices: list[dict[str, Any]], *, stream: bool) -> dict[str, Any]:
@@ -136,7 +136,7 @@ class TextForm(_Form):
         """Log-probabilities of whole prompts are."""
         return self.has_logprobs and bool(self.echoed)
 
-    def made(self, reply: Reply) -> int:
+    def tokens_of(self, reply: Reply) -> int:
         return reply.tokens if self.answers else 0
 
     def whole(self, index: int, replies: Sequence[Reply]) -> dict[str, Any]:

@@ -72,14 +72,14 @@ def turns_of(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], str]:
 
 def request_of_chat(body: ChatCompletionRequest, client: str) -> ChatRequest:
     """A chat completion. Raises: as `ChatRequest`, `conversation_of`, `form_of` and `_sampling`."""
-    conversation, begun = conversation_of(body, body.messages)
+    conversation, beginning = conversation_of(body, body.messages)
     _check_best_of(body)
     return ChatRequest(
         **conversation,
         sampling=_sampling(body),
         stop=_stop(body),
         stop_tokens=body.stop_token_ids or (),
-        form=replace(form_of(body), begun=begun),
+        form=replace(form_of(body), beginning=beginning),
         model=body.model,
         count=body.n,
         client=client,
@@ -92,14 +92,14 @@ def conversation_of(body: OfTemplate, messages: Sequence[Message]) -> tuple[dict
     Raises:
         RequestRejected: as `turns_of`, or there is no beginning to go on from.
     """
-    begun = ""
+    beginning = ""
     if body.continue_final_message:
         if body.add_generation_prompt:
             raise RequestRejected("add_generation_prompt and continue_final_message: one of them must be false")
         *messages, last = messages
         if last.role != "assistant" or last.tool_calls or last.reasoning_content or last.reasoning:
             raise RequestRejected("continue_final_message: the last message must be the assistant's, of text only")
-        begun = _text(last)
+        beginning = _text(last)
     turns, system_prompt = turns_of(messages)
     fields = {
         "messages": turns,
@@ -108,7 +108,7 @@ def conversation_of(body: OfTemplate, messages: Sequence[Message]) -> tuple[dict
         "variables": body.chat_template_kwargs or {},
         "opens": body.add_generation_prompt is not False or bool(body.continue_final_message),
     }
-    return fields, begun
+    return fields, beginning
 
 
 def requests_of_texts(body: CompletionRequest, client: str) -> list[ChatRequest]:
@@ -146,24 +146,24 @@ def _sampling(body: Sampling) -> SamplingParams:
     Raises:
         RequestRejected: a value is out of range; says which, and the limit.
     """
-    given: dict[str, Any] = {name: getattr(body, name) for name in _SAME_NAMES}
+    options: dict[str, Any] = {name: getattr(body, name) for name in _SAME_NAMES}
     for other, name in _OTHER_NAMES.items():
         if (value := getattr(body, other, None)) is not None:
-            given[name] = value
-    given |= {name: left for name, left in _OPEN.items() if given[name] == -1}
+            options[name] = value
+    options |= {name: left for name, left in _OPEN.items() if options[name] == -1}
     if body.logit_bias is not None:
-        given["logit_bias"] = {_token(token): bias for token, bias in body.logit_bias.items()}
+        options["logit_bias"] = {_token(token): bias for token, bias in body.logit_bias.items()}
     if isinstance(body, ChatCompletionRequest):
         if body.top_logprobs is not None and not body.logprobs:
             raise RequestRejected(f"top_logprobs = {body.top_logprobs}: logprobs must be true then")
         if body.logprobs:
-            given["logprobs"] = body.top_logprobs or 0
+            options["logprobs"] = body.top_logprobs or 0
     elif isinstance(body, CompletionRequest):
-        given["logprobs"] = body.logprobs
+        options["logprobs"] = body.logprobs
         if body.echo:
-            given["prompt_logprobs"] = body.logprobs
-            given["max_tokens"] = 1 if given["max_tokens"] == 0 else given["max_tokens"]  # which is not sent
-    return SamplingParams.given(given)
+            options["prompt_logprobs"] = body.logprobs
+            options["max_tokens"] = 1 if options["max_tokens"] == 0 else options["max_tokens"]  # which is not sent
+    return SamplingParams.from_options(options)
 
 
 def form_of(request: ChatCompletionRequest) -> AnswerForm:

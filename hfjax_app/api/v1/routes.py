@@ -144,8 +144,8 @@ class Others:
             if messages is None:
                 tokens = await asyncio.to_thread(assistant.tokenize, prompt)
             else:
-                fields, begun = conversation_of(body, messages)
-                form = AnswerForm(tools=checked_tools(body.tools or []), begun=begun)
+                fields, beginning = conversation_of(body, messages)
+                form = AnswerForm(tools=checked_tools(body.tools or []), beginning=beginning)
                 tokens = await asyncio.to_thread(assistant.count, ChatRequest(**fields, form=form))
         # a response, because FastAPI would look at each token
         return JSONResponse({"tokens": tokens, "count": len(tokens), "max_model_len": assistant.context})

@@ -98,7 +98,7 @@ class Request:
         seen: where the picture begins that the vision tower was last called for; -1: none.
         scheduled: tokens that the device was asked to make. It makes at most max_tokens, and fewer after an end token.
         drafted: tokens that the device may have drafted after the newest one.
-        begun: whether its first prefill step was scheduled.
+        has_begun: whether its first prefill step was scheduled.
         released: it has no slot any more and is not in the queue.
 
     Attributes, which the engine loop keeps:
@@ -129,7 +129,7 @@ class Request:
     seen: int = -1
     scheduled: int = 0
     drafted: int = 0
-    begun: bool = False
+    has_begun: bool = False
     released: bool = False
 
     answer: list[int] = field(default_factory=list)

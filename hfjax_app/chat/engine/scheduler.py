@@ -171,7 +171,7 @@ class Scheduler:
         if not self._prefilling:
             return None
         request, source, written = self._prefilling[0], None, 0
-        if not request.begun:
+        if not request.has_begun:
             assert request.slot is not None
             match = self.slots.begin(
                 request.slot,
@@ -181,7 +181,7 @@ class Scheduler:
                 reuses=request.prompt_logprobs is None,
             )
             request.reused = request.prefilled = match.start
-            request.begun, source, written = True, match.source, match.written
+            request.has_begun, source, written = True, match.source, match.written
         start, size, picture, sees = request.prefilled, self.prefill_chunks[0], None, False
         ahead = next((placed for placed in request.pictures if placed.start >= start), None)
         if ahead is not None and ahead.start == start:
@@ -270,7 +270,7 @@ class Scheduler:
         self.running[request.slot] = None
         if request in self._prefilling:
             self._prefilling.remove(request)
-        if request.begun:
+        if request.has_begun:
             held = (*request.prompt[: request.prefilled], *request.answer[:-1])  # the newest token is not in the cache
             bound = request.prefilled + self._written(request)
             self.slots.wrote(request.slot, held, min(bound, len(held) + request.drafted) if exact else bound)

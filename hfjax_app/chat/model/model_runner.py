@@ -32,7 +32,7 @@ from hfjax_app.chat.vision.picture import Grid, VisionPicture
 from hfjax_app.chat.vision.vision_tower import SeenPicture, VisionTower
 from hfjax_app.errors import RequestRejected
 from hfjax_app.runtime.checkpoints.safetensors_reader import on_one_device
-from hfjax_app.runtime.held_weights import held, shapes
+from hfjax_app.runtime.held_weights import device_weights, shapes
 from hfjax_app.runtime.memory import held_bytes
 from hfjax_app.runtime.mesh import TensorParallel, platform_of, replicated
 from hfjax_app.runtime.module import Shapes, Weights
@@ -156,7 +156,7 @@ class ModelRunner:
         if next(model.parameters()).is_meta:
             self.weights = shapes(model, self.transforms, placement=self.placement, saved_dtype=saved_dtype)
         else:
-            self.load(held(model, self.transforms, placement=self.placement))
+            self.load(device_weights(model, self.transforms, placement=self.placement))
         read = sum(map(held_bytes, self.weights.values())) if self.accelerated else None
         self.memory = slot_memory(self.decoder.specs, self.cache_shape, slots, self.most_written, read)
         self.buckets = self.memory.buckets(slots, context, options.buckets)

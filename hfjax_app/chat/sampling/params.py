@@ -79,7 +79,7 @@ class SamplingParams:
     left_out: frozenset[str] = frozenset()
 
     @classmethod
-    def given(cls, values: Mapping[str, Any]) -> "SamplingParams":
+    def from_options(cls, values: Mapping[str, Any]) -> "SamplingParams":
         """The values that a client gave, by name. None is as left out."""
         known = {name: value for name, value in values.items() if value is not None}
         return cls(**known, left_out=frozenset(each.name for each in fields(cls)) - known.keys() - {"left_out"})

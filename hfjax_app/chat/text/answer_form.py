@@ -15,14 +15,14 @@ class AnswerForm:
         tools: that the model may call, of `checked_tools`.
         must_call: whether the answer is a call of one of them.
         one_call: whether it ends with its first call.
-        begun: what was already said of it; the model goes on from there.
+        beginning: what was already said of it; the model goes on from there.
     """
 
     grammar: AnswerGrammar | None = None
     tools: tuple[Tool, ...] = ()
     must_call: bool = False
     one_call: bool = False
-    begun: str = ""
+    beginning: str = ""
 
 
 ANY_TEXT = AnswerForm()

@@ -66,7 +66,7 @@ class ChatFormat:
         system_prompt: str = "",
         most: int = sys.maxsize,
         tools: Sequence[Tool] = (),
-        begun: str = "",
+        beginning: str = "",
         variables: Variables = NO_VARIABLES,
         *,
         opening: bool = True,
@@ -87,7 +87,7 @@ class ChatFormat:
         shown = pictures_of(messages)
         if self._pictures is not None and shown:
             text = text.replace(self._pictures.mark, self._pictures.written)
-        ids = self._wrapped([*self._ids(text, mark, most), *self._begun(begun, mark)])
+        ids = self._wrapped([*self._ids(text, mark, most), *self._beginning(beginning, mark)])
         if len(ids) > most:
             raise RequestRejected(f"conversation of more than {most:,} tokens: {IF_TOO_LONG}")
         if self._pictures is None or not shown:
@@ -133,7 +133,7 @@ class ChatFormat:
         system_prompt: str,
         limit: int,
         tools: Sequence[Tool] = (),
-        begun: str = "",
+        beginning: str = "",
         variables: Variables = NO_VARIABLES,
         *,
         opening: bool = True,
@@ -143,7 +143,7 @@ class ChatFormat:
         The tokens of its first picture are -1, of the next one -2, and so on, so that none has to be read for this.
 
         It begins with a message of the user: one is dropped with the answers and results of tools that follow it. It
-        ends with `begun`, the first part of the next answer.
+        ends with `beginning`, the first part of the next answer.
 
         The number is found by bisection, because only rendering shows how much a template adds to a turn or leaves out
         of it. This takes a few times as long as encoding what fits.
@@ -160,7 +160,7 @@ class ChatFormat:
         first, mark = choices[0], _mark()
         marked, system = self._marked(messages[first:], mark), self._split_special(system_prompt, mark)
         given, values = self._split_all(tools, mark), self._split_all(variables, mark)
-        said = self._begun(begun, mark)
+        said = self._beginning(beginning, mark)
         fitting: dict[int, list[int]] = {}
 
         def fits(dropped: int) -> bool:
@@ -188,9 +188,9 @@ class ChatFormat:
             )
         return fitting[choices[chosen]], choices[chosen]
 
-    def _begun(self, begun: str, mark: str) -> list[int]:
+    def _beginning(self, beginning: str, mark: str) -> list[int]:
         """The ids of the first part of an answer."""
-        return self._ids(self._split_special(begun, mark, "assistant"), mark)
+        return self._ids(self._split_special(beginning, mark, "assistant"), mark)
 
     def _marked(self, messages: Sequence[Message], mark: str) -> list[Message]:
         texts = {"content", "reasoning"}  # the others are names

@@ -16,7 +16,7 @@ class Piece(NamedTuple):
     special: bool = False
 
 
-def shown(pieces: Sequence[Piece]) -> str:
+def visible_text(pieces: Sequence[Piece]) -> str:
     """The text of the pieces that are shown."""
     return "".join(piece.text for piece in pieces if not piece.special)
 

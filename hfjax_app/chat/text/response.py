@@ -21,7 +21,7 @@ from transformers.utils.chat_parsing.response_templates import (
 )
 
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
-from hfjax_app.chat.text.detokenizer import Piece, shown
+from hfjax_app.chat.text.detokenizer import Piece, visible_text
 from hfjax_app.chat.text.tools import Tool, ToolCall, schema_of_calls
 from hfjax_app.errors import RequestRejected
 
@@ -132,14 +132,14 @@ class Answer:
 
     def push(self, pieces: Sequence[Piece]) -> None:
         if self._parser is None:
-            self.text += shown(pieces)
+            self.text += visible_text(pieces)
             return
         self._whole += pieces
         text = "".join(piece.text for piece in pieces if self._is_parsed(piece))
         try:
             self._follow(self._parser.feed(text))
         except _BROKEN_CALL:
-            self._give_up(shown(pieces))
+            self._give_up(visible_text(pieces))
 
     def end(self) -> None:
         """No more pieces follow."""
@@ -152,7 +152,7 @@ class Answer:
             if self.calls:
                 self.text = self.text.rstrip()  # white space before calls
             elif not self.text and not self.reasoning:  # nothing was where the template expects it
-                self.text = shown(self._whole)
+                self.text = visible_text(self._whole)
 
     def _is_parsed(self, piece: Piece) -> bool:
         """Whether the parser gets a piece: special tokens only if its template knows them."""

@@ -46,7 +46,7 @@ def _idefics3(model: Any, inputs: Mapping[str, torch.Tensor]) -> Features:
     return _rows(model.model.connector(seen)), ()
 
 
-def _around(config: Any, text_of: TextOf, made: Mapping[str, Any]) -> str:
+def _around(config: Any, text_of: TextOf, prepared: Mapping[str, Any]) -> str:
     """As the processor writes it, which needs a package for videos."""
     side = config.vision_config.image_size // config.vision_config.patch_size
     tokens = text_of(config.image_token_id) * (side**2 // int(config.scale_factor) ** 2)
@@ -87,9 +87,9 @@ class Family:
     mark: str | None = None
 
 
-def _rows_and_breaks(config: Any, text_of: TextOf, made: Mapping[str, Any]) -> str:
+def _rows_and_breaks(config: Any, text_of: TextOf, prepared: Mapping[str, Any]) -> str:
     """As Pixtral's processor writes it, whose class needs torchvision."""
-    rows, columns = made["image_sizes"][0] // (config.vision_config.patch_size * config.spatial_merge_size)
+    rows, columns = prepared["image_sizes"][0] // (config.vision_config.patch_size * config.spatial_merge_size)
     return "[IMG_BREAK]".join([text_of(config.image_token_id) * columns] * rows) + "[IMG_END]"
 
 
@@ -131,16 +131,16 @@ def _one_tile(settings: Mapping[str, Any]) -> Any:
     return SiglipImageProcessorPil(**{name: settings[name] for name in names if settings.get(name) is not None})
 
 
-def _patches(config: Any, text_of: TextOf, made: Mapping[str, Any]) -> str:
+def _patches(config: Any, text_of: TextOf, prepared: Mapping[str, Any]) -> str:
     """As Llama 4's processor writes a picture of one tile."""
     vision = config.vision_config
     count = int((vision.image_size // vision.patch_size) ** 2 * vision.pixel_shuffle_ratio**2)
     return f"<|image_start|><|image|>{text_of(config.image_token_id) * count}<|image_end|>"
 
 
-def _started_and_ended(config: Any, text_of: TextOf, made: Mapping[str, Any]) -> str:
+def _started_and_ended(config: Any, text_of: TextOf, prepared: Mapping[str, Any]) -> str:
     """As LFM2-VL's processor writes a picture of one tile."""
-    rows, columns = made["spatial_shapes"][0] // config.downsample_factor
+    rows, columns = prepared["spatial_shapes"][0] // config.downsample_factor
     return f"<|image_start|>{text_of(config.image_token_id) * (rows * columns)}<|image_end|>"
 
 

@@ -126,14 +126,14 @@ class Views:
         made = dict(self._images(images=picture, return_tensors="np", **options))
         return made | {_PIXELS: np.asarray(made[_PIXELS], np.float32)}
 
-    def _written(self, made: Mapping[str, Any]) -> tuple[str, np.ndarray, str]:
+    def _written(self, prepared: Mapping[str, Any]) -> tuple[str, np.ndarray, str]:
         """What takes the place of a prepared picture: text before it, the tokens of a grid, and text after it."""
         placeholder = self._config.image_token_id
         if self._processor is not None:
-            text = self._processor.replace_image_token(made, 0)
+            text = self._processor.replace_image_token(prepared, 0)
         else:
             assert self.family.written is not None
-            text = self.family.written(self._config, self._text_of, made)
+            text = self.family.written(self._config, self._text_of, prepared)
         before, mark, rest = text.partition(self._text_of(placeholder))
         inside, last, after = (mark + rest).rpartition(mark)
         ids = np.array(self._tokenizer.encode(inside + last, add_special_tokens=False), np.int32)

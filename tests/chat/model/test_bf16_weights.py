@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokeni
 
 from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.runtime.cpu.weights import may_stay_bfloat16
-from hfjax_app.runtime.held_weights import held
+from hfjax_app.runtime.held_weights import device_weights
 from tests.chat.model.test_architectures import CONFIGS, make_model
 
 GREEDY = SamplingParams(max_tokens=10, temperature=0.0)
@@ -44,7 +44,7 @@ def test_greedy_equals_generate(architecture: str) -> None:
     in_files = copy.deepcopy(model)
     for name in names:
         in_files.get_parameter(name).data = in_files.get_parameter(name).bfloat16()
-    engine.runner.load(held(in_files, engine.runner.transforms))
+    engine.runner.load(device_weights(in_files, engine.runner.transforms))
     kept = sum(weight.nbytes for weight in engine.runner.weights.values() if weight.dtype == jnp.bfloat16)
     assert kept == sum(2 * in_files.get_parameter(name).numel() for name in names)
     engine.start()
@@ -94,7 +94,7 @@ def test_files_in_float32_are_not_rounded_because_the_config_says_bfloat16(
     config.write_text(config.read_text().replace('"float32"', '"bfloat16"'))
     engine = ChatEngine.from_pretrained(tmp_path, slots=1, context=128, speculation="never")
     assert "bfloat16" in config.read_text()
-    read, right = engine.runner.weights, held(model, engine.runner.transforms)
+    read, right = engine.runner.weights, device_weights(model, engine.runner.transforms)
     assert read.keys() == right.keys()
     for name, weight in right.items():
         np.testing.assert_array_equal(np.asarray(read[name]), np.asarray(weight), strict=True)

@@ -322,4 +322,4 @@ def test_an_answer_goes_on_as_transformers_lets_it() -> None:
     roles = TEMPLATE.replace("{{ m.role }}", "{{ 'model' if m.role == 'assistant' else m.role }}")
     named = with_template(roles)
     expected = named.apply_chat_template(begun, continue_final_message=True, return_dict=False)
-    assert ChatFormat(named).encode(begun[:1], begun=begun[1]["content"]) == expected
+    assert ChatFormat(named).encode(begun[:1], beginning=begun[1]["content"]) == expected

@@ -2,7 +2,7 @@
 
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.text.detokenizer import Detokenizer, shown
+from hfjax_app.chat.text.detokenizer import Detokenizer, visible_text
 
 
 def test_detokenizing_never_shows_part_of_a_character(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -10,7 +10,7 @@ def test_detokenizing_never_shows_part_of_a_character(tokenizer: PreTrainedToken
     text = "Ada 🦊 says 你好, naïvely — ok"
     detokenizer = Detokenizer(tokenizer)
     ids = tokenizer.encode(text)
-    pieces = [shown(detokenizer.push([i])) for i in ids]
+    pieces = [visible_text(detokenizer.push([i])) for i in ids]
     assert len(ids) > len(text)
     assert "".join(pieces) == text
     assert not any("\N{REPLACEMENT CHARACTER}" in piece for piece in pieces)

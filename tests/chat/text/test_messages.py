@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.text.detokenizer import Detokenizer, shown
+from hfjax_app.chat.text.detokenizer import Detokenizer, visible_text
 from hfjax_app.chat.text.messages import checked_messages
 from hfjax_app.errors import RequestRejected
 
@@ -52,6 +52,6 @@ def test_adjacent_messages_of_one_role_are_joined_and_a_leading_answer_is_left_o
 def test_every_answer_is_valid_in_the_next_request(tokenizer: PreTrainedTokenizerFast) -> None:
     """A sampled byte-level token can be a NUL, and answers may be long; the conversation continues in both cases."""
     detokenizer = Detokenizer(tokenizer)
-    said = shown(detokenizer.push(tokenizer.encode("zero\0byte "))) + "and so on " * 3_000
+    said = visible_text(detokenizer.push(tokenizer.encode("zero\0byte "))) + "and so on " * 3_000
     assert said.startswith("zerobyte")
     assert checked_messages([user("hi"), assistant(said), user("go on")])[1]["content"] == said

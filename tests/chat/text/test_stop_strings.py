@@ -3,7 +3,7 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.text.detokenizer import Detokenizer, Piece, shown
+from hfjax_app.chat.text.detokenizer import Detokenizer, Piece, visible_text
 from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
 from hfjax_app.errors import RequestRejected
 
@@ -25,7 +25,7 @@ def test_bad_stop_strings_are_rejected(stop: object, says: str) -> None:
 
 
 def pushed(stops: StopStrings, pieces: list[str]) -> str:
-    return "".join(shown(stops.push([Piece(text)])) for text in pieces)
+    return "".join(visible_text(stops.push([Piece(text)])) for text in pieces)
 
 
 def test_stop_strings_end_a_text_cut_into_any_pieces() -> None:
@@ -41,7 +41,7 @@ def test_stop_strings_end_a_text_cut_into_any_pieces() -> None:
         assert pushed(StopStrings(("abcd", "bc")), pieces) == "a"
     open_end = StopStrings(stop)
     assert pushed(open_end, ["a <en"]) == "a "
-    assert shown(open_end.held_back) == "<en"
+    assert visible_text(open_end.held_back) == "<en"
     assert pushed(StopStrings(()), ["anything"]) == "anything"
 
 
@@ -50,7 +50,7 @@ def test_a_stop_string_may_be_the_text_of_a_special_token(stop: str, tokenizer: 
     """Special tokens are not shown, so the string never matched: the usual remedy for a model that does not stop."""
     detokenizer, stops = Detokenizer(tokenizer), StopStrings((stop,))
     ids = tokenizer.encode("A story<start_of_turn> by<end_of_turn>\nAda", add_special_tokens=False)
-    answer = "".join(shown(stops.push(detokenizer.push([i]))) for i in ids)
+    answer = "".join(visible_text(stops.push(detokenizer.push([i]))) for i in ids)
     whole = "A story by\n"
     assert stops.found
     assert answer == {"y<end_of_turn>": "A story b"}.get(stop, whole[:-1])

@@ -9,7 +9,7 @@ import torch
 
 from hfjax_app.images.networks import without_weights
 from hfjax_app.runtime.cpu.weights import ConvLayout
-from hfjax_app.runtime.held_weights import held, shapes
+from hfjax_app.runtime.held_weights import device_weights, shapes
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function
 
@@ -22,7 +22,7 @@ def test_no_kernel_is_transposed_in_a_program(in_order: bool) -> None:
         torch.nn.Conv2d(3, 24, 3, padding=1), torch.nn.SiLU(), torch.nn.Conv2d(24, 40, 3, stride=2, bias=False)
     )
     transforms = Transforms(ConvLayout(network)) if in_order else Transforms()
-    weights, planned = held(network, transforms), shapes(network, transforms)
+    weights, planned = device_weights(network, transforms), shapes(network, transforms)
     assert weights["0.weight"].shape == ((3, 3, 3, 24) if in_order else (24, 3, 3, 3))
     assert {name: array.shape for name, array in weights.items()} == {name: s.shape for name, s in planned.items()}
     image = np.random.default_rng(0).standard_normal((2, 3, 9, 8)).astype(np.float32)

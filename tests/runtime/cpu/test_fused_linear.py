@@ -8,7 +8,7 @@ import torch
 
 from hfjax_app.chat.model.decoder import observed
 from hfjax_app.runtime.cpu.weights import FusedLinear
-from hfjax_app.runtime.held_weights import held, shapes
+from hfjax_app.runtime.held_weights import device_weights, shapes
 from hfjax_app.runtime.model_transform import Transforms
 from hfjax_app.runtime.module import pure_function, weights_of
 
@@ -77,7 +77,7 @@ def test_a_group_is_one_product_with_the_same_results() -> None:
     bare.tied.weight = bare.table.weight
     fused = Transforms(FusedLinear())
     fused.adapt(bare, observe(bare))
-    weights = held(model, fused)
+    weights = device_weights(model, fused)
     assert {name: tuple(parameter.shape) for name, parameter in bare.named_parameters()} == {
         name: weight.shape for name, weight in weights.items()
     }
@@ -94,5 +94,5 @@ def test_planned_shapes_equal_fused_weights() -> None:
     bare.tied.weight = bare.table.weight
     fused = Transforms(FusedLinear())
     fused.adapt(Block(), GROUPS)
-    made = {name: (weight.shape, weight.dtype) for name, weight in held(model, fused).items()}
+    made = {name: (weight.shape, weight.dtype) for name, weight in device_weights(model, fused).items()}
     assert {name: (shape.shape, shape.dtype) for name, shape in shapes(bare, fused).items()} == made
