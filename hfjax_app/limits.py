@@ -1,7 +1,7 @@
 """The limits of the app on input and on waiting requests, by the part that applies them.
 
-Does not cover the range of a single parameter (temperature, steps, seed), which is in `chat/sampling/params.py` and
-`images/request.py`, and limits from the shapes of compiled programs, which are with the programs.
+The range of a single parameter (temperature, steps, seed) is in `chat/sampling/params.py` and `images/request.py`;
+limits from the shapes of compiled programs are with the programs.
 """
 
 # HTTP

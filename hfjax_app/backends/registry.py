@@ -2,8 +2,8 @@
 
 The first models of each kind are loaded and traced one after the other, each while the programs of earlier ones are
 compiled. Chat is first, so that it is ready as early as possible. The others follow when these have all their programs,
-as far as memory goes. A model that fails reports the reason and does not affect the others. Does not load models
-itself: `loaders.py` does.
+as far as memory goes. A model that fails reports the reason and does not affect the others. `loaders.py` loads
+them.
 """
 
 import logging

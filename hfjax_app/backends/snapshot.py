@@ -1,6 +1,6 @@
-"""What the app does at one moment, for the page's tab Engine: how many and how fast, never what.
+"""What the app does at one moment, for the page's tab Engine: its counts and its rates.
 
-No text, token, picture, client or path is in it. To take one reads counters and starts nothing: neither a device nor a
+No text, token, picture, client or path is in it. Taking one reads counters, and starts neither a device nor a
 computation. `studio/engine_tab.py` draws it.
 """
 

@@ -1,6 +1,6 @@
 """The assistant: takes messages and streams the answer. The studio, the API and the command line use it.
 
-Does not make prompts (`prompt.py`) and does not compute (the engine does).
+`prompt.py` makes the prompts, and the engine computes.
 """
 
 import asyncio

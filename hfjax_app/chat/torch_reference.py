@@ -1,7 +1,7 @@
 """PyTorch's opinion of greedy answers: with the same weights, would it have chosen each token too?
 
-PyTorch reads a whole answer at once, so a token that rounding has changed does not change those after it. Does not make
-answers: the engine does.
+PyTorch reads a whole answer at once, so a token that rounding has changed does not change those after it. The
+engine has made the answers.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Reading a text-to-image checkpoint: any of diffusers' pipeline classes, and the settings of its model card.
 
-Does not cover pipelines whose denoiser reads other inputs than latents (packed ones, inpainting UNets), adapters, or
-the safety checker.
+The safety checker of old checkpoints is left out.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """What a text-to-image model needs of its devices: its programs are compiled from its configs, without the devices.
 
-Reads no weights. Does not decide whether the model fits: `planning/` does.
+Reads no weights. `backends/budget.py` and `planning/` decide from it whether a model fits.
 """
 
 import os

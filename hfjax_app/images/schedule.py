@@ -7,7 +7,7 @@ the step alone (DDIM, arXiv:2010.02502, equation 12; multistep solvers add earli
 running the scheduler's own class on unit vectors, and checked on random ones. So steps follow diffusers, one program
 runs any number of steps of any of its schedulers, and the latents stay on the device.
 
-Does not cover samplers that clip or threshold (not linear) or draw noise without torch.randn.
+Samplers that clip or threshold (not linear), or draw noise without torch.randn, raise NotLinear.
 """
 
 from collections.abc import Iterator, Mapping

@@ -285,7 +285,7 @@ def start_pixels(picture: Image.Image, size: tuple[int, int], background: str) -
 
 
 def digest(picture: Image.Image | None) -> str | None:
-    """SHA-256 of a picture's size and pixels (with alpha, if some is transparent), in hexadecimal; None for None."""
+    """SHA-256 of a picture's size and pixels (with alpha, if some is transparent), in hexadecimal; None without one."""
     if picture is None:
         return None
     colour = picture.convert("RGBA" if is_transparent(picture) else "RGB")

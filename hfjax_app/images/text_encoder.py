@@ -2,7 +2,7 @@
 
 Decoders are text encoders today: they give the states of each layer, and logits and caches besides. The program has
 only what the pipeline reads, so that the compiler leaves out the rest. Tokens are padded to the pipeline's own length.
-Does not cover CLIP's, whose last layers can be left out: `prompt_conditioning.py` has those.
+`prompt_conditioning.py` has CLIP's, whose last layers can be left out.
 """
 
 import copy

@@ -1,8 +1,8 @@
 """Attention in JAX, registered with transformers' public AttentionInterface under the name `hfjax`.
 
 Grouped-query attention without repeating keys and values, with soft-capping and attention sinks, softmax in float32.
-The mask is transformers' own function of positions, evaluated at the positions that the cache holds. Does not cover
-architectures with their own attention code (for example Bloom's ALiBi): they keep it.
+The mask is transformers' own function of positions, evaluated at the positions that the cache holds. Architectures
+with attention code of their own (for example Bloom's ALiBi) keep it.
 """
 
 import dataclasses

@@ -2,8 +2,8 @@
 
 A bundle is a folder per fingerprint. A program is a file in it: a line with the format, the lengths and a checksum of
 what follows, a header as JSON, and jax's serialised executable. That is machine code, and a checksum is no signature:
-only the owner may write the folder, and a copied bundle is to be trusted like any program. Does not decide what is
-compiled; whatever is wrong with an entry costs a line and a compilation.
+only the owner may write the folder, and a copied bundle is to be trusted like any program. Whatever is
+wrong with an entry costs a line of the log and a compilation.
 """
 
 import contextlib

@@ -2,8 +2,8 @@
 
 A denoiser of 60 equal blocks takes a minute to trace, because torchax runs each operation of each block. Here the
 first block becomes a jitted function of its weights and arguments, and jax keeps its trace for the others. XLA puts the
-calls' bodies in their places, so that compiled programs stay the same. Does not cover blocks that take other arguments
-than tensors and plain values.
+calls' bodies in their places, so that compiled programs stay the same. It is for blocks whose arguments are tensors and
+plain values.
 """
 
 import functools

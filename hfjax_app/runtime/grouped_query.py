@@ -1,7 +1,7 @@
 """The arithmetic of grouped-query attention: masked scores, softmax in float32, the weighted sum of values.
 
-Each key-value head serves a group of query heads; keys and values are never repeated. Does not choose an
-implementation for a platform: `attention.py` does.
+Each key-value head serves a group of query heads; keys and values are never repeated. `attention.py` chooses
+the implementation for a platform.
 """
 
 from collections.abc import Callable

@@ -2,8 +2,8 @@
 
 Each argument of a call costs its caller two microseconds before the device starts, and more than half of a
 convolutional network's weights are 1-D. Inside the program each is a slice, which XLA reads in place; a slice of a
-matrix would be a copy. For programs that are called every few milliseconds. Does not decide where packing pays:
-`transforms.py` does.
+matrix would be a copy. For programs that are called every few milliseconds. `transforms.py` decides where
+it pays.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Process-wide settings before jax starts: the allocator (on a CPU), the other hosts (of a TPU slice), the compile
 cache; and the thresholds of Python's garbage collector.
 
-Does not choose models. `JAX_PLATFORMS` remains jax's own setting; only a libtpu without a TPU is disabled.
+`JAX_PLATFORMS` remains jax's own setting; only a libtpu without a TPU is disabled.
 """
 
 import atexit

@@ -1,7 +1,7 @@
 """What the studio and the API use of a classifier, whether it runs in this process or in another one.
 
-`classifier.py` is the model itself; `serving/remote_models.py` asks one in another process. Nothing here needs jax,
-before which the page is served.
+`classifier.py` is the model itself; `serving/remote_models.py` asks one in another process. It needs no jax, so
+that the command line refuses a wrong text at once.
 """
 
 from collections.abc import Sequence

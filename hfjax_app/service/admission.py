@@ -1,7 +1,7 @@
 """Admission: which requests may come in, and how many of each client and for each model.
 
-Every door asks here: Gradio's events, and plain routes by `with admission.enter(client, "chat"):`. Does not decide the
-order of service: queues do, by `hfjax_app/line.py`.
+Every door asks here: Gradio's events, and plain routes by `with admission.enter(client, "chat"):`. Queues decide the
+order of service, by `hfjax_app/line.py`.
 """
 
 import threading

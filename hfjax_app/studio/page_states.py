@@ -1,4 +1,4 @@
-"""The values that Gradio keeps for each page, bounded for each client; API calls share one state, which holds nothing.
+"""The values that Gradio keeps for each page, bounded for each client; API calls share one empty state.
 
 Gradio makes a state for every new session, also of an API call, which takes 10 ms of the event loop, and forgets the
 oldest of all clients' when there are too many.

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from hfjax_app.runtime.seams import server as seam
-from hfjax_app.runtime.seams.server import PatientForAWhile
+from hfjax_app.runtime.seams.server import TimedProtocol
 from hfjax_app.server import bodies
 from hfjax_app.server import server as web_server
 from hfjax_app.server.bodies import Bodies
@@ -55,7 +55,7 @@ class Server:
         async def endless() -> StreamingResponse:
             return StreamingResponse(chunks())
 
-        self.server = uvicorn.Server(uvicorn.Config(app, http=PatientForAWhile, log_level="warning"))
+        self.server = uvicorn.Server(uvicorn.Config(app, http=TimedProtocol, log_level="warning"))
         self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve(sockets=[listener])))
         self.thread.start()
 

@@ -18,7 +18,7 @@ from openai import OpenAI
 from playwright.sync_api import Browser, ConsoleMessage, expect
 
 from hfjax_app.backends import Backends
-from hfjax_app.runtime.seams.server import PatientForAWhile
+from hfjax_app.runtime.seams.server import TimedProtocol
 from hfjax_app.server.app import Studio, build_app
 from hfjax_app.settings import Settings
 
@@ -50,7 +50,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
     async def serve() -> uvicorn.Config:
         studio: Studio = build_app(Backends(Settings(root_path="/studio")))
-        return uvicorn.Config(studio.app, http=PatientForAWhile, proxy_headers=False, log_level="warning")
+        return uvicorn.Config(studio.app, http=TimedProtocol, proxy_headers=False, log_level="warning")
 
     with served(serve) as inner, behind_nginx(folder, inner) as outer:
         yield outer

@@ -20,7 +20,6 @@ from .conftest import LIMIT_S, START_S, Studio, http, start
 def served(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
     """Runs `hfjax serve` in this process, whose log stays as it is: exit status and stderr. No model may be loaded."""
     monkeypatch.setattr(server, "set_up_log", lambda form: None)
-    monkeypatch.setattr(server, "importlib", None)
     monkeypatch.setattr(console, "quiet", lambda: None)
 
     def run(*arguments: str) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """Conversations as token ids: applies chat templates, trims to the context, and keeps typed special tokens as text.
 
-Does not check messages (`messages.py`), sample or schedule.
+`messages.py` has checked the messages before.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""Tools that a client offers to the model, and the model's calls of them. The client runs them, nothing here does.
+"""Tools that a client offers to the model, and the model's calls of them. The client runs them.
 
-Imports nothing that computes. `response.py` reads calls out of answers.
+`response.py` reads calls out of answers.
 """
 
 import json

@@ -1,7 +1,7 @@
 """The files of a model: a folder, or a download from the hub.
 
-Only data is downloaded: configs, tokenizers and safetensors, never code and never pickles. Does not read weights:
-`safetensors_reader.py` does. `load_errors.py` has the messages for failures.
+Only data is downloaded: configs, tokenizers and safetensors, never code and never pickles. `safetensors_reader.py`
+reads the weights. `load_errors.py` has the messages for failures.
 """
 
 import os

@@ -1,6 +1,6 @@
 """The files that hold the weights in a checkpoint's folder: transformers' and diffusers' names, indexes and variants.
 
-Does not download them (`hub.py`) and does not read them (`safetensors_reader.py`).
+`hub.py` downloads them, and `safetensors_reader.py` reads them.
 """
 
 import json

@@ -60,7 +60,7 @@ class Requests(h11.Connection):
         return event
 
 
-class PatientForAWhile(H11Protocol):
+class TimedProtocol(H11Protocol):
     """uvicorn's HTTP protocol, which has no limit on the time to send a request's headers, or on chunks."""
 
     _waiting: asyncio.TimerHandle | None = None
@@ -104,7 +104,7 @@ class PatientForAWhile(H11Protocol):
 
 def protocol() -> Any:
     """What uvicorn.Config takes as `http`."""
-    return PatientForAWhile if hasattr(PatientForAWhile, "handle_events") else "auto"  # a method of H11Protocol
+    return TimedProtocol if hasattr(TimedProtocol, "handle_events") else "auto"  # a method of H11Protocol
 
 
 def trusted_by(proxied: Any) -> Container[str]:

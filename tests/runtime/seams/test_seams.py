@@ -246,6 +246,6 @@ def test_a_door_that_can_not_be_closed_is_no_door_that_stays_open(monkeypatch: p
 
 
 def test_without_uvicorns_protocol_the_server_has_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_seam, "PatientForAWhile", object)
+    monkeypatch.setattr(server_seam, "TimedProtocol", object)
     assert server_seam.protocol() == "auto"
     assert [*server_seam.trusted_by(object())] == []

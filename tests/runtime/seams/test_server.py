@@ -16,7 +16,7 @@ check = Checks(seam)
 
 @check("patience with clients")
 def _patience(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert seam.protocol() is seam.PatientForAWhile
+    assert seam.protocol() is seam.TimedProtocol
     source = inspect.getsource(H11Protocol)
     for name in ("conn", "cycle", "loop", "transport"):
         assert f"self.{name}" in source
