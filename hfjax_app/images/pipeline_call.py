@@ -26,12 +26,14 @@ from hfjax_app.images.networks import same_tensors
 from hfjax_app.images.schedule import Timing
 from hfjax_app.images.stand_ins import (
     PASSES,
+    AnySize,
     Anything,
     Ended,
     Noises,
     Scale,
     Stepped,
     TakesData,
+    UncleanedText,
     UnreadPicture,
     having_read,
     scheduler_like,
@@ -42,6 +44,8 @@ from hfjax_app.images.stand_ins import (
 
 # Options of some classes. Their defaults would change the size or the prompt, or read the time where they don't matter.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False, "cfg_truncation": 2.0, "_auto_resize": False}
+# Members of some classes, for the same reasons.
+_PLAIN_MEMBERS = {"resolutions": AnySize(), "text_preprocessor": UncleanedText()}
 _ANSWERING = ("encode_prompt", "prepare_latents", "prepare_image_latents")
 _ASKED = (512, 256)  # a size in pixels
 _DOUBLINGS = 6
@@ -193,6 +197,8 @@ class PipelineCall:
                 next((x for x in torch_pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)), None)
             )
 
+        if not self.is_guided(guidance):  # some classes refuse less
+            guidance = max(self.thresholds)
         with torch.no_grad(), TakesData():
             scale = Scale(guidance, torch.tensor(float(guidance)), self.thresholds)
             members = {"vae": self._without_encoder(self._unread.encode)} if edited else {}
@@ -494,7 +500,8 @@ class PipelineCall:
         """The pipeline with stand-ins: their dtype is float32, whatever the networks' weights have."""
         device = members.get("device", torch.device("cpu"))
         of_network = {"device": device, "dtype": torch.float32}
-        members = {"device": device, "watermark": None, "vae": stand_in(self.vae, **of_network)} | members
+        plain = {name: value for name, value in _PLAIN_MEMBERS.items() if hasattr(self.pipeline, name)}
+        members = {"device": device, "watermark": None, "vae": stand_in(self.vae, **of_network)} | plain | members
         network = stand_in(self._network, forward=forward, **of_network)
         return stand_in(self.pipeline, **{self._name: network}, scheduler=scheduler, **members)
 

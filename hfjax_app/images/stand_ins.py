@@ -291,6 +291,21 @@ class UnreadPicture:
         return encoded
 
 
+class AnySize:
+    """In the place of the sizes that a class keeps to: it has every one."""
+
+    def __contains__(self, _: Any) -> bool:
+        return True
+
+
+class UncleanedText:
+    """In the place of what cleans a class's prompts: they stay as they are."""
+
+    @staticmethod
+    def clean_text(text: str) -> str:
+        return text
+
+
 def usual_scale(thresholds: set[float]) -> Scale:
     return Scale(2.0, torch.tensor(2.0), thresholds)
 

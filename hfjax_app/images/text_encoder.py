@@ -63,7 +63,7 @@ class CompiledEncoder:
         (args, kwargs), tokens = self._padded((args, kwargs))
         leaves, structure = torch_pytree.tree_flatten((args, kwargs))
         rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        rows = max([1, *(len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim > 1)])
+        rows = next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)), 1)  # token ids come first
         by_row = [[_row(leaf, row, rows) for leaf in leaves] for row in range(rows)]
         finish = partial(_finished, rows=rows, padded=self.longest, tokens=tokens)
         if self._program is None or self.is_dry:
@@ -243,7 +243,7 @@ class Truncations:
 
     Attributes:
         tokenizer: a copy that is watched.
-        seen: (text, tokens) of each call since it was cleared.
+        seen: (text, tokens) of each call since it was cleared, for each of its texts.
     """
 
     def __init__(self, tokenizer: Any):
@@ -253,19 +253,18 @@ class Truncations:
         def call(own: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("truncation"):
                 text: Any = args[0] if args else kwargs.get("text")
-                self.seen.append(
-                    (str(text if isinstance(text, str) else text[0]), kwargs.get("max_length") or own.model_max_length)
-                )
+                limit = kwargs.get("max_length") or own.model_max_length
+                self.seen.extend((str(each), limit) for each in ([text] if isinstance(text, str) else text))
             return kind.__call__(own, *args, **kwargs)
 
         self.tokenizer = copy.copy(tokenizer)
         self.tokenizer.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
 
     def cut(self, prompt: str) -> str:
-        """The end of a prompt that the first of these calls left out, without what a template has behind it."""
+        """The end of a prompt that the first call with it left out, without what a template has behind it."""
         if not self.seen:
             return ""
-        text, limit = self.seen[0]
+        text, limit = next((seen for seen in self.seen if prompt in seen[0]), self.seen[0])
         begin, at = begin_of_rest(self.tokenizer, text, limit), text.rfind(prompt)
         if begin >= len(text):
             return ""

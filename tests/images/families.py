@@ -27,10 +27,14 @@ from diffusers import (
     FluxTransformer2DModel,
     HunyuanDiT2DModel,
     HunyuanDiTPipeline,
+    Krea2Pipeline,
+    Krea2Transformer2DModel,
     Lumina2Pipeline,
     Lumina2Transformer2DModel,
     OvisImagePipeline,
     OvisImageTransformer2DModel,
+    PRXPipeline,
+    PRXTransformer2DModel,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
     SanaPipeline,
@@ -61,9 +65,13 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
     Qwen3Model,
+    Qwen3VLConfig,
+    Qwen3VLModel,
     T5Config,
     T5EncoderModel,
+    T5GemmaModuleConfig,
 )
+from transformers.models.t5gemma.modeling_t5gemma import T5GemmaEncoder
 
 from .pipelines import (
     LETTERS,
@@ -236,15 +244,18 @@ def flux_2_klein_base() -> Flux2KleinPipeline:
     return flux_2_klein(distilled=False)
 
 
-def qwen_image() -> QwenImagePipeline:
-    text = small(rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e6})
+VISION = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "out_hidden_size": WIDTH}
+M_ROPE = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e6}
+
+
+def qwen_2_5_vl() -> Qwen2_5_VLForConditionalGeneration:
+    text = small(rope_parameters=M_ROPE)
     del text["head_dim"]
-    vision = {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16, "out_hidden_size": WIDTH}
-    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision)
-    transformer = QwenImageTransformer2DModel(
-        in_channels=16, out_channels=4, num_layers=1, joint_attention_dim=WIDTH, **ROPE
-    )
-    autoencoder = AutoencoderKLQwenImage(
+    return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(text_config=text, vision_config=VISION))
+
+
+def qwen_vae() -> AutoencoderKLQwenImage:
+    return AutoencoderKLQwenImage(
         base_dim=8,
         z_dim=4,
         dim_mult=[1, 2],
@@ -253,11 +264,17 @@ def qwen_image() -> QwenImagePipeline:
         latents_mean=[0.1, -0.2, 0.3, 0.0],
         latents_std=[2.0, 1.5, 1.0, 0.5],
     )
+
+
+def qwen_image() -> QwenImagePipeline:
+    transformer = QwenImageTransformer2DModel(
+        in_channels=16, out_channels=4, num_layers=1, joint_attention_dim=WIDTH, **ROPE
+    )
     return QwenImagePipeline(
         tokenizer=qwen_tokenizer(),
-        text_encoder=Qwen2_5_VLForConditionalGeneration(config),
+        text_encoder=qwen_2_5_vl(),
         transformer=transformer,
-        vae=autoencoder,
+        vae=qwen_vae(),
         scheduler=FlowMatchEulerDiscreteScheduler(
             **DYNAMIC | {"max_shift": 0.9, "max_image_seq_len": 8192, "shift": 1.0, "shift_terminal": 0.02},
             time_shift_type="exponential",
@@ -477,6 +494,59 @@ def bria() -> BriaPipeline:
     )
 
 
+def krea_2() -> Krea2Pipeline:
+    transformer = Krea2Transformer2DModel(
+        in_channels=16,
+        num_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        intermediate_size=32,
+        timestep_embed_dim=16,
+        text_hidden_dim=WIDTH,
+        num_text_layers=12,
+        text_num_attention_heads=2,
+        text_num_key_value_heads=2,
+        text_intermediate_size=32,
+        num_layerwise_text_blocks=1,
+        num_refiner_text_blocks=1,
+        axes_dims_rope=(4, 6, 6),
+    )
+    encoder = Qwen3VLModel(
+        Qwen3VLConfig(
+            text_config=small(35, rope_parameters=M_ROPE),
+            vision_config=VISION | {"deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+        )
+    )
+    return Krea2Pipeline(
+        tokenizer=qwen_tokenizer(),
+        text_encoder=encoder,
+        transformer=transformer,
+        vae=qwen_vae(),
+        scheduler=FlowMatchEulerDiscreteScheduler(
+            **DYNAMIC | {"max_image_seq_len": 6400, "shift": 1.0}, time_shift_type="exponential"
+        ),
+    )
+
+
+def prx() -> PRXPipeline:
+    transformer = PRXTransformer2DModel(
+        in_channels=4, context_in_dim=WIDTH, hidden_size=32, num_heads=2, depth=1, axes_dim=[8, 8]
+    )
+    encoder = T5GemmaEncoder(
+        T5GemmaModuleConfig(**small(query_pre_attn_scalar=8, sliding_window=64), pad_token_id=0, dropout_rate=0.0)
+    )
+    tokenizer = gemma_tokenizer()
+    tokenizer.model_max_length = 256
+    return PRXPipeline(
+        tokenizer=tokenizer,
+        text_encoder=encoder,
+        transformer=transformer,
+        vae=kl(),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+    )
+
+
 FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "Flux.1 dev": flux,
     "Flux.1 schnell": flux_schnell,
@@ -496,6 +566,8 @@ FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "HunyuanDiT": hunyuan_dit,
     "Bria": bria,
     "LCM": latent_consistency,
+    "Krea 2": krea_2,
+    "PRX": prx,
 }
 
 

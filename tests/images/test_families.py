@@ -12,6 +12,7 @@ import torch
 
 from hfjax_app.images import ImageGenerator, ImageRequest, noise
 from hfjax_app.images.schedule import GivenNoise
+from hfjax_app.images.stand_ins import UncleanedText
 
 from .families import FAMILIES, family
 
@@ -29,6 +30,8 @@ inference:
 REPRESENTATIVE = {"Flux.1 dev", "Z-Image"}
 # Letters of the longest prompt, a token each: of 512 tokens the template begins with 6.
 LONGEST = {"Z-Image": 506}
+# Whose class cleans each prompt, with ftfy, and refuses a guidance scale below 1.
+UNCLEANED = {"PRX"}
 # The argument of the guidance scale and what it needs, where that is not `guidance_scale` alone.
 TRUE = ("true_cfg_scale", {"negative_prompt": " "})
 GUIDANCE: dict[str, tuple[str, dict[str, Any]]] = {"Qwen-Image": TRUE, "Flux.1 schnell": TRUE}
@@ -40,9 +43,11 @@ def torch_pixels(name: str, pipeline: Any, shape: tuple[int, ...], request: dict
     first, _ = noise.first_noise(SEED, shape)
     fresh = (torch.tensor(np.asarray(noise.step_noise(key, i, shape))) for i in range(STEPS))
     argument, needed = GUIDANCE.get(name, ("guidance_scale", {}))
-    options[argument] = options.pop("guidance_scale")
+    options[argument] = max(options.pop("guidance_scale"), 1.0 if name in UNCLEANED else 0.0)
     accepted = inspect.signature(pipeline.__call__).parameters
     plain = {"use_resolution_binning": False, "clean_caption": False, "max_area": options["width"] * options["height"]}
+    if name in UNCLEANED:
+        pipeline.text_preprocessor = UncleanedText()
     options |= {name: value for name, value in plain.items() if name in accepted}
     with GivenNoise(chain([torch.from_numpy(first)], fresh)):
         return pipeline(num_inference_steps=STEPS, output_type="np", **needed | options).images[0]
@@ -53,6 +58,7 @@ def drawn(generator: ImageGenerator, **options: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")  # diffusers' own import, in Chroma
+@pytest.mark.filterwarnings("ignore:`LoraLoaderMixin` is deprecated:FutureWarning")  # diffusers' own base class, in PRX
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in REPRESENTATIVE)) for name in FAMILIES]
 )
