@@ -361,9 +361,37 @@ def type_as(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return x.to(other.dtype)
 
 
+def assigned(array: jax.Array, places: tuple[slice, ...], new: Any) -> jax.Array:
+    """An array with other values in slices without steps, put together of its parts.
+
+    Upstream updates in place, and on a CPU XLA mixes that up with what is computed of the same slice: of a rotary
+    embedding, one half of a head reads the other half as already new.
+
+    Args:
+        array: [...].
+        places: a slice for each of the first axes.
+        new: broadcastable to `array[places]`.
+    """
+
+    def put(part: jax.Array, axis: int) -> jax.Array:
+        if axis == len(places):
+            return values
+        first, last, _ = places[axis].indices(array.shape[axis])
+        inside = (first, max(first, last))
+        before, within, behind = (
+            jax.lax.slice_in_dim(part, *ends, axis=axis)
+            for ends in ((0, first), inside, (inside[1], array.shape[axis]))
+        )
+        return jnp.concatenate([before, put(within, axis + 1), behind], axis)
+
+    values = jnp.broadcast_to(jnp.asarray(new, array.dtype), array[places].shape)
+    return put(array, 0)
+
+
 def install(environment: Environment) -> None:
     """Register the lowerings in a torchax environment, instead of upstream's."""
     seam.replace_type_as(type_as)
+    seam.replace_assignment(assigned)
     environment.override_op_definition(torch.nn.functional.linear, interop.torch_view(linear))
     lowering = interop.torch_view(upsample_nearest2d)
     for overload in (torch.ops.aten.upsample_nearest2d.default, torch.ops.aten.upsample_nearest2d.vec):

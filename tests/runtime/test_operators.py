@@ -74,6 +74,53 @@ def test_type_as_does_not_change_its_tensor() -> None:
     assert (rounded.dtype, exact.dtype) == (jnp.bfloat16, jnp.float32)
 
 
+def test_a_rotated_slice_is_assigned_as_in_torch() -> None:
+    """Of a head's halves the second one was computed of the first one's new values: XLA updates in place on a CPU."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, 80, 16)
+
+    def attention(_: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        for states in (query := query + 0, key := key + 0):
+            first, second = states[:, :, 16:].chunk(2, dim=-1)
+            states[:, :, 16:] = states[:, :, 16:] * 2 + torch.cat([-second, first], dim=-1)
+        return torch.softmax(query @ key.transpose(-1, -2), dim=-1) @ value
+
+    arrays = [jnp.asarray(each.numpy()) for each in (query, key, value)]
+    got = jax.jit(pure_function(torch.nn.Identity(), attention))({}, *arrays)
+    np.testing.assert_allclose(np.asarray(got), attention(torch.nn.Identity(), query, key, value), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        (slice(None), slice(1, 3)),
+        (slice(-3, None), slice(None, -1), slice(2, 2)),
+        (slice(5, 2),),
+        (slice(0, 9), Ellipsis, slice(1, None)),
+        (Ellipsis,),
+        slice(1, 3),
+        (slice(None, None, 2),),
+        (slice(1, 3), 2),
+        (slice(1, 3), None),
+        ([0, 2], slice(1, 2)),
+    ],
+    ids=str,
+)
+def test_assignment_equals_torch(places: Any) -> None:
+    """To a tensor and to a view."""
+
+    def changed(_: torch.nn.Module, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        own, seen = tensor + 0, tensor + 0
+        own[places] = -own[places][..., :1]
+        seen[1:][places] = -1.0
+        return own, seen
+
+    tensor = torch.arange(120.0).reshape(5, 4, 6)
+    got = jax.jit(pure_function(torch.nn.Identity(), changed))({}, tensor.numpy())
+    for one, right in zip(got, changed(torch.nn.Identity(), tensor), strict=True):
+        np.testing.assert_array_equal(np.asarray(one), right.numpy())
+
+
 @pytest.mark.parametrize("approximate", ["none", "tanh"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_gelu_equals_torch(approximate: str, dtype: torch.dtype) -> None:

@@ -1,8 +1,9 @@
 """torchax: its table of lowerings, its conversions between torch and jax, and what `runtime/operators.py` replaces."""
 
+import functools
 from typing import TYPE_CHECKING, Any
 
-from hfjax_app.runtime.seams import Seam, needed, replace
+from hfjax_app.runtime.seams import Seam, needed, part, replace
 
 if TYPE_CHECKING:
     import jax
@@ -30,6 +31,12 @@ SEAMS = (
         name="type_as",
         what="the method torchax.tensor.Tensor.type_as",
         without="upstream's method changes the tensor itself, and fails where the other tensor is a view",
+        file=_OPERATORS,
+    ),
+    Seam(
+        name="assignment",
+        what="the methods torchax.view.NarrowInfo.update_tensor and torchax.tensor.Tensor.__setitem__",
+        without="XLA on a CPU mixes up an update in place with what is computed of the same slice (CogView 4)",
         file=_OPERATORS,
     ),
     Seam(
@@ -127,3 +134,43 @@ def upstream(operator: Any, *arguments: Any) -> Any:
 def replace_type_as(method: Any) -> None:
     """Put a method in the place of torchax's `type_as`."""
     replace("torchax.tensor:Tensor.type_as", method, without="tensors are cast by torchax's own `type_as`")
+
+
+def replace_assignment(assigned: Any) -> None:
+    """Put a function in the place of torchax's assignment to slices: of the array, the slices and the values."""
+    upstream = _upstream_assignment()
+    if upstream is None:
+        return
+
+    def update_tensor(info: Any, values: Any, array: Any) -> Any:
+        if (slices := _slices(info.slices, array.ndim)) is None:
+            return upstream[0](info, values, array)
+        return assigned(array, slices, values)
+
+    def set_item(tensor: Any, places: Any, values: Any) -> None:
+        if (slices := _slices(places, tensor.ndim)) is None:
+            upstream[1](tensor, places, values)
+        else:
+            tensor._elem = assigned(tensor._elem, slices, tensor._env.t2j_iso(values))
+
+    replace(_OF_VIEWS, update_tensor, without=_ITS_OWN)
+    replace(_OF_TENSORS, set_item, without=_ITS_OWN)
+
+
+_OF_VIEWS, _OF_TENSORS = "torchax.view:NarrowInfo.update_tensor", "torchax.tensor:Tensor.__setitem__"
+_ITS_OWN = "slices are assigned by torchax's own methods"
+
+
+@functools.cache
+def _upstream_assignment() -> tuple[Any, Any] | None:
+    own = part(_OF_VIEWS, without=_ITS_OWN), part(_OF_TENSORS, without=_ITS_OWN)
+    return None if None in own else own
+
+
+def _slices(places: Any, axes: int) -> tuple[slice, ...] | None:
+    """An index of slices without steps, one for each of the first axes; None for any other index."""
+    index = places if isinstance(places, tuple) else (places,)
+    if index.count(Ellipsis) == 1:
+        at = index.index(Ellipsis)
+        index = (*index[:at], *[slice(None)] * (axes + 1 - len(index)), *index[at + 1 :])
+    return index if all(isinstance(each, slice) and each.step in (None, 1) for each in index) else None

@@ -132,6 +132,22 @@ def _lowerings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert seam.upstream(torch.ops.aten.convolution, image, kernel, None, *options).tolist() == [[[[9.0]]]]
 
 
+@check("assignment")
+def _assignment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "return jax_array.at[self.slices].set(new_value)" in inspect.getsource(torchax.view)
+    assert "self._elem = self._elem.at[key].set(val)" in inspect.getsource(torchax.tensor)
+
+    def attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
+        def rotated(states: jax.Array) -> jax.Array:
+            first, second = jnp.split(states[:, :, 16:], 2, axis=-1)
+            return states.at[:, :, 16:].set(states[:, :, 16:] * 2 + jnp.concatenate([-second, first], axis=-1))
+
+        return jax.nn.softmax(rotated(query) @ rotated(key).swapaxes(-1, -2)) @ value
+
+    states = jax.random.normal(jax.random.key(0), (3, 1, 2, 80, 16))
+    assert jnp.abs(jax.jit(attention)(*states) - attention(*states)).max() > 0.1, "XLA updates in place as it should"
+
+
 @check("type_as")
 def _type_as(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "self._elem = self._elem.astype(other._elem.dtype)" in inspect.getsource(torchax.tensor)
