@@ -123,7 +123,8 @@ class PromptReader:
         self.takes_negative = self.call.takes_negative
         self.takes_weights = "prompt_embeds" in accepted and all(isinstance(each, _CLIP) for each in encoders.values())
         self._takes_padding = pads_prompts(getattr(pipeline, denoiser_name(pipeline)))
-        self._filler, self._pads, self._longest = "", False, 0
+        self._filler, self._longest = "", 0
+        self._pads: dict[bool, set[int]] = {}  # by whether there is guidance: which arrays are padded to the longest
         self._masks: dict[bool, dict[int, np.ndarray]] = {}  # by whether there is guidance
         self._is_planned = programs.planned
         self._truncations: dict[str, Truncations] = {}  # of text encoders that are not CLIP's
@@ -155,14 +156,18 @@ class PromptReader:
         if _shapes(short) != _shapes(self.read(longer)):
             self._longest = max((encoder.longest for encoder in others.values()), default=0)
             if self._takes_padding and others:
-                self._pads = True
+                for scale in (GUIDED, ALONE):
+                    one, other = (replace(each, guidance_scale=scale) for each in (request, longer))
+                    known = self.read(one)
+                    other = replace(other, negative_prompt=_LONGER if self.takes_negative else "")
+                    self._pads[known.form.guided] = _varying(known, self.read(other))
             else:  # the class pads the prompts of a batch to the longest: the second one fills the length
                 self._filler = "a " * self._longest
                 for encoder in others.values():
                     encoder.is_filled = True
             read = self.read(request)
             # without a mask the class lets a prompt's padding take part
-            masked = self._pads or any(each is not None and each.dtype.kind in "bi" for each in read.arrays)
+            masked = bool(self._pads) or any(each is not None and each.dtype.kind in "bi" for each in read.arrays)
             if not masked or _shapes(read) != _shapes(self.read(longer)):
                 raise ModelUnavailable(
                     f"{type(self._pipeline).__name__} can't run in compiled programs: each length of a prompt needs "
@@ -234,7 +239,7 @@ class PromptReader:
                 continue
             if pieces > 1:
                 tensor = _with_room(tensor, self.most_pieces / pieces)
-            tensors[i] = _padded(tensor, self._longest) if self._pads else tensor
+            tensors[i] = _padded(tensor, self._longest) if i in self._pads.get(form.guided, ()) else tensor
         if pieces > 1:
             form = replace(form, is_long=True)
         arrays = [None if tensor is None else _numpy(tensor) for tensor in tensors]
@@ -547,6 +552,12 @@ def _full_masks(conditioning: Conditioning) -> dict[int, np.ndarray]:
     """Masks that leave out nothing, in the places of conditioning's masks."""
     arrays = enumerate(conditioning.arrays)
     return {i: np.ones_like(each) for i, each in arrays if each is not None and each.dtype.kind in "bi"}
+
+
+def _varying(one: Conditioning, other: Conditioning) -> set[int]:
+    """The places of arrays of different shapes."""
+    pairs = enumerate(zip(one.arrays, other.arrays, strict=True))
+    return {i for i, (each, its) in pairs if each is not None and its is not None and each.shape != its.shape}
 
 
 def _padded(tensor: torch.Tensor, longest: int) -> torch.Tensor:

@@ -15,6 +15,8 @@ from diffusers import (
     BriaTransformer2DModel,
     ChromaPipeline,
     ChromaTransformer2DModel,
+    CogView4Pipeline,
+    CogView4Transformer2DModel,
     DDPMScheduler,
     DiffusionPipeline,
     DPMSolverMultistepScheduler,
@@ -55,6 +57,8 @@ from transformers import (
     Gemma2Config,
     Gemma2Model,
     GemmaTokenizer,
+    GlmConfig,
+    GlmModel,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
     MistralConfig,
@@ -547,6 +551,29 @@ def prx() -> PRXPipeline:
     )
 
 
+def cog_view_4() -> CogView4Pipeline:
+    transformer = CogView4Transformer2DModel(
+        in_channels=4,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        text_embed_dim=WIDTH,
+        time_embed_dim=16,
+        condition_dim=8,
+        rope_axes_dim=(32, 32),
+    )
+    return CogView4Pipeline(
+        tokenizer=gemma_tokenizer(),
+        text_encoder=GlmModel(GlmConfig(**small(3, pad_token_id=0))),
+        transformer=transformer,
+        vae=vae(),
+        scheduler=FlowMatchEulerDiscreteScheduler(
+            **DYNAMIC | {"base_shift": 0.25, "max_shift": 0.75, "shift": 1.0}, time_shift_type="linear"
+        ),
+    )
+
+
 FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "Flux.1 dev": flux,
     "Flux.1 schnell": flux_schnell,
@@ -568,6 +595,7 @@ FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "LCM": latent_consistency,
     "Krea 2": krea_2,
     "PRX": prx,
+    "CogView 4": cog_view_4,
 }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from hfjax_app.runtime.seams import Seam, moved, needed, part
 
@@ -34,8 +35,9 @@ SEAMS = (
     Seam(
         name="lengths of prompts",
         what="patchify_and_embed, _prepare_sequence, _build_unified_sequence and cap_pad_token of "
-        "ZImageTransformer2DModel; rope_embedder, _get_freqs_cis and layers of Lumina2Transformer2DModel",
-        without="Z-Image or Lumina 2 can't be traced",
+        "ZImageTransformer2DModel; rope_embedder, _get_freqs_cis and layers of Lumina2Transformer2DModel; that "
+        "CogView4Transformer2DModel mixes tokens by scaled_dot_product_attention alone",
+        without="Z-Image or Lumina 2 can't be traced, and the padding of CogView 4's prompts is seen",
     ),
     Seam(
         name="schedulers of a family",
@@ -98,7 +100,8 @@ def with_lengths_as_data(network: torch.nn.Module) -> torch.nn.Module:
     """A denoiser whose code can be traced for prompts of any length, padded to the longest.
 
     The code of two classes makes Python numbers of a prompt's length. In these the same positions, masks and padding
-    are computed from a length that is data: of rows that are NaN for Z-Image, and of the mask for Lumina 2.
+    are computed from a length that is data: of rows that are NaN for Z-Image, and of the mask for Lumina 2. Others take
+    no mask; there rows of NaN stay NaN, and attention leaves them out.
 
     Args:
         network: is changed; others stay as they are.
@@ -114,7 +117,7 @@ def with_lengths_as_data(network: torch.nn.Module) -> torch.nn.Module:
 
 def pads_prompts(network: torch.nn.Module) -> bool:
     """Whether a denoiser takes prompts whose padding is NaN, see `with_lengths_as_data`."""
-    return type(network).__name__ == "ZImageTransformer2DModel"
+    return _LENGTHS.get(type(network).__name__) in (_z_image, _without_padding)
 
 
 _MULTIPLE = 32  # SEQ_MULTI_OF of Z-Image: a prompt's tokens are padded to it with a token of their own
@@ -191,7 +194,33 @@ def _lumina_2(network: Any) -> None:
         layer.forward = masked(layer.forward)
 
 
+class _LeavesOutPadding(TorchFunctionMode):
+    """While active, no query attends to a key that is NaN."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not torch.nn.functional.scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+
+        def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, **options: Any) -> Any:
+            assert attn_mask is None, "the class takes no mask"
+            is_there = torch.logical_not(torch.isnan(key[..., :1])).transpose(-1, -2)
+            return func(query, torch.nan_to_num(key), torch.nan_to_num(value), attn_mask=is_there, **options)
+
+        return attend(*args, **(kwargs or {}))
+
+
+def _without_padding(network: Any) -> None:
+    forward = network.forward
+
+    def padded(*args: Any, **kwargs: Any) -> Any:
+        with _LeavesOutPadding():
+            return forward(*args, **kwargs)
+
+    network.forward = padded
+
+
 _LENGTHS: Mapping[str, Callable[[Any], None]] = {
     "ZImageTransformer2DModel": _z_image,
     "Lumina2Transformer2DModel": _lumina_2,
+    "CogView4Transformer2DModel": _without_padding,
 }

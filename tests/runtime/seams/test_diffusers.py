@@ -6,7 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from diffusers import AutoencoderKL, Lumina2Transformer2DModel, StableDiffusionPipeline, ZImageTransformer2DModel
+from diffusers import (
+    AutoencoderKL,
+    CogView4Transformer2DModel,
+    Lumina2Transformer2DModel,
+    StableDiffusionPipeline,
+    ZImageTransformer2DModel,
+)
 
 from hfjax_app.runtime.seams import diffusers as seam
 from tests.runtime.seams.checks import Checks
@@ -71,7 +77,16 @@ def _lengths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         want = lumina(picture[None, :, 0], time, *rows, return_dict=False)[0]
         got = seam.with_lengths_as_data(lumina)(picture[None, :, 0], time, *rows, return_dict=False)[0]
         torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
+        cog_view = CogView4Transformer2DModel(
+            in_channels=4, num_layers=2, num_attention_heads=2, text_embed_dim=8, time_embed_dim=8, condition_dim=4
+        ).eval()
+        sizes = (time, *torch.ones(3, 1, 2))
+        want = cog_view(picture[None, :, 0], prompt[None], *sizes, return_dict=False)[0]
+        padded = torch.cat([prompt, nothing])[None]
+        got = seam.with_lengths_as_data(cog_view)(picture[None, :, 0], padded, *sizes, return_dict=False)[0]
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-5)
     assert seam.pads_prompts(z_image)
+    assert seam.pads_prompts(cog_view)
     assert not seam.pads_prompts(lumina)
 
 
