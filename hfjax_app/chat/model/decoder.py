@@ -100,8 +100,8 @@ def bare_model(architecture: Architecture) -> PreTrainedModel:
     return model
 
 
-# A forward's parameter that takes the cache: every class's from transformers 5.24 on, before that most classes', and those
-# of layers that keep a state.
+# A forward's parameter that takes the cache: of every class from transformers 5.24 on; before that of most classes, and
+# of those whose layers keep a state.
 _CACHE_OPTIONS = ("cache", "past_key_values", "cache_params")
 
 
