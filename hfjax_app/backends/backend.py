@@ -19,8 +19,8 @@ from hfjax_app.errors import HfjaxError, ModelUnavailable, without_folders
 from hfjax_app.runtime import tracing
 from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.process import cache_folder
-from hfjax_app.runtime.program import LoadedProgramFailed
 from hfjax_app.runtime.program_report import ProgramReport
+from hfjax_app.runtime.programs import LoadedProgramFailed
 from hfjax_app.runtime.warm_up import WarmUp
 
 _FILE = "start-times.json"

@@ -19,7 +19,7 @@ from hfjax_app.backends.backend import Backend, Loader, in_words
 from hfjax_app.backends.budget import bytes_on_first, no_room, planner_for, refusals
 from hfjax_app.backends.later_programs import LaterPrograms
 from hfjax_app.backends.loaders import is_staged, loader_of
-from hfjax_app.backends.model_bundles import model_bundle
+from hfjax_app.backends.model_bundles import model_bundle, prune_bundles
 from hfjax_app.backends.model_loads import ModelLoads
 from hfjax_app.backends.models import KINDS, Models
 from hfjax_app.backends.operator import Operator
@@ -27,7 +27,6 @@ from hfjax_app.chat.interface import ChatModel
 from hfjax_app.errors import HfjaxError, RequestRejected
 from hfjax_app.images.interface import ImageModel
 from hfjax_app.runtime import tracing
-from hfjax_app.runtime.checkpoints.bundles import prune_bundles
 from hfjax_app.runtime.compiler_events import CompilerCount
 from hfjax_app.runtime.memory import free_memory
 from hfjax_app.runtime.mesh import accelerator_memory, devices_in_words

@@ -21,13 +21,12 @@ from hfjax_app.images.noise import step_noise
 from hfjax_app.images.pipeline_call import Form, PipelineCall
 from hfjax_app.images.prompt_conditioning import MASK, STATES, Conditioning, shapes_of
 from hfjax_app.images.stand_ins import Ended, traced
+from hfjax_app.runtime.held_weights import PackedArguments
 from hfjax_app.runtime.mesh import ROWS, replicated
 from hfjax_app.runtime.mesh import split as split_over
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
-from hfjax_app.runtime.packed_arguments import PackedArguments
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.program import Program
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.runtime.seams.diffusers import with_lengths_as_data
 from hfjax_app.runtime.seams.torchax import torch_dtype
 from hfjax_app.runtime.transforms import packs_arguments
@@ -47,7 +46,7 @@ class Network:
         programs: their devices share the rows, and their bundle keeps shapes.
 
     Attributes:
-        weights: as given, or with all 1-D parameters packed into one argument, see `runtime/packed_arguments.py`.
+        weights: as given, or with all 1-D parameters packed into one argument, see `runtime/held_weights.py`.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from hfjax_app.images.lora import Factors, LoraFactors
 from hfjax_app.limits import IMAGE_KEPT_MERGES
 from hfjax_app.runtime.memory import bytes_of, free_memory
 from hfjax_app.runtime.module import Weights
-from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.warm_up import ProgramSpec, run_on_zeros
 
 _MARGIN = 0.1  # of the free memory, which no merge takes

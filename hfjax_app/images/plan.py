@@ -22,8 +22,7 @@ from hfjax_app.runtime.checkpoints.hub import OnBytes, missing_bytes
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
 from hfjax_app.runtime.mesh import picture_mesh, splits_pictures
 from hfjax_app.runtime.model_plan import Facts, ModelPlan, OnProgram, compile_as_planned, unreported
-from hfjax_app.runtime.program import Program
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.runtime.topology import memory_of
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.warm_up import ProgramSpec

@@ -46,11 +46,9 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.memory import bytes_of
 from hfjax_app.runtime.mesh import picture_mesh, replicated
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.operation_count import operations
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.program import Program
-from hfjax_app.runtime.program_report import ProgramReport
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.program_report import ProgramReport, operations
+from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.runtime.seams.torchax import jax_dtype, torch_dtype
 from hfjax_app.runtime.topology import memory_of
 from hfjax_app.runtime.transforms import calls_at_once

@@ -35,8 +35,7 @@ from hfjax_app.images.text_encoder import CompiledEncoder, Truncations, begin_of
 from hfjax_app.limits import IMAGE_MAX_PIECES
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
-from hfjax_app.runtime.program import Program
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.runtime.seams.diffusers import pads_prompts
 
 # Text encoders whose embeddings can be weighted.

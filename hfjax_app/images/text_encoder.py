@@ -20,8 +20,7 @@ from torch.utils import _pytree as torch_pytree
 
 from hfjax_app.images.networks import fresh
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.program import Program
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program, Programs
 
 # From a result to a part of it: each [False, name of an attribute] or [True, index or key].
 Path = tuple[tuple[bool, Any], ...]

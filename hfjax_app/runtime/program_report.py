@@ -1,14 +1,18 @@
 """What a compiled program cost, and what the compiler says of it: one line of the ledger that `programs.py` keeps.
 
 Constants, collectives and copies, which the compiler does not report, are read from the program's text.
+Multiplications and additions are counted from the traced function: XLA's own count has the body of a loop once.
 """
 
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 Source = Literal["compiled", "cache", "bundle"]
 
@@ -109,7 +113,7 @@ class _Instruction:
 
 def largest_constant(text: str) -> int:
     """Bytes of the largest array that is a constant of a program and not an argument."""
-    return max((_size(*found) for found in _CONSTANT.findall(text)), default=0)
+    return max((_bytes_of(*found) for found in _CONSTANT.findall(text)), default=0)
 
 
 def all_reduces(text: str) -> int:
@@ -158,7 +162,7 @@ def _computations(text: str) -> dict[str, list[_Instruction]]:
                     operation=instruction["operation"],
                     operand=instruction["operand"],
                     calls=instruction["calls"],
-                    size=_size(instruction["dtype"], instruction["dimensions"]),
+                    size=_bytes_of(instruction["dtype"], instruction["dimensions"]),
                     near="S(" in instruction["layout"] or instruction["operand"] in brought_back,
                     is_root=instruction["root"] is not None,
                 )
@@ -166,5 +170,51 @@ def _computations(text: str) -> dict[str, list[_Instruction]]:
     return found
 
 
-def _size(dtype: str, dimensions: str) -> int:
+def _bytes_of(dtype: str, dimensions: str) -> int:
     return prod(int(length) for length in dimensions.split(",") if length) * _BYTES.get(dtype, 8)
+
+
+def operations(function: Callable[..., Any], *args: Any) -> int:
+    """The operations of one call of a function of JAX arrays, from shapes.
+
+    Args:
+        function: is traced.
+        args: arrays or their shapes.
+    """
+    return _of_jaxpr(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def _of_jaxpr(jaxpr: Jaxpr) -> int:
+    return sum(map(_of_equation, jaxpr.eqns))
+
+
+def _of_equation(equation: JaxprEqn) -> int:
+    name, parameters = equation.primitive.name, equation.params
+    if name == "dot_general":
+        (contracted, _), _ = parameters["dimension_numbers"]
+        shape = _shape(equation.invars[0])
+        return 2 * _size(equation) * math.prod(shape[int(axis)] for axis in contracted)
+    if name == "conv_general_dilated":
+        kernel, numbers = _shape(equation.invars[1]), parameters["dimension_numbers"]
+        return 2 * _size(equation) * math.prod(kernel) // kernel[int(numbers.rhs_spec[0])]
+    inner = [_of_jaxpr(found) for value in parameters.values() for found in _jaxprs(value)]
+    if name == "cond":  # one branch runs; one for another platform may do the same work without products
+        return max(inner, default=0)
+    return int(parameters["length"]) * sum(inner) if name == "scan" else sum(inner)
+
+
+def _size(equation: JaxprEqn) -> int:
+    return math.prod(_shape(equation.outvars[0]))
+
+
+def _shape(variable: Any) -> tuple[int, ...]:
+    shape: tuple[int, ...] = variable.aval.shape
+    return shape
+
+
+def _jaxprs(value: Any) -> list[Jaxpr]:
+    if isinstance(value, ClosedJaxpr):
+        return [value.jaxpr]
+    if isinstance(value, Jaxpr):
+        return [value]
+    return [found for each in value for found in _jaxprs(each)] if isinstance(value, tuple | list) else []

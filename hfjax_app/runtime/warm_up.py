@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from hfjax_app.runtime.program import Program
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program, Programs
 
 # Takes the names of the programs that are compiled at the start, in order, and the number of all programs.
 OnExpected = Callable[[Sequence[str], int], None]

@@ -10,7 +10,7 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.line import FairLine
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
 from hfjax_app.runtime.parallel_calls import Calls
-from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 from hfjax_app.sentiment.encoding import USUAL, Encoder, Lengths, TokenIds, input_embeddings
 from hfjax_app.sentiment.explanation import Explainer

@@ -7,9 +7,8 @@ import pytest
 from hfjax_app.backends import Backend
 from hfjax_app.backends.backend import Watcher
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.program import LoadedProgramFailed
 from hfjax_app.runtime.program_report import ProgramReport
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import LoadedProgramFailed, Programs
 from hfjax_app.runtime.warm_up import WarmUp
 
 

@@ -20,10 +20,9 @@ import jax
 import numpy as np
 import pytest
 
-from hfjax_app.runtime.bundle import Bundle, prune
+from hfjax_app.runtime.bundle import Bundle, ProgramOrigin, prune, watch_origin
 from hfjax_app.runtime.fingerprint import Fingerprint, signature_of
 from hfjax_app.runtime.seams.jax import ADMITTED
-from hfjax_app.runtime.serialized_program import ProgramOrigin, watch_origin
 
 needs_libtpu = pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="libtpu is not installed")
 
@@ -43,7 +42,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from hfjax_app.chat.sampling.logprobs import Logprobs
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.fingerprint import Fingerprint, signature_of
-from hfjax_app.runtime.serialized_program import watch_origin
+from hfjax_app.runtime.bundle import watch_origin
 if not topology.startswith("v5e"):
     chips = jax.devices()
 events = []
@@ -87,7 +86,7 @@ def told(program):
 MAKE = (
     SHARED
     + """
-from hfjax_app.runtime.serialized_program import _globals_of
+from hfjax_app.runtime.bundle import _globals_of
 compiled, saved = compiled_and_saved()
 classes = sorted(_globals_of(bundle._read_program("step")[1])) if saved else []
 print(json.dumps({"saved": saved, "reasons": bundle.reasons, "signature": signature, "header": bundle.header("step"),
@@ -114,7 +113,7 @@ KILLED = (
     SHARED
     + """
 import signal, time, warnings
-from hfjax_app.runtime.serialized_program import header_and_payload
+from hfjax_app.runtime.bundle import header_and_payload
 warnings.simplefilter("ignore")  # jax's about fork: the children use none of it
 compiled, saved = compiled_and_saved()
 assert saved, bundle.reasons

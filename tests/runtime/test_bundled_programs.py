@@ -14,9 +14,8 @@ import pytest
 
 from hfjax_app.runtime.bundle import Bundle
 from hfjax_app.runtime.fingerprint import Fingerprint
-from hfjax_app.runtime.program import LoadedProgramFailed
 from hfjax_app.runtime.program_report import ProgramReport
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import LoadedProgramFailed, Programs
 
 X = np.arange(6, dtype=np.float32)
 
@@ -72,7 +71,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from hfjax_app.runtime.process import prepare
 from tests.runtime.test_bundled_programs import X, bundle_in, doubled
 from hfjax_app.runtime.fingerprint import signature_of
-from hfjax_app.runtime.serialized_program import ProgramOrigin, watch_origin
+from hfjax_app.runtime.bundle import ProgramOrigin, watch_origin
 prepare(Path(sys.argv[1]) / "jax")
 for _ in range(2):
     jax.clear_caches()

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from hfjax_app.runtime.operation_count import operations
+from hfjax_app.runtime.program_report import operations
 
 
 def floats(*shape: int) -> jax.ShapeDtypeStruct:

@@ -4,10 +4,9 @@ import jax
 import numpy as np
 import torch
 
-from hfjax_app.runtime.held_weights import shapes
+from hfjax_app.runtime.held_weights import PackedArguments, shapes
 from hfjax_app.runtime.model_transform import NONE
 from hfjax_app.runtime.module import pure_function, weights_of
-from hfjax_app.runtime.packed_arguments import PackedArguments
 from hfjax_app.runtime.programs import Programs
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import jax
 import pytest
 
-from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.programs import Program
 
 
 @pytest.mark.parametrize("devices", [1, 2])

@@ -15,7 +15,7 @@ from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.limits import ZERO_SHOT_MAX_LABELS
 from hfjax_app.runtime.module import Weights
-from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.warm_up import ProgramSpec
 
 LABEL_TOKENS = 16

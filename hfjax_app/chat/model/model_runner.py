@@ -36,7 +36,7 @@ from hfjax_app.runtime.held_weights import device_weights, shapes
 from hfjax_app.runtime.memory import held_bytes
 from hfjax_app.runtime.mesh import TensorParallel, platform_of, replicated
 from hfjax_app.runtime.module import Shapes, Weights
-from hfjax_app.runtime.program import Program
+from hfjax_app.runtime.programs import Program
 from hfjax_app.runtime.seams.torchax import array_of
 from hfjax_app.runtime.transforms import chat_transforms, head_packing, is_accelerated
 from hfjax_app.runtime.warm_up import ProgramSpec

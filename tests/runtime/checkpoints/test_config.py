@@ -9,8 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from hfjax_app.errors import ModelUnavailable
-from hfjax_app.runtime.checkpoints.config import read_config
-from hfjax_app.runtime.checkpoints.empty_model import _LazyZeros, empty_model, saved_dtype
+from hfjax_app.runtime.checkpoints.empty_model import _LazyZeros, empty_model, read_config, saved_dtype
 
 LLAMA = {
     "model_type": "llama",

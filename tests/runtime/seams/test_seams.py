@@ -178,7 +178,7 @@ def test_programs_are_compiled_where_jax_has_moved_its_reader(tmp_path: Path) ->
         "from pathlib import Path\n"
         "from hfjax_app.runtime.bundle import Bundle\n"
         "from hfjax_app.runtime.fingerprint import Fingerprint\n"
-        "from hfjax_app.runtime.serialized_program import watch_origin\n"
+        "from hfjax_app.runtime.bundle import watch_origin\n"
         f"bundle = Bundle(Path({str(tmp_path)!r}), Fingerprint.of({{}}))\n"
         "with watch_origin() as origin:\n"
         "    program = jax.jit(lambda x: 2 * x).lower(jnp.ones(2)).compile()\n"
