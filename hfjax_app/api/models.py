@@ -8,8 +8,7 @@ import gradio as gr
 
 from hfjax_app.api.gradio_errors import Concurrency, errors_shown, streamed
 from hfjax_app.limits import LOADS_WATCHED
-from hfjax_app.service.models import ModelsService
-from hfjax_app.service.service import Service
+from hfjax_app.service.service import ModelsService, Service
 
 LOAD_EVENT: Concurrency = {"concurrency_id": "loads", "concurrency_limit": LOADS_WATCHED}
 EVENT: Concurrency = {"concurrency_id": "models", "concurrency_limit": LOADS_WATCHED}

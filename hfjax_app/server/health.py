@@ -1,4 +1,4 @@
-"""/ready: whether each model answers. /health: the state of everything. /live is answered in `middleware.py`."""
+"""/ready: whether each model answers. /health: the state of everything. /live is answered in `app.py`."""
 
 import asyncio
 import weakref

@@ -13,7 +13,7 @@ import prometheus_client as prometheus
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hfjax_app.api.v1.errors import CUT
+from hfjax_app.api.http_errors import CUT
 from hfjax_app.client import client_of
 from hfjax_app.errors import where
 from hfjax_app.service.usage import RequestUsage, request_usage

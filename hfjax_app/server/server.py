@@ -20,9 +20,8 @@ from hfjax_app.backends.watch import Watch
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.limits import HTTP_STALLED_S, HTTP_THREADS
 from hfjax_app.runtime.seams.server import protocol
-from hfjax_app.server.credentials import Credentials
+from hfjax_app.server.credentials import Credentials, check_space
 from hfjax_app.server.request_log import set_up_log
-from hfjax_app.server.space_login import check_space
 from hfjax_app.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def _serve(backends: Backends, credentials: Credentials, settings: Settings, lis
         http=protocol(),
         log_config=None,
         timeout_graceful_shutdown=SHUTDOWN_S,
-        proxy_headers=False,  # see middleware.Edge
+        proxy_headers=False,  # see app.Edge
     )
     server = _Server(config, backends, studio, settings.grace)
     given_up: list[str] = []

@@ -11,7 +11,7 @@ from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.answer_form import AnswerForm
 from hfjax_app.chat.text.messages import Message
 from hfjax_app.client import sender
-from hfjax_app.studio.seed import typed_seed
+from hfjax_app.studio.tab import typed_seed
 
 # The presets and the buttons are drawn by assets/chat_settings.js.
 _TOP = """<div class="panel-head"><h2 id="settings-title">Settings</h2>

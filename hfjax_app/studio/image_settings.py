@@ -19,7 +19,7 @@ from hfjax_app.images.request import (
     text_of,
 )
 from hfjax_app.limits import IMAGE_MAX_LORAS
-from hfjax_app.studio.seed import typed_seed
+from hfjax_app.studio.tab import typed_seed
 
 _LORA = "lora "  # the names of their controls begin so
 _LORAS = "<p>Weights; 0 leaves one out. In a prompt: &lt;lora:name:0.8&gt;</p>"

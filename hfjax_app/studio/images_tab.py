@@ -2,6 +2,8 @@
 
 One event draws, whether a prompt was typed or variations of a picture are asked for. What the page does without the
 model (the first screen's prompts, keys, shapes) is done by assets/images.js.
+
+The generation parameters of a PNG file are copied into the controls, or replayed and verified.
 """
 
 import asyncio
@@ -11,29 +13,66 @@ from typing import Any
 
 import gradio as gr
 from gradio.events import Dependency
+from PIL import Image
 
 from hfjax_app.api.gradio_errors import streamed
 from hfjax_app.api.images import EVENT
 from hfjax_app.backends import Backend
 from hfjax_app.client import sender
 from hfjax_app.errors import HfjaxError, RequestRejected
-from hfjax_app.images.generation_parameters import GenerationParameters
+from hfjax_app.images.generation_parameters import GenerationParameters, fitted, read_png
 from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.request import ImageRequest
 from hfjax_app.images.start_picture import digest
 from hfjax_app.images.steps import ImageStep, Waiting
-from hfjax_app.images.verification import Comparison
+from hfjax_app.images.verification import Comparison, replay
 from hfjax_app.limits import IMAGES_AT_ONCE
-from hfjax_app.studio.image_gallery import ImageGallery
+from hfjax_app.studio.files import PictureFiles
 from hfjax_app.studio.image_settings import ImageSettings, shapes, size_names
-from hfjax_app.studio.images_screen import FLIP, SETTINGS_TOP, hello, length, note, progress, result
+from hfjax_app.studio.images_screen import FLIP, SETTINGS_TOP, ImageGallery, hello, length, note, progress, result
 from hfjax_app.studio.loading_panel import LoadingPanel
-from hfjax_app.studio.model_loader import ModelLoader
-from hfjax_app.studio.model_picker import ModelPicker
-from hfjax_app.studio.parameters_panel import ParametersPanel
-from hfjax_app.studio.picture_files import PictureFiles
-from hfjax_app.studio.picture_input import PictureInput
+from hfjax_app.studio.model_picker import ModelLoader, ModelPicker
+from hfjax_app.studio.picture_input import PictureInput, uploaded
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, Shared, Tab, update_after
+
+_HOW = """<p>Of a picture from here, a Stable Diffusion web UI, ComfyUI, Fooocus, InvokeAI, SwarmUI or NovelAI. A replay
+draws it again and compares every pixel.</p>"""
+
+
+class ParametersPanel:
+    """A file and two buttons, added to the surrounding blocks. The values of files arrive unprocessed."""
+
+    def __init__(self) -> None:
+        gr.HTML(_HOW, elem_id="recipe-how", apply_default_css=False)
+        self.file = gr.File(
+            label="Picture with settings",
+            show_label=False,
+            file_types=[".png", ".jpg", ".jpeg", ".webp"],
+            height=120,
+            elem_id="recipe-file",
+        )
+        with gr.Row():
+            self.reuse = gr.Button("Reuse these settings", elem_id="reuse")
+            self.verify = gr.Button("Replay and verify", elem_id="verify")
+
+    def read(self, generator: ImageModel, file: Any) -> GenerationParameters:
+        """The generation parameters in the file, fitted to this model; `left_out` says what is not as in the file.
+
+        Raises:
+            RequestRejected: there are none.
+        """
+        _, parameters = read_png(uploaded(file))
+        return fitted(parameters, generator.facts)
+
+    def replay(
+        self, generator: ImageModel, file: Any, image: Image.Image | None, mask: Image.Image | None
+    ) -> Generator[ImageStep | Waiting | Comparison, None, None]:
+        """The steps of drawing the file's picture again, and the result of the comparison.
+
+        Raises:
+            RequestRejected: as `hfjax_app.images.replay`.
+        """
+        return replay(generator, uploaded(file), image=image, mask=mask, client=sender().id)
 
 
 class ImagesTab(Tab):

@@ -17,8 +17,8 @@ from hfjax_app.line import FairLine
 from hfjax_app.sentiment.bulk import Results, WordRanking, explain_each, sample
 from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.studio.bulk_job import BulkJob, stored
+from hfjax_app.studio.label_drawing import WORDS_OF_A_LIST, bars
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED_UNPROCESSED, update_after, update_after_failure
-from hfjax_app.studio.word_drawing import WORDS_OF_A_LIST, bars
 from hfjax_app.validation import quoted
 
 REDRAW_S = 0.5

@@ -10,7 +10,7 @@ from gradio.components import Component
 from hfjax_app.backends import Backend
 from hfjax_app.backends.models import Models
 from hfjax_app.runtime.seams.gradio import Block, BlockContext
-from hfjax_app.studio.icons import mark
+from hfjax_app.studio.theme import mark
 
 T = TypeVar("T")
 

@@ -96,3 +96,15 @@ def update_after_failure(event: Dependency, outputs: Sequence[Component], update
 
 def _script(updates: Sequence[dict[str, Any]]) -> str:
     return f"() => {json.dumps(updates)}"
+
+
+def typed_seed(typed: object) -> object:
+    """The number in a seed's field, or None if the field is empty.
+
+    Any other value is returned unchanged, for the backend to reject.
+    """
+    if not isinstance(typed, str):
+        return typed
+    if not typed.strip():
+        return None
+    return int(typed) if typed.strip().isdecimal() and len(typed) <= 40 else typed

@@ -12,11 +12,11 @@ from gradio.utils import get_return_types
 
 import hfjax_app.api
 from hfjax_app.api.chat import ChatApi
-from hfjax_app.api.endpoints import add_endpoints
 from hfjax_app.api.images import ImagesApi
 from hfjax_app.backends import Backends
 from hfjax_app.service.service import Service
 from hfjax_app.settings import Settings
+from hfjax_app.studio.page import add_endpoints
 
 ALL = {"chat", "classify", "explain", "zero_shot", "generate", "replay"}
 ALL |= {"load_model", "unload_model", "cancel_load"}

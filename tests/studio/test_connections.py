@@ -16,11 +16,10 @@ from starlette.types import Receive, Scope, Send
 
 from hfjax_app.runtime.seams import server as seam
 from hfjax_app.runtime.seams.server import TimedProtocol
-from hfjax_app.server import bodies
+from hfjax_app.server import door
 from hfjax_app.server import server as web_server
-from hfjax_app.server.bodies import Bodies
-from hfjax_app.server.door import COOKIE, OAUTH_COOKIE
-from hfjax_app.server.middleware import Edge
+from hfjax_app.server.app import Edge
+from hfjax_app.server.door import COOKIE, OAUTH_COOKIE, Bodies
 from hfjax_app.server.server import cut_stalled_readers
 
 from .conftest import LIMIT_S
@@ -68,7 +67,7 @@ class Server:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Server]:
     """The limits are long, so that a slow machine meets none; a test's parameter makes those short that it is about."""
-    for module, name in ((bodies, "HTTP_BODY_S"), (seam, "HTTP_HEADERS_S"), (web_server, "HTTP_STALLED_S")):
+    for module, name in ((door, "HTTP_BODY_S"), (seam, "HTTP_HEADERS_S"), (web_server, "HTTP_STALLED_S")):
         monkeypatch.setattr(module, name, getattr(request, "param", {}).get(name, int(LIMIT_S)))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         cut_stalled_readers(listener)
@@ -102,7 +101,7 @@ def test_a_slow_body_is_a_408(server: Server, path: str) -> None:
 @pytest.mark.parametrize("server", [{"HTTP_BODY_S": 0.3}], indirect=True)
 def test_a_body_that_keeps_coming_has_its_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a body of a few bytes may take, and no slower than HTTP_BODY_BYTES_PER_S."""
-    monkeypatch.setattr(bodies, "HTTP_BODY_BYTES_PER_S", 10_000 / LIMIT_S)
+    monkeypatch.setattr(door, "HTTP_BODY_BYTES_PER_S", 10_000 / LIMIT_S)
     peer = server.connect(*POST, "Content-Length: 40000", "Connection: close", "", "x" * 9_998)
     for _ in range(3):
         time.sleep(0.15)
@@ -120,7 +119,7 @@ def test_long_bodies_are_a_413(server: Server) -> None:
 
 def test_json_of_many_parts_is_a_413(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of four million wrong numbers stopped the event loop for a minute, and took 8 GB."""
-    monkeypatch.setattr(bodies, "HTTP_MAX_JSON_PARTS", 1_000)
+    monkeypatch.setattr(door, "HTTP_MAX_JSON_PARTS", 1_000)
     for count, status in ((999, b"422"), (1_002, b"413"), (400_000, b"413")):  # the last is read whole, or it is reset
         body = f"[{','.join('0' * count)}]"
         lines = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Connection: close", "", body)
@@ -131,7 +130,7 @@ def test_json_of_many_parts_is_a_413(server: Server, monkeypatch: pytest.MonkeyP
 
 def test_forms_that_take_long_to_read_are_refused(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A field in "punycode" held the event loop for as long as the square of its length; 16 MB of & for 10 s."""
-    monkeypatch.setattr(bodies, "HTTP_MAX_FORM_PARTS", 100)
+    monkeypatch.setattr(door, "HTTP_MAX_FORM_PARTS", 100)
     form = 'Content-Type: multipart/form-data; boundary="x y"'
     for head, body, says in (
         ([f"{form}; charset=punycode"], "", b" 415 "),
@@ -139,8 +138,8 @@ def test_forms_that_take_long_to_read_are_refused(server: Server, monkeypatch: p
         ([f"{form}; charset=utf-8"], "", b" 200 "),
         ([f'{form}; charset="UTF-8"'], "\r\n--" * 100, b" 200 "),
         ([form], "\r\n--" * 101, b" 413 "),
-        (["Content-Type: application/x-www-form-urlencoded"], "&" * bodies.HTTP_MAX_LOGIN, b" 200 "),
-        (["Content-Type: application/x-www-form-urlencoded"], "&" * (bodies.HTTP_MAX_LOGIN + 1), b" 413 "),
+        (["Content-Type: application/x-www-form-urlencoded"], "&" * door.HTTP_MAX_LOGIN, b" 200 "),
+        (["Content-Type: application/x-www-form-urlencoded"], "&" * (door.HTTP_MAX_LOGIN + 1), b" 413 "),
         (["Content-Type: application/json", "Content-Type: text/plain"], "[]", b" 400 "),
     ):
         lines = (*head, f"Content-Length: {len(body)}", "Connection: close", "", body)

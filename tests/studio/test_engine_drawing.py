@@ -9,8 +9,7 @@ from hfjax_app.chat.engine.stats import PERIODS, EngineActivity, EngineStats, Sl
 from hfjax_app.ladder_result import CHAT, PARTS, LadderResult, PartResult, RungResult
 from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.program_report import ProgramReport
-from hfjax_app.studio.engine_tab import live, named, programs
-from hfjax_app.studio.ladder_drawing import ladder
+from hfjax_app.studio.engine_tab import ladder, live, named, programs
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 MIB = 1 << 20

@@ -8,10 +8,9 @@ import pytest
 from hfjax_app.sentiment import Explanation, Prediction
 from hfjax_app.sentiment.bulk import Results, Row
 from hfjax_app.sentiment.own_labels import compare
-from hfjax_app.studio.label_drawing import colours, no_scores, scores
+from hfjax_app.studio.label_drawing import colours, no_scores, scores, why
 from hfjax_app.studio.list_drawing import agreement, shares, table
 from hfjax_app.studio.scripts import ASSETS
-from hfjax_app.studio.word_drawing import why
 
 TAG = "<img src=x onerror=alert(1)>\"'"
 

@@ -192,7 +192,7 @@ def test_a_forwarded_address_is_believed_only_from_a_proxy() -> None:
     """X-Forwarded-* was believed from everybody."""
     from starlette.testclient import TestClient
 
-    from hfjax_app.server.middleware import Edge
+    from hfjax_app.server.app import Edge
 
     async def app(scope, receive, send):  # type: ignore[no-untyped-def]
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from hfjax_app.errors import RequestRejected
-from hfjax_app.studio import picture_files
-from hfjax_app.studio.files import MadeFiles
-from hfjax_app.studio.picture_files import PictureFiles
+from hfjax_app.studio import files as picture_files
+from hfjax_app.studio.files import MadeFiles, PictureFiles
 
 
 @pytest.fixture

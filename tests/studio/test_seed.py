@@ -4,7 +4,7 @@ import pytest
 
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.request import ImageRequest
-from hfjax_app.studio.seed import typed_seed
+from hfjax_app.studio.tab import typed_seed
 
 
 def test_a_typed_seed_is_read_exactly() -> None:

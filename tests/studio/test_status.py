@@ -10,7 +10,7 @@ from hfjax_app.backends.models import Models
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.studio.loading_panel import LoadingPanel
-from hfjax_app.studio.status import StatusLine
+from hfjax_app.studio.page import StatusLine
 
 
 class Loader:

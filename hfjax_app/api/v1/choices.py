@@ -13,7 +13,7 @@ from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from hfjax_app.api.v1.errors import ClientLeft, as_answer
+from hfjax_app.api.http_errors import ClientLeft, as_answer
 from hfjax_app.chat.reply import Reply
 from hfjax_app.errors import HfjaxError
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 from fastapi import Form, Request, UploadFile
 from PIL import Image, ImageOps
 
-from hfjax_app.api.v1.errors import ClientLeft
+from hfjax_app.api.http_errors import ClientLeft
 from hfjax_app.api.v1.schemas import DrawingOptions, EditBody, ImageBody
 from hfjax_app.client import client_of
 from hfjax_app.errors import RequestRejected
