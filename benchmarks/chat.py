@@ -35,7 +35,7 @@ from benchmarks.contenders import SHAPES, Contender, Engine, LlamaCpp, PlainPort
 from benchmarks.hardware import MemoryFloor, describe, let_torch_compile  # noqa: E402
 from hfjax_app.chat import ChatEngine  # noqa: E402
 from hfjax_app.chat.options import SPECULATION  # noqa: E402
-from hfjax_app.chat.weight_use import weight_use  # noqa: E402
+from hfjax_app.chat.plan import weight_use  # noqa: E402
 from hfjax_app.embedded import resolve  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"

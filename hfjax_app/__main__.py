@@ -274,7 +274,7 @@ def fetch(arguments: argparse.Namespace) -> None:
     if platform not in ("cpu", "gpu", "tpu") or not count.isascii() or not count.isdigit() or not 0 < int(count) < 1e4:
         raise RequestRejected(f"--devices {arguments.devices}: cpu:N, gpu:N or tpu:N")
     os.environ["JAX_PLATFORMS"] = "cpu"  # the devices may serve already
-    from hfjax_app.backends.fetching import fetch_model
+    from hfjax_app.backends.model_loads import fetch_model
 
     told = 0.0
 

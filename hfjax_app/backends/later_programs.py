@@ -15,9 +15,8 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hfjax_app.backends.backend import Backend
-from hfjax_app.backends.child_process import command, environment
-from hfjax_app.backends.models import KINDS
+from hfjax_app.backends.backend import KINDS, Backend
+from hfjax_app.backends.model_loads import command, environment
 from hfjax_app.runtime.process import keep_compiled
 from hfjax_app.runtime.topology import topology_here
 from hfjax_app.settings import Settings

@@ -1,4 +1,6 @@
-"""The loading of each kind of model with the app's settings."""
+"""The loading of each kind of model with the app's settings, and the first answer of a model: whether it serves is
+known only after it.
+"""
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -10,15 +12,19 @@ from hfjax_app.backends.backend import Loader, Watcher
 from hfjax_app.backends.model_bundles import model_bundle
 from hfjax_app.chat.assistant import ChatAssistant
 from hfjax_app.chat.engine.llm_engine import ChatEngine
+from hfjax_app.chat.interface import ChatModel
 from hfjax_app.chat.zero_shot import ZeroShot
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.generator import ImageGenerator
+from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.lora import Lora
 from hfjax_app.images.networks import Storage
+from hfjax_app.images.request import ImageRequest
 from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.sentiment.classifier import SentimentClassifier
+from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.settings import Settings
 
 
@@ -156,3 +162,24 @@ def is_staged() -> bool:
     """
     is_quick = jax.config.read("jax_disable_most_optimizations")  # jax's switch for tests: nothing to wait for
     return not is_quick and jax.default_backend() in ("cpu", "tpu")
+
+
+def _one_token(assistant: ChatModel) -> None:
+    assistant.answer_once()
+
+
+def _one_text(classifier: SentimentModel) -> None:
+    classifier.classify(["ready"])
+
+
+def _one_picture(generator: ImageModel) -> None:
+    for _ in generator.generate(ImageRequest("ready", steps=2, seed=0), previews=False):
+        pass
+
+
+# By kind of model. Each blocks until its answer is there, and raises what a request would.
+FIRST_ANSWERS: Mapping[str, Callable[[Any], None]] = {
+    "chat": _one_token,
+    "sentiment": _one_text,
+    "images": _one_picture,
+}

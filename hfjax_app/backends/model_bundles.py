@@ -10,8 +10,8 @@ from typing import Any
 
 import jax
 
+from hfjax_app.backends.backend import KINDS
 from hfjax_app.backends.budget import planner_for
-from hfjax_app.backends.models import KINDS
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.single_file import SingleFile, single_file

@@ -1,28 +1,44 @@
 """Loads models that the operator names while others serve, and unloads them.
 
-A load is a thread with three parts: another process checks and downloads the model (`fetching.py`), another one
-compiles its programs, and this one loads it. One load runs at a time. What fails or is cancelled leaves nothing behind,
-neither memory nor a download. `operator.py` decides who may.
+A load is a thread with three parts: another process checks and downloads the model (`hfjax fetch`, which calls
+`fetch_model`), another one compiles its programs, and this one loads it. One load runs at a time. What fails or is
+cancelled leaves nothing behind, neither memory nor a download.
+
+A config may be large, wrong or hostile, and a download long: the process that serves only reads the lines that the
+other one writes, and can end it. The operator's key is always asked for, also on a loopback address: strangers behind
+a proxy of this machine come from there too.
 """
 
 import contextlib
+import hashlib
+import hmac
 import json
 import logging
+import os
+import re
+import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+from huggingface_hub import constants
 
-from hfjax_app.backends.backend import Backend, in_words
-from hfjax_app.backends.child_process import command, environment
-from hfjax_app.backends.models import KINDS
-from hfjax_app.errors import ModelUnavailable, NotFound, RequestRejected, without_folders
-from hfjax_app.runtime.checkpoints.hub import cached_folder
+from hfjax_app.attempts import Attempts
+from hfjax_app.backends.backend import KINDS, Backend, in_words
+from hfjax_app.backends.budget import bytes_on_first, in_bytes, no_room, planner_for
+from hfjax_app.embedded import MODELS, resolve
+from hfjax_app.errors import ModelUnavailable, NotAllowed, NotFound, RequestRejected, without_folders
+from hfjax_app.limits import OPERATOR_MAX_CHARACTERS
+from hfjax_app.runtime.checkpoints.hub import OnBytes, cached_folder, is_gated
 from hfjax_app.runtime.memory import free_memory
+from hfjax_app.settings import PREFIX, SECRET, Settings
+from hfjax_app.validation import checked_text, quoted
 
 if TYPE_CHECKING:
     from hfjax_app.backends.registry import Backends
@@ -233,3 +249,151 @@ def _check_kind(kind: object) -> None:
 
 def _gb(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.1f} MB"
+
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", re.ASCII)
+
+
+class Operator:
+    """The operator's key and folders.
+
+    Args:
+        settings: `operator_key`, `operator_folders`, and the address.
+
+    Attributes:
+        one_time_key: what the server prints at its start; None where the setting has a key, or no key opens it.
+    """
+
+    def __init__(self, settings: Settings):
+        makes_one = not settings.operator_key and settings.is_local
+        self.one_time_key = secrets.token_urlsafe(18) if makes_one else None
+        key = self.one_time_key or settings.operator_key
+        self._digest = _digest(key) if key else None
+        self._attempts = Attempts("operator's keys")
+        named = [Path(name.strip()) for name in settings.operator_folders.split(",") if name.strip()]
+        usual = [Path("/")] if settings.is_local else []
+        self._folders = [folder.expanduser().resolve() for folder in named or usual]
+
+    @property
+    def has_key(self) -> bool:
+        """Whether models can be loaded at all."""
+        return self._digest is not None
+
+    def check(self, key: object, client: str) -> None:
+        """Let the operator in. The time does not depend on how nearly right a key is.
+
+        Args:
+            key: what a client sent, of any type.
+            client: its id.
+
+        Raises:
+            NotAllowed: a wrong key, or there is none.
+            Overloaded: too many keys of this client were wrong.
+        """
+        if self._digest is None:
+            raise NotAllowed("no models are loaded here while the server runs: HFJAX_OPERATOR_KEY is not set")
+        forgive = self._attempts.begin(client)
+        if not isinstance(key, str) or not hmac.compare_digest(_digest(key), self._digest):
+            raise NotAllowed(
+                "this is not the operator's key: the server printed it at its start, or HFJAX_OPERATOR_KEY is it"
+            )
+        forgive()
+
+    def checked_model(self, model: object) -> str:
+        """The model that the operator names: an embedded one's name, a whole path, or a hub id.
+
+        Args:
+            model: what a client sent, of any type.
+
+        Raises:
+            RequestRejected: it can't be a model.
+            NotAllowed: a folder outside of `operator_folders`, whether it exists or not.
+        """
+        name = checked_text(model, "model", OPERATOR_MAX_CHARACTERS).strip()
+        if "," in name:
+            raise RequestRejected(f"model {quoted(name)}: one model at a time, whose name has no comma")
+        if name in MODELS:
+            return name
+        path = Path(name)
+        if path.is_absolute() or name.startswith((".", "~")) or "\\" in name or path.exists():
+            return self._checked_folder(name)
+        if not _HUB_ID.fullmatch(name):
+            raise RequestRejected(f"model {quoted(name)}: name a folder by its whole path, or a hub id as owner/name")
+        return name
+
+    def _checked_folder(self, name: str) -> str:
+        try:
+            path = Path(name).expanduser().resolve()
+        except (OSError, RuntimeError):  # a ring of links, or ~ of an unknown user
+            raise RequestRejected(f"model {quoted(name)}: there is no such folder") from None
+        if not any(path.is_relative_to(folder) for folder in self._folders):
+            raise NotAllowed(f"model {quoted(name)}: only folders in HFJAX_OPERATOR_FOLDERS may be named, and hub ids")
+        if not path.is_dir():
+            raise RequestRejected(f"model {quoted(name)}: there is no such folder")
+        return str(path)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="replace")).digest()
+
+
+def fetch_model(
+    kind: str,
+    model: str,
+    settings: Settings,
+    *,
+    platform: str = "cpu",
+    devices: int = 1,
+    free: int | None = None,
+    on_checked: Callable[[dict[str, Any]], None] = lambda found: None,
+    on_bytes: OnBytes | None = None,
+) -> None:
+    """Check a model, and download what is not here.
+
+    Args:
+        kind: "chat", "image" or "sentiment".
+        model: an embedded model's name, a folder, or a hub id.
+        settings: of the app that will serve it.
+        platform, devices: what it will be served on, see `planner_for`.
+        free: bytes that the fullest device has left; None: unknown.
+        on_checked: called before the download, with the architecture, the bytes that it needs on the first device, the
+            bytes of the download, and whether it is gated (None: unknown).
+        on_bytes: see `hub.fetch`.
+
+    Raises:
+        ModelUnavailable: it can't run, does not fit the memory or the disk, or can't be downloaded; says why.
+    """
+    planner = planner_for(kind, model, settings, platform, devices)
+    needed = bytes_on_first(planner, devices, free)
+    if (reason := no_room(kind, model, needed, free)) is not None:
+        raise ModelUnavailable(reason)
+    download = planner.missing_bytes()
+    if download and download > (room := shutil.disk_usage(_existing(Path(constants.HF_HUB_CACHE))).free):
+        raise ModelUnavailable(
+            f"model {model!r}: its download has {in_bytes(download)}, and the disk has {in_bytes(room)} left for "
+            f"{constants.HF_HUB_CACHE}: make room there, or set HF_HOME to a folder on another disk"
+        )
+    gated = is_gated(resolve(model))
+    architecture = planner.facts.architecture
+    on_checked({"architecture": architecture, "bytes": needed, "download": download, "gated": gated})
+    planner.fetch(on_bytes)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+# Models of this app that are not that process's, and secrets, which a process that reads foreign files does not need.
+_LEFT_OUT = {PREFIX + name.upper() for name in ("chat_model", "sentiment_model", "image_model", *SECRET)}
+
+
+def command(name: str, flags: Mapping[str, object]) -> list[str]:
+    """A command of this app that writes JSON lines; flags without a value are left out."""
+    given = [f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items() if value]
+    return [sys.executable, "-m", "hfjax_app", name, "--json", *given]
+
+
+def environment() -> dict[str, str]:
+    """The variables of such a process."""
+    return {name: value for name, value in os.environ.items() if name.upper() not in _LEFT_OUT}

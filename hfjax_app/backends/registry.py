@@ -15,14 +15,12 @@ from typing import Any
 
 import jax
 
-from hfjax_app.backends.backend import Backend, Loader, in_words
+from hfjax_app.backends.backend import KINDS, Backend, Loader, Models, in_words
 from hfjax_app.backends.budget import bytes_on_first, no_room, planner_for, refusals
 from hfjax_app.backends.later_programs import LaterPrograms
 from hfjax_app.backends.loaders import is_staged, loader_of
 from hfjax_app.backends.model_bundles import model_bundle, prune_bundles
-from hfjax_app.backends.model_loads import ModelLoads
-from hfjax_app.backends.models import KINDS, Models
-from hfjax_app.backends.operator import Operator
+from hfjax_app.backends.model_loads import ModelLoads, Operator
 from hfjax_app.chat.interface import ChatModel
 from hfjax_app.errors import HfjaxError, RequestRejected
 from hfjax_app.images.interface import ImageModel

@@ -7,8 +7,7 @@ from hfjax_app.chat.engine.request import Progress
 from hfjax_app.chat.prompt import Prompt
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.sampling.logprobs import TokenLogprobs
-from hfjax_app.chat.text.detokenizer import Detokenizer
-from hfjax_app.chat.text.stop_strings import StopStrings
+from hfjax_app.chat.text.detokenizer import Detokenizer, StopStrings
 from hfjax_app.chat.text.tools import ToolCall
 
 

@@ -1,17 +1,42 @@
-"""A request for a chat model: checked once, where it is made, and passed whole from there to the engine."""
+"""A request for a chat model: checked once, where it is made, and passed whole from there to the engine;
+and what the client wants an answer to be, besides how its tokens are chosen (`AnswerForm`).
+"""
 
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hfjax_app.chat.sampling.params import MAX_SEED, SamplingParams
-from hfjax_app.chat.text.answer_form import ANY_TEXT, AnswerForm
+from hfjax_app.chat.text.answer_grammar import AnswerGrammar
+from hfjax_app.chat.text.detokenizer import checked_stop, checked_stop_tokens
 from hfjax_app.chat.text.messages import Message, checked_messages
-from hfjax_app.chat.text.stop_strings import checked_stop, checked_stop_tokens
 from hfjax_app.chat.text.template import EFFORTS, Variables, checked_variables
+from hfjax_app.chat.text.tools import Tool
 from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_ANSWER_CHARACTERS, CHAT_MAX_CHARACTERS
 from hfjax_app.validation import checked_text, quoted
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerForm:
+    """The form of an answer; by default it is any text.
+
+    Args:
+        grammar: that it follows; None: none.
+        tools: that the model may call, of `checked_tools`.
+        must_call: whether the answer is a call of one of them.
+        one_call: whether it ends with its first call.
+        beginning: what was already said of it; the model goes on from there.
+    """
+
+    grammar: AnswerGrammar | None = None
+    tools: tuple[Tool, ...] = ()
+    must_call: bool = False
+    one_call: bool = False
+    beginning: str = ""
+
+
+ANY_TEXT = AnswerForm()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,7 @@ from typing import Any
 from hfjax_app.backends.budget import Advice
 from hfjax_app.chat.memory import GIB
 from hfjax_app.chat.plan import ChatPlan
-from hfjax_app.planning.outlook import PROMPT, Floor, Outlook
-from hfjax_app.planning.pictures import PictureOutlook
+from hfjax_app.planning.outlook import PROMPT, Floor, Outlook, PictureOutlook
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
 from hfjax_app.runtime.topology import CHIPS, MARGIN, Topology
 

@@ -13,8 +13,7 @@ from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected, kind_and_line
 from hfjax_app.images.networks import Storage
 from hfjax_app.images.plan import ImagePlanner
-from hfjax_app.planning.outlook import Outlook, decode_floor, outlooks
-from hfjax_app.planning.pictures import SURVEYED, picture_outlooks, table
+from hfjax_app.planning.outlook import SURVEYED, Outlook, decode_floor, outlooks, picture_outlooks, table
 from hfjax_app.planning.report import ModelReport, Report
 from hfjax_app.runtime.checkpoints.hub import is_gated
 from hfjax_app.runtime.model_plan import ModelPlan, OnProgram, unreported

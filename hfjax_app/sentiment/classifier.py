@@ -2,8 +2,10 @@
 
 Takes any checkpoint of AutoModelForSequenceClassification that reads `input_ids` and `attention_mask`, on one device. A
 model for natural-language inference (NLI) also classifies with labels of the user's own.
+A checkpoint is a model, or a LoRA adapter with a head of its own and the base that both change.
 """
 
+import json
 import os
 import queue
 import threading
@@ -15,6 +17,8 @@ from typing import Any
 
 import jax
 import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
 
 from hfjax_app.errors import EngineStopped, HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.limits import (
@@ -25,6 +29,11 @@ from hfjax_app.limits import (
 )
 from hfjax_app.line import FairLine
 from hfjax_app.runtime.bundle import Bundle
+from hfjax_app.runtime.checkpoints.empty_model import empty_model
+from hfjax_app.runtime.checkpoints.hub import fetch
+from hfjax_app.runtime.checkpoints.lora import base_and_adapter
+from hfjax_app.runtime.checkpoints.safetensors_reader import read
+from hfjax_app.runtime.checkpoints.tokenizer_files import NoTokenizer, load
 from hfjax_app.runtime.memory import HeldMemory, bytes_of
 from hfjax_app.runtime.mesh import replicated, serving_mesh
 from hfjax_app.runtime.module import Weights, weights_of
@@ -35,12 +44,76 @@ from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, WarmUp, ignore
-from hfjax_app.sentiment.checkpoint import ClassifierCheckpoint
 from hfjax_app.sentiment.encoding import Encoder, TokenIds
 from hfjax_app.sentiment.interface import Explanation, Prediction, checked_texts
 from hfjax_app.sentiment.padded_forward import choose_padding
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 from hfjax_app.validation import checked_label_names, checked_text, quoted
+
+
+class ClassifierCheckpoint:
+    """What a source holds.
+
+    Args:
+        source: a folder or a hub id. Of an adapter its file is read, which says how many labels there are.
+
+    Raises:
+        ModelUnavailable: there is no such source, it is another kind of adapter, or its base is not here.
+
+    Attributes:
+        sources: the adapter and its base, or the model alone.
+    """
+
+    def __init__(self, source: str | os.PathLike[str]):
+        self._source = source
+        self._base, self._adapter = base_and_adapter(source)
+        self.sources = tuple(dict.fromkeys((source, self._base)))
+
+    def model(self) -> PreTrainedModel:
+        """The classifier without its weights, in float32.
+
+        Raises:
+            ModelUnavailable: as `empty_model`.
+        """
+        model = empty_model(AutoModelForSequenceClassification, self._base, torch.float32)
+        if self._adapter is None:
+            return model
+        shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        usual = int(model.config.num_labels or 0)
+        count, said = self._adapter.labels(shapes, usual), self._said_labels()
+        if len(said) == count:
+            labels = said
+        elif count == usual:
+            return model
+        else:
+            labels = [f"LABEL_{at}" for at in range(count)]
+        return empty_model(AutoModelForSequenceClassification, self._base, torch.float32, labels=labels)
+
+    def _said_labels(self) -> list[str]:
+        """The labels in a configuration beside the adapter's; empty: there is none."""
+        try:
+            config = json.loads((fetch(self._source, weights=False) / "config.json").read_text(encoding="utf-8"))
+            return [str(config["id2label"][str(at)]) for at in range(len(config["id2label"]))]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def tokenizer(self) -> Any:
+        """The source's tokenizer, or else its base's.
+
+        Raises:
+            ModelUnavailable: as `load`.
+        """
+        try:
+            return load(AutoTokenizer.from_pretrained, self._source)
+        except NoTokenizer:
+            if len(self.sources) == 1:
+                raise
+            return load(AutoTokenizer.from_pretrained, self._base)
+
+    def weights(self, model: PreTrainedModel) -> Weights:
+        """The weights of `model()`, with the adapter merged. Raises: as `read`."""
+        return read(model, self._base, adapter=self._adapter)
+
 
 _HYPOTHESIS = "This example is {}."  # of transformers' pipeline
 _Pairs = Sequence[tuple[str, str]]

@@ -21,7 +21,7 @@ from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import ProgramSpec
-from hfjax_app.sentiment.checkpoint import ClassifierCheckpoint
+from hfjax_app.sentiment.classifier import ClassifierCheckpoint
 from hfjax_app.sentiment.encoding import Encoder, Lengths
 from hfjax_app.sentiment.programs import ClassifierPrograms, checked_labels
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import JSONResponse
 
 from hfjax_app.backends import Backend, Backends
-from hfjax_app.backends.first_answer import FIRST_ANSWERS
+from hfjax_app.backends.loaders import FIRST_ANSWERS
 from hfjax_app.errors import HfjaxError, NotFound, where, without_folders
 from hfjax_app.limits import RETRY_AFTER_S
 from hfjax_app.service.admission import Admission

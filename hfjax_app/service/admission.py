@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hfjax_app.backends import Backend, Backends
-from hfjax_app.backends.models import Models
+from hfjax_app.backends.backend import Models
 from hfjax_app.client import Client
 from hfjax_app.errors import Draining, Overloaded
 from hfjax_app.limits import (

@@ -6,7 +6,7 @@ from contextlib import aclosing, closing
 from dataclasses import replace
 
 from hfjax_app.backends import Backend
-from hfjax_app.backends.models import Models
+from hfjax_app.backends.backend import Models
 from hfjax_app.chat import SamplingParams
 from hfjax_app.chat.interface import Answers, ChatModel
 from hfjax_app.chat.reply import Reply

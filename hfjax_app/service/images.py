@@ -8,7 +8,7 @@ from contextvars import copy_context
 from typing import Any, Protocol, TypeVar
 
 from hfjax_app.backends import Backend
-from hfjax_app.backends.models import Models
+from hfjax_app.backends.backend import Models
 from hfjax_app.images.interface import ImageModel
 from hfjax_app.limits import IMAGES_AT_ONCE
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from hfjax_app.backends import Backend
-from hfjax_app.backends.models import Models
+from hfjax_app.backends.backend import Models
 from hfjax_app.chat.interface import ChatModel
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.limits import EXPLAINED_AT_ONCE, LISTS_AT_ONCE, ZERO_SHOT_AT_ONCE

@@ -10,7 +10,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
-from hfjax_app.backends.models import KINDS
+from hfjax_app.backends.backend import KINDS
 from hfjax_app.limits import (
     CHAT_QUEUE,
     IMAGES_AT_ONCE,

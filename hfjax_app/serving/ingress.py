@@ -41,7 +41,7 @@ class Ingress:
         """Ray calls it on the event loop that serves."""
         os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
         from hfjax_app.server.app import build_app
-        from hfjax_app.serving.remote_backends import RemoteBackends
+        from hfjax_app.serving.remote_models import RemoteBackends
         from hfjax_app.serving.replica import leave_chips
 
         set_up_log(self._settings.log)

@@ -15,7 +15,7 @@ import ray
 from PIL import Image
 
 from hfjax_app.backends import Backend, Backends
-from hfjax_app.backends.first_answer import FIRST_ANSWERS
+from hfjax_app.backends.loaders import FIRST_ANSWERS
 from hfjax_app.backends.watch import MOST_DEATHS
 from hfjax_app.chat.interface import ChatModel
 from hfjax_app.chat.reply import Reply

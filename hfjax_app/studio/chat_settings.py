@@ -7,8 +7,7 @@ import gradio as gr
 
 from hfjax_app.chat import SamplingParams
 from hfjax_app.chat.interface import ChatModel
-from hfjax_app.chat.request import ChatRequest
-from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.request import AnswerForm, ChatRequest
 from hfjax_app.chat.text.messages import Message
 from hfjax_app.client import sender
 from hfjax_app.studio.tab import typed_seed

@@ -8,7 +8,7 @@ import gradio as gr
 from gradio.components import Component
 
 from hfjax_app.backends import Backend
-from hfjax_app.backends.models import Models
+from hfjax_app.backends.backend import Models
 from hfjax_app.runtime.seams.gradio import Block, BlockContext
 from hfjax_app.studio.theme import mark
 

@@ -20,8 +20,8 @@ from markdown_it import MarkdownIt
 from hfjax_app.api.gradio_errors import errors_shown, streamed
 from hfjax_app.api.models import EVENT, LOAD_EVENT
 from hfjax_app.backends import Backend
+from hfjax_app.backends.backend import Models
 from hfjax_app.backends.model_loads import Load
-from hfjax_app.backends.models import Models
 from hfjax_app.embedded import MODELS, resolve
 from hfjax_app.service.service import ModelsService
 from hfjax_app.studio.loading_panel import LoadingPanel

@@ -10,8 +10,7 @@ import jax
 import pytest
 
 from hfjax_app.backends import Backend, Backends
-from hfjax_app.backends.fetching import fetch_model
-from hfjax_app.backends.model_loads import Load
+from hfjax_app.backends.model_loads import Load, fetch_model
 from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable, NotFound, RequestRejected
 from hfjax_app.runtime.process import collect_removed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hfjax_app.backends.operator import Operator
+from hfjax_app.backends.model_loads import Operator
 from hfjax_app.errors import NotAllowed, Overloaded, RequestRejected
 from hfjax_app.limits import LOGIN_FAILURES
 from hfjax_app.settings import Settings

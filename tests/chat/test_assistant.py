@@ -12,8 +12,7 @@ import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from hfjax_app.chat import ChatAssistant, ChatEngine, EngineOptions, Reply, SamplingParams
-from hfjax_app.chat.request import ChatRequest
-from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.request import AnswerForm, ChatRequest
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 
 HI = [{"role": "user", "content": "What is the name of the turn?"}]

@@ -15,7 +15,7 @@ from transformers import (
 
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.options import EngineOptions
-from hfjax_app.chat.weight_use import WeightUse, weight_use
+from hfjax_app.chat.plan import WeightUse, weight_use
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

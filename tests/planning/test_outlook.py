@@ -3,7 +3,7 @@
 import pytest
 
 from hfjax_app.chat.model.buckets import SlotMemory
-from hfjax_app.chat.weight_use import WeightUse
+from hfjax_app.chat.plan import WeightUse
 from hfjax_app.planning.outlook import decode_floor, prefill_floor
 from hfjax_app.runtime.topology import parse
 

@@ -21,7 +21,7 @@ from hfjax_app.line import FairLine
 from hfjax_app.runtime.module import weights_of
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.sentiment import SentimentClassifier, encoding
-from hfjax_app.sentiment.checkpoint import ClassifierCheckpoint
+from hfjax_app.sentiment.classifier import ClassifierCheckpoint
 from hfjax_app.sentiment.encoding import LENGTHS, Encoder, Lengths
 from hfjax_app.sentiment.explanation import Explainer
 from hfjax_app.sentiment.plan import SentimentPlanner

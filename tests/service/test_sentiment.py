@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from hfjax_app.backends import Backend
+from hfjax_app.backends.backend import Models
 from hfjax_app.backends.loaders import ChatLoader, SentimentLoader
-from hfjax_app.backends.models import Models
 from hfjax_app.sentiment import Explanation
 from hfjax_app.service.sentiment import SentimentService
 from hfjax_app.settings import load_settings

@@ -16,7 +16,7 @@ from PIL import Image
 
 from hfjax_app import pictures
 from hfjax_app.api.images import ImagesApi
-from hfjax_app.backends.models import Models
+from hfjax_app.backends.backend import Models
 from hfjax_app.images import verification
 from hfjax_app.images.generation_parameters import GenerationParameters, to_png
 from hfjax_app.images.interface import ImageFacts, Latents, Recommended, Sizes

@@ -8,7 +8,7 @@ import gradio as gr
 import pytest
 
 from hfjax_app.backends import Backend
-from hfjax_app.backends.models import Models
+from hfjax_app.backends.backend import Models
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.studio.loading_panel import LoadingPanel

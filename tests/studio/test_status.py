@@ -6,7 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from hfjax_app.backends.models import Models
+from hfjax_app.backends.backend import Models
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.studio.loading_panel import LoadingPanel

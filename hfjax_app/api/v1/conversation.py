@@ -16,8 +16,7 @@ from hfjax_app.api.v1.schemas import (
     Sampling,
 )
 from hfjax_app.chat import SamplingParams
-from hfjax_app.chat.request import ChatRequest
-from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.request import AnswerForm, ChatRequest
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.errors import RequestRejected

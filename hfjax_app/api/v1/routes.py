@@ -22,8 +22,7 @@ from hfjax_app.api.v1.schemas import (
     TokenizeRequest,
     ZeroShotRequest,
 )
-from hfjax_app.chat.request import ChatRequest
-from hfjax_app.chat.text.answer_form import AnswerForm
+from hfjax_app.chat.request import AnswerForm, ChatRequest
 from hfjax_app.chat.text.tools import checked_tools
 from hfjax_app.client import client_of
 from hfjax_app.errors import NotFound, RequestRejected

@@ -4,7 +4,7 @@ The way of a request. `ChatEngine.submit` (llm_engine.py) checks it in its clien
 the scheduler, under a lock that is never held while the device computes. Then the thread does these in each round:
 
 1. It takes in: cancelled requests give up their slots, and requests whose turn it is get them. A slot is a conversation
-   in the device's cache; prefix_cache.py chooses the one that holds the beginning of the prompt.
+   in the device's cache; `PrefixCache` chooses the one that holds the beginning of the prompt.
 2. It schedules and runs (scheduler.py says what): one chunk of the oldest unfinished prompt, with whose last one the
    device samples the answer's first token, and one decode call that makes some tokens of every running answer.
    decode_calls.py says how many, and whether a request that is alone drafts. Constrained answers, whose next token

@@ -23,9 +23,7 @@ from hfjax_app.chat.engine.decode_calls import NGRAMS
 from hfjax_app.chat.model.kv_cache import KVCache
 from hfjax_app.chat.sampling.logprobs import Logprobs, logprobs_of
 from hfjax_app.chat.sampling.params import MAX_LOGPROBS
-from hfjax_app.chat.sampling.penalties import Occurrences, occurrences
-from hfjax_app.chat.sampling.sampler import Ending, SamplerState, sample, unpacked
-from hfjax_app.chat.sampling.token_mask import TokenMasks
+from hfjax_app.chat.sampling.sampler import Ending, Occurrences, SamplerState, TokenMasks, occurrences, sample, unpacked
 
 # In place of a token: the slot made none, or its logits were not numbers.
 NOTHING, NOT_A_NUMBER = -1, -2

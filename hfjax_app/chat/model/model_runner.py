@@ -25,8 +25,7 @@ from hfjax_app.chat.model.rotary import positions_of
 from hfjax_app.chat.model.slot_functions import PromptChunk, SlotFunctions
 from hfjax_app.chat.options import EngineOptions
 from hfjax_app.chat.sampling.params import SamplingParams
-from hfjax_app.chat.sampling.sampler import packed, sampler_state
-from hfjax_app.chat.sampling.token_mask import TokenMasks, no_masks
+from hfjax_app.chat.sampling.sampler import TokenMasks, no_masks, packed, sampler_state
 from hfjax_app.chat.text.tokenizer import end_tokens
 from hfjax_app.chat.vision.picture import Grid, VisionPicture
 from hfjax_app.chat.vision.vision_tower import SeenPicture, VisionTower

@@ -23,9 +23,7 @@ from hfjax_app.chat.model.decoder import Decoder, ShownPicture
 from hfjax_app.chat.model.kv_cache import KVCache, Written, prefix_of, put, put_states, states_of, take
 from hfjax_app.chat.sampling.logprobs import logprobs_of
 from hfjax_app.chat.sampling.params import MAX_LOGPROBS
-from hfjax_app.chat.sampling.penalties import occurrences
-from hfjax_app.chat.sampling.sampler import unpacked
-from hfjax_app.chat.sampling.token_mask import TokenMasks
+from hfjax_app.chat.sampling.sampler import TokenMasks, occurrences, unpacked
 from hfjax_app.runtime.mesh import replicated, split
 from hfjax_app.runtime.module import Weights
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hfjax_app.chat.sampling.token_mask import mask_words
+from hfjax_app.chat.sampling.sampler import mask_words
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.errors import ConstraintFailed, RequestRejected, first_line
 from hfjax_app.limits import GRAMMARS_KEPT

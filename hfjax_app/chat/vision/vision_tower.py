@@ -1,7 +1,7 @@
 """The vision tower of a chat model and its projector: one compiled program for each grid, `chat_vision_WIDTHxHEIGHT`.
 
-Files of pictures are read by picture_reader.py, what stands for a picture in a prompt is found by views.py, and
-embeddings are written into a slot by `chat/model/`.
+Files of pictures are read by `PictureReader` (`chat/prompt.py`), what stands for a picture in a prompt is found by
+views.py, and embeddings are written into a slot by `chat/model/`.
 
 Towers compute their layout (windows, positions, lengths) from the grid of a picture with `.tolist()` and loops. As a
 plain torch tensor (`HostTensors`) the grid stays readable while the program is traced.

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.chat.engine.request import Request
 from hfjax_app.chat.engine.scheduler import Scheduler
-from hfjax_app.chat.sampling.token_mask import mask_words
+from hfjax_app.chat.sampling.sampler import mask_words
 from hfjax_app.chat.text.grammar import AnswerGrammar, Grammars
 from hfjax_app.errors import ConstraintFailed
 

@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from hfjax_app.chat.engine.prefix_cache import PrefixCache, PrefixMatch
 from hfjax_app.chat.engine.request import Request
-from hfjax_app.chat.engine.scheduler import Scheduler
+from hfjax_app.chat.engine.scheduler import PrefixCache, PrefixMatch, Scheduler
 
 
 class PlainCache:

@@ -17,8 +17,7 @@ from hfjax_app.chat import ChatEngine, EngineOptions, SamplingParams
 from hfjax_app.chat.model.buckets import SlotMemory, length_buckets, slot_buckets, smallest_covering
 from hfjax_app.chat.model.model_runner import ModelRunner
 from hfjax_app.chat.model.slot_functions import PromptChunk
-from hfjax_app.chat.sampling.sampler import packed, sampler_state
-from hfjax_app.chat.sampling.token_mask import no_masks
+from hfjax_app.chat.sampling.sampler import no_masks, packed, sampler_state
 
 
 def prompt_of(length: int) -> list[int]:

@@ -21,12 +21,14 @@ from transformers import (
 )
 
 from hfjax_app.chat import SamplingParams
-from hfjax_app.chat.sampling.penalties import Occurrences, occurrences, penalized
 from hfjax_app.chat.sampling.sampler import (
+    Occurrences,
     SamplerState,
     filtered_logits,
     gumbel,
+    occurrences,
     packed,
+    penalized,
     sample,
     sampler_state,
     threefry,

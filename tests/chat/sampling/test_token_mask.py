@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 
 from hfjax_app.chat import SamplingParams
-from hfjax_app.chat.sampling.penalties import occurrences
-from hfjax_app.chat.sampling.sampler import packed, sample, sampler_state, unpacked
-from hfjax_app.chat.sampling.token_mask import TokenMasks, masked, no_masks
+from hfjax_app.chat.sampling.sampler import (
+    TokenMasks,
+    masked,
+    no_masks,
+    occurrences,
+    packed,
+    sample,
+    sampler_state,
+    unpacked,
+)
 
 VOCABULARY, SLOTS = 301, 4  # the last word has unused bits
 

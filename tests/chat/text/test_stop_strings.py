@@ -3,8 +3,7 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from hfjax_app.chat.text.detokenizer import Detokenizer, Piece, visible_text
-from hfjax_app.chat.text.stop_strings import StopStrings, checked_stop
+from hfjax_app.chat.text.detokenizer import Detokenizer, Piece, StopStrings, checked_stop, visible_text
 from hfjax_app.errors import RequestRejected
 
 

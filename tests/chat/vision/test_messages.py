@@ -17,13 +17,12 @@ from transformers.models.gemma3.processing_gemma3 import Gemma3Processor
 from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
 from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
-from hfjax_app.chat.prompt import Prompt
+from hfjax_app.chat.prompt import PictureReader, Prompt, ReadPictures
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.messages import checked_messages
 from hfjax_app.chat.text.pictures import PictureMarkup, Shown
 from hfjax_app.chat.vision.picture import PLACEHOLDER
-from hfjax_app.chat.vision.picture_reader import PictureReader, ReadPictures
 from hfjax_app.errors import Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES
 from hfjax_app.pictures import read_picture
@@ -252,7 +251,7 @@ def test_nothing_is_decoded_for_a_request_that_is_refused(
     assistant, _ = made
     read = list[bytes]()
     monkeypatch.setattr(
-        "hfjax_app.chat.vision.picture_reader.read_picture",
+        "hfjax_app.chat.prompt.read_picture",
         lambda file, what: read.append(file) or read_picture(file, what),
     )
     asked = [user(image(), text("?"))]
@@ -368,7 +367,7 @@ def test_a_client_who_leaves_while_a_picture_is_read_keeps_its_memory_until_then
         assert go_on.wait(300)
         return read_picture(file, what)
 
-    monkeypatch.setattr("hfjax_app.chat.vision.picture_reader.read_picture", slow)
+    monkeypatch.setattr("hfjax_app.chat.prompt.read_picture", slow)
 
     async def leave() -> None:
         reading = asyncio.ensure_future(read_by(reader, [Shown(0, png(drawn(seed))) for seed in (1, 2)]))
