@@ -4,11 +4,15 @@ The first models of each kind are loaded and traced one after the other, each wh
 compiled. Chat is first, so that it is ready as early as possible. The others follow when these have all their programs,
 as far as memory goes. A model that fails reports the reason and does not affect the others. `loaders.py` loads
 them.
+
+A model that stops while it serves is logged with its cause and started again, at most once a minute (`Watch`). After
+MOST_DEATHS within DEATHS_S the process should end: its device is likely to be broken.
 """
 
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -306,3 +310,58 @@ def name_of(model: str) -> str:
     """A model's display name: a hub id or an embedded model's name unchanged, the last part of a folder."""
     path = Path(model)
     return path.resolve().name if path.is_absolute() or model.startswith((".", "~")) or path.is_dir() else model
+
+
+LOOK_S = 0.5
+RESTART_S = 60.0  # the least time between two restarts
+MOST_DEATHS, DEATHS_S = 3, 600.0
+
+
+class Watch:
+    """A thread that looks at every model twice a second.
+
+    Args:
+        backends: the models.
+        give_up: called once, with the reason, when a model has died too often.
+    """
+
+    def __init__(self, backends: Backends, give_up: Callable[[str], None]):
+        self._backends, self._give_up = backends, give_up
+        self._deaths: deque[float] = deque()
+        self._restarted = -RESTART_S
+        self._known: set[tuple[int, int]] = set()  # deaths that were logged: the model, and which of its lives
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            for backend in self._backends.all:
+                if backend.has_died and not self._tended(backend):
+                    return
+
+    def _tended(self, backend: Backend[Any]) -> bool:
+        """Log a death and start the model again, if it is time; False if it has died too often."""
+        now = time.monotonic()
+        if (death := (id(backend), backend.restarts)) not in self._known:
+            self._known.add(death)
+            self._deaths.append(now)
+            _log.error("%s model %s died: %s", backend.kind, backend.name, backend.error)
+            while now - self._deaths[0] > DEATHS_S:
+                self._deaths.popleft()
+            if len(self._deaths) >= MOST_DEATHS:
+                reason = f"{backend.kind} died {MOST_DEATHS} times in {DEATHS_S / 60:g} minutes: {backend.error}"
+                self._give_up(reason)
+                return False
+        if now - self._restarted >= RESTART_S:
+            self._restarted = now
+            backend.restart()
+            if not backend.has_died:
+                _log.warning("%s model %s was started again", backend.kind, backend.name)
+        return True

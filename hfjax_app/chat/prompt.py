@@ -21,8 +21,7 @@ from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.chat.text.answer_grammar import AnswerGrammar
 from hfjax_app.chat.text.chat_template import ChatFormat
 from hfjax_app.chat.text.grammar import Grammars
-from hfjax_app.chat.text.messages import Message, pictures_of
-from hfjax_app.chat.text.pictures import Shown
+from hfjax_app.chat.text.messages import Message, Shown, pictures_of
 from hfjax_app.chat.text.response import Answer
 from hfjax_app.chat.text.template import NO_VARIABLES, Variables
 from hfjax_app.chat.vision.picture import Grid, VisionPicture

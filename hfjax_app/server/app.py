@@ -48,8 +48,7 @@ from hfjax_app.service.usage import RequestUsage
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page import TITLE, build_studio
 from hfjax_app.studio.page_states import PageStates
-from hfjax_app.studio.scripts import FAVICON, NONCE, run_first
-from hfjax_app.studio.theme import theme
+from hfjax_app.studio.theme import FAVICON, NONCE, run_first, theme
 
 _Headers = list[tuple[bytes, bytes]]
 

@@ -35,9 +35,8 @@ from hfjax_app.runtime.seams.gradio import (
     compile_gr_request,
     id_of,
 )
-from hfjax_app.studio.event_queue import FairQueue
+from hfjax_app.studio.event_queue import FairQueue, Inbox
 from hfjax_app.studio.page_states import PageStates
-from hfjax_app.studio.waiting_results import Inbox
 from hfjax_app.validation import quoted
 
 PREFIX = "/gradio_api"

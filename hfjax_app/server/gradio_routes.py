@@ -22,9 +22,9 @@ from hfjax_app.client import client_of
 from hfjax_app.errors import Overloaded, where
 from hfjax_app.limits import HTTP_MAX_BODY, RETRY_AFTER_S, UPLOAD_LEAST, UPLOADS_BYTES, UPLOADS_TOTAL_BYTES
 from hfjax_app.runtime.seams.gradio import App, known_user
+from hfjax_app.studio.event_queue import WaitingResults
 from hfjax_app.studio.page import FILES_KEPT_S
 from hfjax_app.studio.page_states import PageStates
-from hfjax_app.studio.waiting_results import WaitingResults
 
 
 class Uploads:

@@ -16,7 +16,7 @@ import anyio.to_thread
 import uvicorn
 
 from hfjax_app.backends import Backends
-from hfjax_app.backends.watch import Watch
+from hfjax_app.backends.registry import Watch
 from hfjax_app.errors import HfjaxError, ModelUnavailable
 from hfjax_app.limits import HTTP_STALLED_S, HTTP_THREADS
 from hfjax_app.runtime.seams.server import protocol

@@ -3,8 +3,8 @@
     serve run hfjax_app.serving:app
 
 Each replica is a process with one model and its warm programs (`replica.py` and the modules of each kind); the ingress
-is the web app of `server/app.py` with models that ask replicas (`remote_*.py`). Nothing else of hfjax_app imports this
-package or Ray.
+is the web app of `server/app.py` with models that ask replicas (`remote_models.py`). Nothing else of hfjax_app imports
+this package or Ray.
 """
 
 from typing import TYPE_CHECKING

@@ -23,9 +23,8 @@ from hfjax_app.images.request import CompletedRequest, ImageRequest
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import SENTIMENT_MAX_CHARACTERS, ZERO_SHOT_MAX_CHARACTERS
 from hfjax_app.sentiment.interface import Explanation, Prediction
-from hfjax_app.serving.refusal import Refusal
 from hfjax_app.serving.replica import Description
-from hfjax_app.serving.replica_calls import ReplicaCalls, with_heartbeats
+from hfjax_app.serving.replica_calls import Refusal, ReplicaCalls, with_heartbeats
 from hfjax_app.settings import Settings
 from hfjax_app.validation import checked_text, quoted
 

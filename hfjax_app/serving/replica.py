@@ -16,7 +16,7 @@ from PIL import Image
 
 from hfjax_app.backends import Backend, Backends
 from hfjax_app.backends.loaders import FIRST_ANSWERS
-from hfjax_app.backends.watch import MOST_DEATHS
+from hfjax_app.backends.registry import MOST_DEATHS
 from hfjax_app.chat.interface import ChatModel
 from hfjax_app.chat.reply import Reply
 from hfjax_app.chat.request import ChatRequest
@@ -30,7 +30,7 @@ from hfjax_app.sentiment.interface import Explanation, Prediction, SentimentMode
 from hfjax_app.server.metrics import ModelMetrics
 from hfjax_app.server.request_log import set_up_log
 from hfjax_app.service.images import iterate_in_thread
-from hfjax_app.serving.refusal import Refusal, in_thread
+from hfjax_app.serving.replica_calls import Refusal, in_thread
 from hfjax_app.settings import Settings
 
 T = TypeVar("T")

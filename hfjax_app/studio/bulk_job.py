@@ -6,7 +6,7 @@ from pathlib import Path
 from hfjax_app.errors import RequestRejected
 from hfjax_app.sentiment.bulk import Results, Row
 from hfjax_app.sentiment.own_labels import Confusion, Reading, compare, doubted, readings
-from hfjax_app.studio.list_drawing import meaning
+from hfjax_app.studio.label_drawing import meaning
 from hfjax_app.validation import quoted
 
 ALL = "all rows"

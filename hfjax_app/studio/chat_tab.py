@@ -26,10 +26,9 @@ from hfjax_app.errors import RequestRejected
 from hfjax_app.limits import CHAT_MAX_CONVERSATION_CHARACTERS, CHAT_MAX_MESSAGES
 from hfjax_app.runtime.seams.gradio import details_of
 from hfjax_app.studio.chat_settings import ChatSettings
-from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.markdown import LATEX_DELIMITERS, as_typed
 from hfjax_app.studio.model_picker import ModelLoader, ModelPicker, model_card
-from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED, Shared, Tab, update_after
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED, LoadingPanel, Shared, Tab, update_after
 from hfjax_app.studio.theme import CROSS, SLIDERS, icon, icon_button, mark
 from hfjax_app.studio.transcript import PageMessage, attached, note, position, read
 

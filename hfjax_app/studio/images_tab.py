@@ -30,10 +30,9 @@ from hfjax_app.limits import IMAGES_AT_ONCE
 from hfjax_app.studio.files import PictureFiles
 from hfjax_app.studio.image_settings import ImageSettings, shapes, size_names
 from hfjax_app.studio.images_screen import FLIP, SETTINGS_TOP, ImageGallery, hello, length, note, progress, result
-from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.model_picker import ModelLoader, ModelPicker
 from hfjax_app.studio.picture_input import PictureInput, uploaded
-from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, Shared, Tab, update_after
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, LoadingPanel, Shared, Tab, update_after
 
 _HOW = """<p>Of a picture from here, a Stable Diffusion web UI, ComfyUI, Fooocus, InvokeAI, SwarmUI or NovelAI. A replay
 draws it again and compares every pixel.</p>"""

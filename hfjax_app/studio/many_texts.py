@@ -22,10 +22,10 @@ from hfjax_app.sentiment.own_labels import LabelNames
 from hfjax_app.sentiment.table import SUFFIXES, Table, opened, pasted
 from hfjax_app.studio.bulk_job import ALL, DIFFER, BulkJob, stored
 from hfjax_app.studio.files import MadeFiles
-from hfjax_app.studio.list_drawing import agreement, asks, shares, table
+from hfjax_app.studio.label_drawing import agreement, asks, shares, table
 from hfjax_app.studio.list_words import SAYS, ListWords
-from hfjax_app.studio.scripts import ASSETS
 from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED_UNPROCESSED, update_after, update_after_failure
+from hfjax_app.studio.theme import ASSETS
 from hfjax_app.validation import quoted
 
 HEARTBEAT_S = 0.5  # between two messages to a waiting page; a message is when the server notices that it was closed

@@ -24,9 +24,8 @@ from hfjax_app.backends.backend import Models
 from hfjax_app.backends.model_loads import Load
 from hfjax_app.embedded import MODELS, resolve
 from hfjax_app.service.service import ModelsService
-from hfjax_app.studio.loading_panel import LoadingPanel
-from hfjax_app.studio.scripts import ASSETS
-from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, UNQUEUED_UNPROCESSED, LoadingPanel
+from hfjax_app.studio.theme import ASSETS
 
 T = TypeVar("T")
 

@@ -34,9 +34,8 @@ from hfjax_app.studio.engine_tab import EngineTab
 from hfjax_app.studio.event_queue import FairQueue, LogEvent
 from hfjax_app.studio.files import MadeFiles
 from hfjax_app.studio.images_tab import ImagesTab
-from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.sentiment_tab import SentimentTab
-from hfjax_app.studio.tab import Shared, Tab
+from hfjax_app.studio.tab import LoadingPanel, Shared, Tab
 from hfjax_app.studio.theme import mark
 
 

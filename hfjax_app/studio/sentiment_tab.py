@@ -20,10 +20,9 @@ from hfjax_app.sentiment.interface import SentimentModel
 from hfjax_app.service.sentiment import SentimentService
 from hfjax_app.studio.label_drawing import FAILED, no_scores, scores, why
 from hfjax_app.studio.list_words import SAYS
-from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.many_texts import ManyTexts
 from hfjax_app.studio.model_picker import model_card
-from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, Shared, Tab, update_after_failure
+from hfjax_app.studio.tab import UNPROCESSED, UNQUEUED, LoadingPanel, Shared, Tab, update_after_failure
 
 _EMBEDDED = "a demo model of 1.9&nbsp;million parameters, made for this app, that reads English sentences"
 _OTHER = "unchanged PyTorch code, compiled before you came"

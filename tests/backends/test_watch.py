@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from hfjax_app.backends import Backends, watch
-from hfjax_app.backends.watch import Watch
+from hfjax_app.backends import Backends, registry
+from hfjax_app.backends.registry import Watch
 from hfjax_app.chat import ChatEngine, SamplingParams
 from hfjax_app.errors import EngineStopped
 from hfjax_app.settings import Settings
@@ -35,7 +35,7 @@ def backends(quick_compiler: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def given_up(backends: Backends, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    monkeypatch.setattr(watch, "LOOK_S", 0.02)
+    monkeypatch.setattr(registry, "LOOK_S", 0.02)
     reasons: list[str] = []
     watching = Watch(backends, reasons.append).start()
     yield reasons
@@ -78,7 +78,7 @@ def test_an_engine_that_died_serves_again(
     with caplog.at_level(logging.WARNING), compilations() as compiled:
         die(backends, monkeypatch)
         wait_until(lambda: backends.chat.restarts == 1 and backends.chat.state == "ready")
-        monkeypatch.setattr(watch, "RESTART_S", 3600.0)
+        monkeypatch.setattr(registry, "RESTART_S", 3600.0)
         assert answer(backends.chat.get().engine) == before
     assert compiled == []
     assert "chat model tiny died: the chat engine is not running: it failed 3 times in a row" in caplog.text
@@ -88,7 +88,7 @@ def test_an_engine_that_died_serves_again(
     die(backends, monkeypatch)  # at once again: not started again so soon
     wait_until(lambda: caplog.text.count("chat model tiny died: ") == 2)
     assert (backends.chat.state, backends.chat.restarts) == ("failed", 1)
-    monkeypatch.setattr(watch, "RESTART_S", 0.0)
+    monkeypatch.setattr(registry, "RESTART_S", 0.0)
     wait_until(lambda: backends.chat.state == "ready")
     die(backends, monkeypatch)
     wait_until(lambda: given_up != [])

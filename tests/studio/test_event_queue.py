@@ -22,7 +22,7 @@ from hfjax_app.limits import CLIENT_RUNNING, EVENTS_WAITING
 from hfjax_app.server.app import mount_page
 from hfjax_app.service.admission import Admission
 from hfjax_app.service.usage import Usage
-from hfjax_app.studio import event_queue, waiting_results
+from hfjax_app.studio import event_queue
 from hfjax_app.studio.event_queue import FairQueue
 from hfjax_app.studio.page import harden
 
@@ -228,7 +228,7 @@ def test_a_reader_that_leaves_ends_its_events(held: Held) -> None:
 
 def test_results_of_one_client_do_not_push_out_another_s(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     """The 2,000 newest sessions of all clients were kept, so others erased a result by 2,000 calls."""
-    monkeypatch.setattr(waiting_results, "RESULTS_BYTES", 200_000)
+    monkeypatch.setattr(event_queue, "RESULTS_BYTES", 200_000)
     with held.client(2) as waits, held.client(3) as floods:
         first = call(held, waits, "quick", "mine")
         for _ in range(60):
@@ -242,15 +242,15 @@ def test_results_of_one_client_do_not_push_out_another_s(held: Held, monkeypatch
 
 def test_results_of_all_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client that has most loses its oldest."""
-    monkeypatch.setattr(waiting_results, "RESULTS_TOTAL_BYTES", 5_000)
-    results = waiting_results.WaitingResults()
+    monkeypatch.setattr(event_queue, "RESULTS_TOTAL_BYTES", 5_000)
+    results = event_queue.WaitingResults()
     for session, client in (("a1", "a"), ("b1", "b"), ("a2", "a"), ("c1", "c"), ("d1", "d")):
         results.open(session, Client(id=client))
     assert list(results) == ["b1", "a2", "c1", "d1"]
 
 
 def test_old_results_are_dropped(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_results, "RESULTS_KEPT_S", 0.1)
+    monkeypatch.setattr(event_queue, "RESULTS_KEPT_S", 0.1)
     monkeypatch.setattr(event_queue, "SWEEP_S", 0.1)
     held.queue._sweeping.get_loop().call_soon_threadsafe(held.queue._sweeping.cancel)
     with held.client() as client:

@@ -8,9 +8,8 @@ import pytest
 from hfjax_app.sentiment import Explanation, Prediction
 from hfjax_app.sentiment.bulk import Results, Row
 from hfjax_app.sentiment.own_labels import compare
-from hfjax_app.studio.label_drawing import colours, no_scores, scores, why
-from hfjax_app.studio.list_drawing import agreement, shares, table
-from hfjax_app.studio.scripts import ASSETS
+from hfjax_app.studio.label_drawing import agreement, colours, no_scores, scores, shares, table, why
+from hfjax_app.studio.theme import ASSETS
 
 TAG = "<img src=x onerror=alert(1)>\"'"
 

@@ -11,8 +11,8 @@ from hfjax_app.backends import Backend
 from hfjax_app.backends.backend import Models
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
-from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.model_picker import ModelPicker
+from hfjax_app.studio.tab import LoadingPanel
 
 RECOMMENDED = {"first": (0.7, "Euler"), "<b>": (0.2, "DDIM")}  # temperature and scheduler
 

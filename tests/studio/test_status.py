@@ -9,8 +9,8 @@ import gradio as gr
 from hfjax_app.backends.backend import Models
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.warm_up import WarmUp
-from hfjax_app.studio.loading_panel import LoadingPanel
 from hfjax_app.studio.page import StatusLine
+from hfjax_app.studio.tab import LoadingPanel
 
 
 class Loader:

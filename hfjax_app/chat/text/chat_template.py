@@ -13,8 +13,7 @@ from itertools import accumulate, groupby
 from operator import itemgetter
 from typing import Any
 
-from hfjax_app.chat.text.messages import IF_TOO_LONG, Message, pictures_of
-from hfjax_app.chat.text.pictures import PictureMarkup, template_parts
+from hfjax_app.chat.text.messages import IF_TOO_LONG, Message, PictureMarkup, pictures_of, template_parts
 from hfjax_app.chat.text.response import Answer, ResponseFormat
 from hfjax_app.chat.text.template import NO_VARIABLES, Template, Variables
 from hfjax_app.chat.text.tools import Tool

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, PreTrainedModel
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
-from hfjax_app.chat.text.pictures import PictureMarkup, Shown
+from hfjax_app.chat.text.messages import PictureMarkup, Shown
 from hfjax_app.chat.vision.families import Family
 from hfjax_app.chat.vision.picture import PLACEHOLDER, Grid, chosen, sizes
 from hfjax_app.pictures import size_of

@@ -21,7 +21,7 @@ from torchax import interop
 from transformers import AutoModelForImageTextToText, PreTrainedModel
 
 from hfjax_app.chat.options import EngineOptions
-from hfjax_app.chat.text.pictures import Shown
+from hfjax_app.chat.text.messages import Shown
 from hfjax_app.chat.text.template import Template
 from hfjax_app.chat.vision.families import FAMILIES, Family, Features
 from hfjax_app.chat.vision.picture import Grid, PlacedPicture, VisionPicture, chosen

@@ -163,7 +163,7 @@ SEAMS = (
         name="closed tabs",
         what="components of tabs that are not open have `visible=False`",
         without="a page loads the code of every visible component, in whatever tab",
-        file="studio/loading_panel.py",
+        file="studio/tab.py",
     ),
     Seam(
         name="a chosen theme",

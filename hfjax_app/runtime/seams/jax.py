@@ -32,7 +32,7 @@ SEAMS = (
         name="events of the compiler",
         what="the names of jax's monitoring events for compilations and for hits of its cache",
         without="compilations are not counted, and programs are not kept in files",
-        file="runtime/compiler_events.py",
+        file="runtime/compile_cache.py",
     ),
     Seam(
         name="sealed cache entries",

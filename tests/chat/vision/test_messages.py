@@ -20,8 +20,7 @@ from hfjax_app.chat import ChatAssistant, ChatEngine, Reply, SamplingParams
 from hfjax_app.chat.prompt import PictureReader, Prompt, ReadPictures
 from hfjax_app.chat.request import ChatRequest
 from hfjax_app.chat.text.chat_template import ChatFormat
-from hfjax_app.chat.text.messages import checked_messages
-from hfjax_app.chat.text.pictures import PictureMarkup, Shown
+from hfjax_app.chat.text.messages import PictureMarkup, Shown, checked_messages
 from hfjax_app.chat.vision.picture import PLACEHOLDER
 from hfjax_app.errors import Overloaded, RequestRejected
 from hfjax_app.limits import CHAT_MAX_PICTURES

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llava_onevision.image_processing_pil_llava_onevision import LlavaOnevisionImageProcessorPil
 
 from hfjax_app.chat.options import EngineOptions
-from hfjax_app.chat.text.pictures import Shown
+from hfjax_app.chat.text.messages import Shown
 from hfjax_app.chat.text.tokenizer import load_tokenizer
 from hfjax_app.chat.vision.picture import Grid, chosen, sizes
 from hfjax_app.chat.vision.vision_tower import VisionTower
