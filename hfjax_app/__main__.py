@@ -21,6 +21,7 @@ from typing import Any
 from hfjax_app import console
 from hfjax_app.arguments import IMAGE_SUFFIXES, KINDS, LADDER_PARTS, PLANNED, SERVED, Command, parser
 from hfjax_app.chat.request import ChatRequest
+from hfjax_app.chat.sampling.params import SamplingParams
 from hfjax_app.embedded import resolve
 from hfjax_app.errors import HfjaxError, ModelUnavailable, RequestRejected
 from hfjax_app.runtime.process import collect_seldom, prepare, runs_on_cpu
@@ -76,8 +77,6 @@ def serve(arguments: argparse.Namespace) -> None:
 def chat(arguments: argparse.Namespace) -> None:
     settings = load_settings(chat_model=arguments.model, context=arguments.context)
     model = settings.chat_models[0]
-    from hfjax_app.chat import SamplingParams
-
     names = ("max_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "seed")
     request = ChatRequest(  # refuses a wrong value before anything is loaded
         messages=[{"role": "user", "content": arguments.text}],
