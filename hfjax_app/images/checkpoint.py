@@ -212,6 +212,8 @@ def _network_class(component: Any) -> type[torch.nn.Module] | None:
             kind = getattr(diffusers, name, None)
         case ["transformers", str(name)]:
             kind = getattr(transformers, name, None)
+        case [str(family), str(name)]:  # diffusers' own, for one family of pipelines
+            kind = getattr(getattr(diffusers.pipelines, family, None), name, None)
         case _:
             return None
     return kind if isinstance(kind, type) and issubclass(kind, torch.nn.Module) else None

@@ -8,6 +8,7 @@ only what the pipeline reads, so that the compiler leaves out the rest. Tokens a
 import copy
 import inspect
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -21,6 +22,7 @@ from torch.utils import _pytree as torch_pytree
 from hfjax_app.images.networks import fresh
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import Program, Programs
+from hfjax_app.runtime.seams.diffusers import with_lengths_as_data
 
 # From a result to a part of it: each [False, name of an attribute] or [True, index or key].
 Path = tuple[tuple[bool, Any], ...]
@@ -96,7 +98,7 @@ class CompiledEncoder:
             return [result.float() if result.is_floating_point() else result for result in results]
 
         static = str((structure, rest, wanted))
-        function = pure_function(fresh(self._module), forward)
+        function = pure_function(with_lengths_as_data(fresh(self._module)), forward)
         self._program = self._programs.compile(self._name, function, self.weights, arrays, static=static)
         if self._programs.planned:
             self.is_dry = True
@@ -132,7 +134,9 @@ class CompiledEncoder:
                 specs.append((spec, [isinstance(leaf, torch.Tensor) for leaf in leaves]))
                 return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-            shapes = iter(jax.eval_shape(pure_function(fresh(self._module), forward), self.weights, row))
+            shapes = iter(
+                jax.eval_shape(pure_function(with_lengths_as_data(fresh(self._module)), forward), self.weights, row)
+            )
             spec, tensors = specs[0]
             leaves = [next(shapes) if is_tensor else None for is_tensor in tensors]
             self._seen[key] = structure, rest, row, torch_pytree.tree_unflatten(leaves, spec)
@@ -274,11 +278,15 @@ def begin_of_rest(tokenizer: Any, text: str, limit: int) -> int:
     """Where in a text what a tokenizer leaves out begins: its length, where it leaves out nothing.
 
     Args:
-        tokenizer: a fast one.
+        tokenizer: see above; one in Python has no offsets, so that it is asked for parts of the text.
         text: without padding.
         limit: of tokens, with those that it adds.
     """
-    whole = tokenizer(text, truncation=False, padding=False, verbose=False, return_offsets_mapping=True)
+    options = {"truncation": False, "padding": False, "verbose": False}
+    if not tokenizer.is_fast:
+        lengths = range(len(text) + 1)
+        return bisect_right(lengths, limit, key=lambda end: len(tokenizer(text[:end], **options).input_ids)) - 1
+    whole = tokenizer(text, **options, return_offsets_mapping=True)
     if len(whole.input_ids) <= limit:
         return len(text)
     special = [i for i, (begin, end) in enumerate(whole.offset_mapping) if begin == end]

@@ -3,6 +3,9 @@
 Each has the scheduler's configuration of a real repository. Text encoders that give several layers have as many.
 """
 
+import atexit
+import os
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +23,7 @@ from diffusers import (
     DDPMScheduler,
     DiffusionPipeline,
     DPMSolverMultistepScheduler,
+    EulerDiscreteScheduler,
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     Flux2Pipeline,
@@ -29,6 +33,7 @@ from diffusers import (
     FluxTransformer2DModel,
     HunyuanDiT2DModel,
     HunyuanDiTPipeline,
+    KolorsPipeline,
     Krea2Pipeline,
     Krea2Transformer2DModel,
     Lumina2Pipeline,
@@ -48,6 +53,9 @@ from diffusers import (
     ZImagePipeline,
     ZImageTransformer2DModel,
 )
+from diffusers.pipelines.kolors import ChatGLMModel, ChatGLMTokenizer
+from diffusers.pipelines.kolors.text_encoder import ChatGLMConfig
+from sentencepiece import SentencePieceTrainer
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     BertConfig,
@@ -87,6 +95,7 @@ from .pipelines import (
     finished,
     latent_consistency,
     t5_tokenizer,
+    unet,
     vae,
 )
 
@@ -574,6 +583,58 @@ def cog_view_4() -> CogView4Pipeline:
     )
 
 
+def chat_glm_tokenizer() -> ChatGLMTokenizer:
+    """A token for each letter; its class reads a file."""
+    opened, file = tempfile.mkstemp(suffix=".model")
+    atexit.register(os.unlink, file)
+    with os.fdopen(opened, "wb") as model:
+        SentencePieceTrainer.train(
+            sentence_iterator=iter([LETTERS]), model_writer=model, model_type="char", vocab_size=30, minloglevel=2
+        )
+    return ChatGLMTokenizer(file)
+
+
+def kolors() -> KolorsPipeline:
+    encoder = ChatGLMModel(
+        ChatGLMConfig(
+            num_layers=2,
+            padded_vocab_size=64,
+            hidden_size=WIDTH,
+            ffn_hidden_size=64,
+            kv_channels=8,
+            num_attention_heads=4,
+            seq_length=256,
+            multi_query_attention=True,
+            multi_query_group_num=2,
+            add_qkv_bias=True,
+            apply_residual_connection_post_layernorm=False,
+            original_rope=True,
+        )
+    )
+    for name, parameter in encoder.named_parameters():  # its class leaves them empty
+        torch.nn.init.normal_(parameter, mean=1.0 if "norm" in name else 0.0, std=0.1)
+    return KolorsPipeline(
+        tokenizer=chat_glm_tokenizer(),
+        text_encoder=encoder,
+        unet=unet(
+            encoder_hid_dim=WIDTH,
+            encoder_hid_dim_type="text_proj",
+            addition_embed_type="text_time",
+            addition_time_embed_dim=8,
+            projection_class_embeddings_input_dim=WIDTH + 6 * 8,
+        ),
+        vae=vae(),
+        scheduler=EulerDiscreteScheduler(
+            beta_schedule="scaled_linear",
+            beta_start=0.00085,
+            beta_end=0.014,
+            num_train_timesteps=1100,
+            steps_offset=1,
+            timestep_spacing="leading",
+        ),
+    )
+
+
 FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "Flux.1 dev": flux,
     "Flux.1 schnell": flux_schnell,
@@ -596,6 +657,7 @@ FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "Krea 2": krea_2,
     "PRX": prx,
     "CogView 4": cog_view_4,
+    "Kolors": kolors,
 }
 
 

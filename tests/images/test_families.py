@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hfjax_app.images import ImageGenerator, ImageRequest, noise
+from hfjax_app.images.checkpoint import network_names, read_empty
 from hfjax_app.images.schedule import GivenNoise
 from hfjax_app.images.stand_ins import UncleanedText
 
@@ -28,8 +29,8 @@ inference:
 """
 # A transformer that packs its latents, and one that takes lists and reads the lengths of prompts.
 REPRESENTATIVE = {"Flux.1 dev", "Z-Image"}
-# Letters of the longest prompt, a token each: of 512 tokens the template begins with 6.
-LONGEST = {"Z-Image": 506}
+# Letters of the longest prompt, a token each, beside the tokens that a template or tokenizer adds.
+LONGEST = {"Z-Image": 506, "Kolors": 253, "CogView 4": 1023, "PRX": 255, "Krea 2": 392}
 # Whose class cleans each prompt, with ftfy, and refuses a guidance scale below 1.
 UNCLEANED = {"PRX"}
 # The argument of the guidance scale and what it needs, where that is not `guidance_scale` alone.
@@ -67,6 +68,9 @@ def test_pictures_equal_diffusers(name: str, tmp_path: Path, compilations: Calla
     pipeline = family(name)
     pipeline.save_pretrained(tmp_path)
     (tmp_path / "README.md").write_text(CARD)
+    empty = read_empty(tmp_path)
+    parts = [getattr(empty, part) for part in network_names(empty)]
+    assert {each.untyped_storage().nbytes() for part in parts for each in part.parameters()} == {4}, "no weights yet"
     generator = ImageGenerator.from_pretrained(tmp_path, sizes=[OTHER])
     facts = generator.facts
     assert facts.size == OWN

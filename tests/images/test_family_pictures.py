@@ -33,6 +33,7 @@ CLASSES = {
     "Stable Diffusion XL": "StableDiffusionXL",
     "Chroma": "Chroma",
     "LCM": "LatentConsistencyModel",
+    "Kolors": "Kolors",
 }
 REPRESENTATIVE = "Flux.1 dev"
 # diffusers' own mistakes: this class decodes without the shift of the latents, so these are compared ...

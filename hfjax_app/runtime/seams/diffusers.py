@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from hfjax_app.runtime.seams import Seam, moved, needed, part
+from hfjax_app.runtime.seams import Seam, moved, needed, part, replace
 
 VERSIONS = {"diffusers": "0.42.1"}
 SEAMS = (
@@ -38,6 +38,11 @@ SEAMS = (
         "ZImageTransformer2DModel; rope_embedder, _get_freqs_cis and layers of Lumina2Transformer2DModel; that "
         "CogView4Transformer2DModel mixes tokens by scaled_dot_product_attention alone",
         without="Z-Image or Lumina 2 can't be traced, and the padding of CogView 4's prompts is seen",
+    ),
+    Seam(
+        name="scripted functions",
+        what="apply_rotary_pos_emb of diffusers.pipelines.kolors.text_encoder, and its `_torchdynamo_inline`",
+        without="Kolors can't be traced",
     ),
     Seam(
         name="schedulers of a family",
@@ -97,11 +102,11 @@ def schedulers_of_stable_diffusion() -> set[str]:
 
 
 def with_lengths_as_data(network: torch.nn.Module) -> torch.nn.Module:
-    """A denoiser whose code can be traced for prompts of any length, padded to the longest.
+    """A denoiser or text encoder whose code can be traced for prompts of any length, padded to the longest.
 
-    The code of two classes makes Python numbers of a prompt's length. In these the same positions, masks and padding
-    are computed from a length that is data: of rows that are NaN for Z-Image, and of the mask for Lumina 2. Others take
-    no mask; there rows of NaN stay NaN, and attention leaves them out.
+    The code of some classes makes Python numbers of a prompt's length. In these the same positions, masks and padding
+    are computed from a length that is data: of rows that are NaN for Z-Image, and of the mask for Lumina 2 and Kolors.
+    Others take no mask; there rows of NaN stay NaN, and attention leaves them out.
 
     Args:
         network: is changed; others stay as they are.
@@ -219,8 +224,23 @@ def _without_padding(network: Any) -> None:
     network.forward = padded
 
 
+def _chat_glm(network: Any) -> None:
+    """Its code asks whether a mask leaves out anything, and a part of it is scripted, which can't be traced."""
+    forward, script = network.forward, needed(f"{_KOLORS}:apply_rotary_pos_emb")
+    if (function := getattr(script, "_torchdynamo_inline", None)) is not None:
+        replace(f"{_KOLORS}:apply_rotary_pos_emb", function, without=None)
+
+    def masked(input_ids: torch.Tensor, *args: Any, attention_mask: torch.Tensor, **kwargs: Any) -> Any:
+        whole = network.get_masks(input_ids, None, padding_mask=attention_mask)
+        return forward(input_ids, *args, attention_mask=attention_mask, full_attention_mask=whole, **kwargs)
+
+    network.forward = masked
+
+
+_KOLORS = "diffusers.pipelines.kolors.text_encoder"
 _LENGTHS: Mapping[str, Callable[[Any], None]] = {
     "ZImageTransformer2DModel": _z_image,
     "Lumina2Transformer2DModel": _lumina_2,
     "CogView4Transformer2DModel": _without_padding,
+    "ChatGLMModel": _chat_glm,
 }

@@ -13,6 +13,7 @@ from diffusers import (
     StableDiffusionPipeline,
     ZImageTransformer2DModel,
 )
+from diffusers.pipelines.kolors import text_encoder
 
 from hfjax_app.runtime.seams import diffusers as seam
 from tests.runtime.seams.checks import Checks
@@ -88,6 +89,19 @@ def _lengths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert seam.pads_prompts(z_image)
     assert seam.pads_prompts(cog_view)
     assert not seam.pads_prompts(lumina)
+
+
+@check("scripted functions")
+def _scripted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(text_encoder, "apply_rotary_pos_emb", text_encoder.apply_rotary_pos_emb)  # to put it back
+    config = text_encoder.ChatGLMConfig(
+        num_layers=0, padded_vocab_size=4, hidden_size=8, ffn_hidden_size=8, original_rope=True
+    )
+    scripted = text_encoder.apply_rotary_pos_emb
+    seam.with_lengths_as_data(text_encoder.ChatGLMModel(config))
+    assert not isinstance(text_encoder.apply_rotary_pos_emb, torch.jit.ScriptFunction)
+    arguments = torch.randn(3, 1, 2, 8), torch.randn(3, 1, 2, 2)
+    torch.testing.assert_close(text_encoder.apply_rotary_pos_emb(*arguments), scripted(*arguments))
 
 
 @check("schedulers of a family")
