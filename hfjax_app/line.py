@@ -1,4 +1,4 @@
-"""The waiting line of everything that serves few at a time: fair between clients, urgent requests first.
+"""The waiting line of everything that serves few at a time: clients take turns, urgent requests first.
 
 `Turns` is the order alone, for those who keep places by themselves (the chat engine's scheduler, Gradio's queue).
 """

@@ -1,7 +1,6 @@
 """One model of the app: its state, its compiled programs, and, once ready, the object that serves it;
 and the models of one kind, by name (`Models`).
 
-
 `loaders.py` loads the models of each kind.
 """
 

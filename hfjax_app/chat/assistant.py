@@ -150,25 +150,25 @@ class ChatAssistant:
         return request.sampling.completed(self.recommended, min(SamplingParams().max_tokens, self.context))
 
     async def reply(self, request: ChatRequest) -> AsyncGenerator[Reply, None]:
-        """The first answer to a request.
-
-        Yields a Reply as soon as the request is accepted, with every chunk of tokens, and at least twice a second
-        between chunks, so that a caller notices a closed connection. Closing or cancelling the generator frees the slot
-        within one decode chunk. The oldest turns are dropped if the conversation leaves less than a quarter of the
-        context for the answer.
-
-        Raises:
-            RequestRejected: the model can't answer this; nothing was computed.
-            EngineStopped: the engine is not running, or stopped before the answer was finished.
-            ConstraintFailed: the form of the answer turned out to be too complex.
-        """
+        """The first answer to a request, as it grows; raises what `answers` raises."""
         with contextlib.closing(await self.answers(request)) as answers:
             async with contextlib.aclosing(answers.replies[0]) as replies:
                 async for reply in replies:
                     yield reply
 
     async def answers(self, request: ChatRequest) -> Answers:
-        """The answers to a request; their prompt is made once. The caller closes them."""
+        """The answers to a request, whose prompt is made once. The caller closes them.
+
+        Each yields a Reply as soon as the request is accepted, with every chunk of tokens, and at least twice a second
+        between chunks, so that a caller notices a closed connection. Closing or cancelling it frees the slot within one
+        decode chunk. The oldest turns are dropped if the conversation leaves less than a quarter of the context for the
+        answer.
+
+        Raises:
+            RequestRejected: the model can't answer this; nothing was computed.
+            EngineStopped: the engine is not running; an answer raises it if the engine stops before its end.
+            ConstraintFailed: of an answer: its form turned out to be too complex.
+        """
         params = self._params(request)
         prompt = await self._prompts.prompt(request, params)
         each = (replace(params, seed=one.sampling.seed) for one in request.answers())

@@ -46,7 +46,7 @@ class ChatService:
         return self._models.find(request.model)
 
     async def reply(self, request: ChatRequest, client: Client) -> AsyncGenerator[Reply, None]:
-        """The first answer to a request, as it grows; `ChatAssistant.reply` says how.
+        """The first answer to a request, as it grows; `ChatAssistant.answers` says how.
 
         Raises:
             NotFound, RequestRejected: as `find`.

@@ -192,6 +192,8 @@ class FairQueue(Queue):
     def take_over(self, admission: Admission, usage: Usage, log_event: LogEvent) -> None:
         """Set up what Gradio's constructor, which has already run, does not know.
 
+        Gradio makes the queue of a page by itself; `harden` (page.py) then gives that object this class.
+
         Args:
             admission: of the events.
             usage: counts their times in line.
