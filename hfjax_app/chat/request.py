@@ -1,4 +1,4 @@
-"""A request for a chat model: checked once, where it is made, and passed whole to the chat model's `ChatAssistant`, which
+"""A request for a chat model: checked once, where it is made, and passed whole to the model's `ChatAssistant`, which
 makes of it what the engine takes (engine/request.py); and what the client wants an answer to be, besides how its tokens
 are chosen (`AnswerForm`).
 """
