@@ -157,7 +157,9 @@ def image(arguments: argparse.Namespace) -> None:
 
     prepare(settings.cache_dir)
     bundle = model_bundle("images", model, settings)
-    storage = Storage(dtype=settings.dtype, quantize=settings.image_quantize)
+    storage = Storage(
+        dtype=settings.dtype, quantize=settings.image_quantize, text_encoders=settings.image_text_encoders
+    )
     generator = ImageGenerator.from_pretrained(resolve(model), storage=storage, bundle=bundle)
     with closing(generator.generate(request)) as moments:
         step = next(moments)
@@ -207,6 +209,7 @@ def plan(arguments: argparse.Namespace) -> None:
         "dtype": settings.dtype,
         "quantize": settings.quantize,
         "image_quantize": settings.image_quantize,
+        "image_text_encoders": settings.image_text_encoders,
     }
     if arguments.configs is not None:
         for line in survey(arguments.configs, **options):

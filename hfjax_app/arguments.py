@@ -16,7 +16,7 @@ from hfjax_app.settings import GONE, Settings, models_of
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 KINDS = ("chat", "image", "sentiment")
 LADDER_PARTS = tuple(part.id for part in PARTS)
-PLANNED = ("slots", "context", "quantize", "dtype", "image_quantize", "image_sizes")
+PLANNED = ("slots", "context", "quantize", "dtype", "image_quantize", "image_text_encoders", "image_sizes")
 SERVED = ("slots", "context", "quantize", "dtype", "cache_dir")
 Command = Callable[[argparse.Namespace], None]
 

@@ -118,6 +118,7 @@ IMAGE_MAX_SIDE = 2_048  # pixels; a model's own limit is lower, see `images/inte
 IMAGE_RESULT_PIXELS = 16_000_000  # of a picture that a part was drawn into; a larger one is shrunk to them
 IMAGE_MAX_LORAS = 8  # of a picture
 IMAGE_KEPT_MERGES = 3  # of LoRAs and an image model's weights, where there is memory
+IMAGE_REMEMBERED_BYTES = 128 << 20  # of what each text encoder made of the last prompts, in the host's memory
 IMAGE_WARM_SIZES = 8  # sizes from requests that stay compiled
 GALLERY_PICTURES = 24  # of a session that its page shows
 GALLERY_ARCHIVE_BYTES = 64 << 20  # of these in one zip file: 24 of 1024 x 1024 pixels have about 40 MB

@@ -104,6 +104,11 @@ class Settings(BaseSettings):
         "none",
         description="int8: 8-bit weights in the linear layers of image models' denoisers and text encoders",
     )
+    image_text_encoders: Literal["device", "host"] = Field(
+        "device",
+        description="host: image models' text encoders lie in the host's memory and go through the device for each new "
+        "prompt",
+    )
     cache_dir: Path | None = Field(None, description="folder of compiled programs; default: the user's cache folder")
 
     system_prompt: str = Field(

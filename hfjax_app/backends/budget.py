@@ -5,7 +5,7 @@ the `plan` command compiles and counts that too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +29,7 @@ def planner_of(
     sizes: Sequence[tuple[int, int]] = (),
     dtype: str = "float32",
     image_quantize: str = "none",
+    image_text_encoders: str = "device",
     **chat: Any,
 ) -> Planner:
     """The planner of a "chat", "image" or "sentiment" model.
@@ -38,7 +39,7 @@ def planner_of(
         model: an embedded model's name, a folder or a hub id.
         sizes: for an image model, as in ImagePlanner.
         dtype: of a chat model's or an image model's weights.
-        image_quantize: for an image model, `quantize` of its Storage.
+        image_quantize, image_text_encoders: for an image model, `quantize` and `text_encoders` of its Storage.
         chat: for a chat model, ChatPlanner's other options.
 
     Raises:
@@ -49,7 +50,8 @@ def planner_of(
         return ChatPlanner(source, dtype=dtype, **chat)
     if kind == "sentiment":
         return SentimentPlanner(source)
-    return ImagePlanner(source, sizes=sizes, storage=Storage(dtype=dtype, quantize=image_quantize))
+    storage = Storage(dtype=dtype, quantize=image_quantize, text_encoders=image_text_encoders)
+    return ImagePlanner(source, sizes=sizes, storage=storage)
 
 
 def planner_for(kind: str, model: str, settings: Settings, platform: str, devices: int) -> Planner:
@@ -76,6 +78,7 @@ def planner_for(kind: str, model: str, settings: Settings, platform: str, device
         context=settings.context,
         quantize=settings.quantize,
         image_quantize=settings.image_quantize,
+        image_text_encoders=settings.image_text_encoders,
         keep_bf16=settings.dtype == "auto",
         on_one_cpu=devices == 1 and is_cpu,
     )
@@ -121,6 +124,8 @@ class Advice:
 
     Args:
         int8: whether int8 weights would, on the same chips.
+        text_encoders: whether those of an image model would, if their weights lay in the host's memory.
+        both: whether both together would, where neither does.
         slots, context: the largest number of slots, or of tokens of context; 0: no number of them fits.
         topology: the cheapest one, with the settings as they are; None: none is known.
         topology_with_int8: the cheapest one with int8 weights, where that is cheaper than all others.
@@ -131,6 +136,8 @@ class Advice:
     context: int
     topology: str | None
     int8: bool = False
+    text_encoders: bool = False
+    both: bool = False
     topology_with_int8: str | None = None
     setting: str = "quantize"
 
@@ -138,6 +145,10 @@ class Advice:
         ways = []
         if self.int8:
             ways.append(f"{self.setting} = int8")
+        if self.text_encoders:
+            ways.append("image_text_encoders = host")
+        if self.both:
+            ways.append(f"{self.setting} = int8 with image_text_encoders = host")
         if self.slots:
             ways.append(f"slots = {self.slots}")
         if self.context:
@@ -226,18 +237,25 @@ def larger(
 def _advice_for_pictures(planner: ImagePlanner, topology: Topology, beside: int, prices: Mapping[str, float]) -> Advice:
     """As `advice_for`. A model whose parts fit their devices fits, whether it is split or whole there."""
     own = sum(planner.held(topology.devices, topology.usable).values())
+    kept = planner.storage
 
-    def peak_with(quantize: str) -> Callable[[int], float]:
-        return lambda devices: beside - own + sum(planner.parts(devices, quantize).values())
+    def peak_with(**changed: str) -> Callable[[int], float]:
+        storage = replace(kept, **changed)
+        return lambda devices: beside - own + sum(planner.parts(devices, storage).values())
 
-    as_asked = larger(topology, peak_with(planner.storage.quantize), prices)
-    if planner.storage.quantize != "none":
-        return Advice(slots=0, context=0, topology=as_asked)
-    with_int8 = larger(topology, peak_with("int8"), prices)
+    def would(**changed: str) -> bool:
+        is_new = all(getattr(kept, name) != value for name, value in changed.items())
+        return is_new and fits(peak_with(**changed)(topology.devices), topology)
+
+    as_asked = larger(topology, peak_with(), prices)
+    int8, host = would(quantize="int8"), would(text_encoders="host")
+    with_int8 = as_asked if kept.quantize != "none" else larger(topology, peak_with(quantize="int8"), prices)
     return Advice(
         slots=0,
         context=0,
-        int8=fits(peak_with("int8")(topology.devices), topology),
+        int8=int8,
+        text_encoders=host,
+        both=not int8 and not host and would(quantize="int8", text_encoders="host"),
         topology_with_int8=None if with_int8 == as_asked else with_int8,
         topology=as_asked,
         setting="image_quantize",

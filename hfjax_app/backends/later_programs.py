@@ -141,7 +141,7 @@ class LaterPrograms:
             f"{flag}-model": ",".join(dict.fromkeys(backend.model for backend in backends if backend.kind == kind))
             for kind, flag in KINDS.items()
         }
-        names = ("slots", "context", "dtype", "quantize", "image_quantize")
+        names = ("slots", "context", "dtype", "quantize", "image_quantize", "image_text_encoders")
         flags |= {name: getattr(settings, name) for name in names}
         flags |= {"image-sizes": settings.image_sizes, "topology": topology_here(), "cache-dir": settings.cache_dir}
         return command("compile", flags)

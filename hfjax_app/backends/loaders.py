@@ -120,7 +120,11 @@ class ImageLoader:
         return ImageGenerator.from_pretrained(
             resolve(model),
             sizes=settings.sizes,
-            storage=Storage(dtype=settings.dtype, quantize=settings.image_quantize),
+            storage=Storage(
+                dtype=settings.dtype,
+                quantize=settings.image_quantize,
+                text_encoders=settings.image_text_encoders,
+            ),
             on_report=watcher.record,
             on_expected=watcher.expect,
             bundle=model_bundle("images", model, settings),

@@ -82,7 +82,7 @@ def _digests(folder: Path) -> dict[str, str]:
 _DEPENDS_ON = {
     "chat": ("slots", "context", "dtype", "quantize"),
     "sentiment": (),
-    "images": ("dtype", "image_quantize"),
+    "images": ("dtype", "image_quantize", "image_text_encoders"),
 }
 
 

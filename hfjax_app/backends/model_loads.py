@@ -238,7 +238,7 @@ class ModelLoads:
             "devices": f"{devices[0].platform}:{len(devices)}",
             "free": free_memory(),
         }
-        names = ("slots", "context", "dtype", "quantize", "image_quantize", "image_sizes")
+        names = ("slots", "context", "dtype", "quantize", "image_quantize", "image_text_encoders", "image_sizes")
         return command("fetch", flags | {name: getattr(settings, name) for name in names})
 
 

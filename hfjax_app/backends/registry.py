@@ -301,6 +301,7 @@ class Backends:
             dtype="bfloat16" if settings.dtype == "auto" else settings.dtype,
             quantize=settings.quantize,
             image_quantize=settings.image_quantize,
+            image_text_encoders=settings.image_text_encoders,
         )
         for kind, reason in refused.items():
             kinds[kind].refuse(reason)

@@ -1,5 +1,6 @@
 """Text (and a picture) to images: takes requests, admits a few of them at a time, and yields their steps."""
 
+import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,11 +30,13 @@ from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.process import prepare
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.topology import HOST_LINK
 from hfjax_app.runtime.tracing import why_untraceable
 from hfjax_app.runtime.warm_up import OnExpected, ignore
 from hfjax_app.validation import checked_text
 
 _LOOK_UP_S = 0.5
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -143,6 +146,13 @@ class ImageGenerator:
         self._line = FairLine(IMAGES_SERVED_TOGETHER)
         self._denoising_loop = DenoisingLoop(self._programs)
         self._weight_bytes = self._programs.weight_bytes
+        if sent := self._programs.sent_bytes:
+            _log.info(
+                "text encoders are in the host's memory: a new text sends %.2f GB to the device, %.2f s at %.0f GB/s",
+                sent / 1e9,
+                sent / HOST_LINK,
+                HOST_LINK / 1e9,
+            )
         for _ in self._warming():
             pass
         self._denoising_loop.steps_per_s = None

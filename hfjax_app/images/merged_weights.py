@@ -69,7 +69,7 @@ class MergedWeights:
                     if weight is None or not jnp.issubdtype(weight.dtype, jnp.floating):
                         raise ModelUnavailable(f"LoRA {lora.name!r}: {name}'s {key} can't be changed on this device")
                     axes = parts[name].axes(key, factors.shape)
-                    kind = weight.dtype, weight.sharding, factors.shape, axes, factors.down.shape
+                    kind = weight.dtype, _on_device(weight), factors.shape, axes, factors.down.shape
                     self._kinds[lora.name, name, key] = kind
                     if kind not in seen:
                         seen.add(kind)
@@ -83,7 +83,7 @@ class MergedWeights:
             change = change.reshape(factors.shape).transpose(axes)
             return (weight.astype(jnp.float32) + change).astype(weight.dtype)
 
-        held = jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=weight.sharding)
+        held = jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=_on_device(weight))
         up, down = (jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in (factors.up, factors.down))
         arguments = (held, up, down, jax.ShapeDtypeStruct((), jnp.float32))
 
@@ -96,7 +96,7 @@ class MergedWeights:
             function=merge,
             args=arguments,
             join=join,
-            shardings=weight.sharding,
+            shardings=_on_device(weight),
             static=str((factors.shape, axes)),
         )
 
@@ -125,8 +125,10 @@ class MergedWeights:
         for lora, share in choice:
             for name, changed in self._loras[lora].parts.items():
                 for key, factors in changed.items():
-                    program = self._programs[self._kinds[lora, name, key]]
-                    merged[name][key] = program(merged[name][key], factors.up, factors.down, np.float32(share))
+                    program, weight = self._programs[self._kinds[lora, name, key]], merged[name][key]
+                    there = jax.device_put(weight, _on_device(weight))  # the same where it lies there
+                    made = program(there, factors.up, factors.down, np.float32(share))
+                    merged[name][key] = jax.device_put(made, weight.sharding)
         return merged
 
     def _make_room(self, choice: Choice) -> None:
@@ -151,3 +153,8 @@ class MergedWeights:
             kept = [each for merged in self._kept.values() for each in merged.items()]
         own = {name: part.weights for name, part in self._parts.items()}
         return sum(bytes_of([w for key, w in weights.items() if w is not own[name].get(key)]) for name, weights in kept)
+
+
+def _on_device(weight: jax.Array) -> Any:
+    """Where a weight would lie on the devices; it may lie in the host's memory."""
+    return weight.sharding.with_memory_kind("device")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from jax.sharding import AbstractMesh
 
-from hfjax_app.images.checkpoint import Pipeline, network_names
+from hfjax_app.images.checkpoint import Pipeline, network_names, text_encoder_names
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.held_weights import shapes, weights_for
@@ -31,11 +31,14 @@ class Storage:
         dtype: "float32", "bfloat16", "float16", or "auto": float32 on CPU, bfloat16 on TPU and GPU. Of the networks'
             computation too.
         quantize: "int8", or "none": of linear layers of the denoiser and of the text encoders.
+        text_encoders: "device", or "host": their weights lie in the host's memory and go through the device, a few at a
+            time, where a prompt is encoded. Pictures are the same.
         memory: bytes of a device, which decide whether they hold all weights or a part each; None: its own.
     """
 
     dtype: str = "auto"
     quantize: str = "none"
+    text_encoders: str = "device"
     memory: int | None = None
 
     @property
@@ -60,6 +63,7 @@ def adapted_weights(
     *,
     quantize: str = "none",
     splits: bool = False,
+    on_host: bool = False,
 ) -> tuple[Weights | Shapes, _Module]:
     """A network's transformed weights on the programs' devices (or their shapes), and the network adapted to them.
 
@@ -70,10 +74,11 @@ def adapted_weights(
         files: the weights; None: they are in the module.
         quantize: as in `Storage`.
         splits: whether each device of a mesh that splits weights holds a part; else all.
+        on_host: whether they lie in the host's memory.
     """
     transforms = image_transforms(module, programs.mesh, torch_dtype(dtype), quantize=quantize)
     placement = SplitByName(programs.mesh) if splits and programs.mesh is not None else None
-    weights = weights_for(programs, module, transforms, checkpoint=files, placement=placement)
+    weights = weights_for(programs, module, transforms, checkpoint=files, placement=placement, on_host=on_host)
     adapted = without_weights(module)
     transforms.adapt(adapted)
     return weights, adapted
@@ -82,6 +87,8 @@ def adapted_weights(
 def network_bytes(pipeline: Pipeline, storage: Storage, devices: int = 1) -> dict[str, int]:
     """Bytes of each network's weights on each of the devices that they are split over, by the network's name.
 
+    Of one in the host's memory the largest weight counts, which goes through the device as a whole.
+
     Args:
         pipeline: its weights are not read.
         storage: of the weights.
@@ -89,12 +96,14 @@ def network_bytes(pipeline: Pipeline, storage: Storage, devices: int = 1) -> dic
     """
     mesh = AbstractMesh((1, devices), (ROWS, AXIS))
     found = {}
+    on_host = text_encoder_names(pipeline) if storage.text_encoders == "host" else ()
     for name in network_names(pipeline):
         network, is_vae = pipeline.components[name], name == "vae"
         quantize = "none" if is_vae else storage.quantize
         transforms = image_transforms(network, mesh, storage.torch_dtype, quantize=quantize)
         placement = (lambda _name, _shape: replicated(mesh)) if is_vae else SplitByName(mesh)
-        found[name] = sum(map(held_bytes, shapes(network, transforms, placement=placement).values()))
+        sizes = [held_bytes(shape) for shape in shapes(network, transforms, placement=placement).values()]
+        found[name] = max(sizes) if name in on_host else sum(sizes)
     return found
 
 

@@ -14,7 +14,14 @@ import torch
 from jax.sharding import Mesh
 
 from hfjax_app.errors import HfjaxError, ModelUnavailable
-from hfjax_app.images.checkpoint import denoiser_name, fetch_weights, network_names, read_empty, recommended
+from hfjax_app.images.checkpoint import (
+    denoiser_name,
+    fetch_weights,
+    network_names,
+    read_empty,
+    recommended,
+    text_encoder_names,
+)
 from hfjax_app.images.networks import Storage, network_bytes
 from hfjax_app.images.programs import DiffusionPrograms
 from hfjax_app.images.single_file import single_file
@@ -53,41 +60,49 @@ class ImagePlanner:
         self._sizes, self.storage = sizes, storage
         self.steps, self.denoiser = self._recommended.steps, denoiser_name(self._pipeline)
         networks = [part for part in self._pipeline.components.values() if isinstance(part, torch.nn.Module)]
-        self._parts: dict[tuple[str, int], dict[str, int]] = {}
+        self._parts: dict[tuple[Storage, int], dict[str, int]] = {}
         self.facts = Facts(
             architecture=type(self._pipeline).__name__,
             parameters=sum(parameter.numel() for network in networks for parameter in network.parameters()),
-            bytes=self.weights,
+            bytes=sum(self.parts(1, replace(storage, text_encoders="device")).values()),
             dtype=storage.in_words,
         )
 
     @property
     def weights(self) -> int:
-        """Bytes of all weights."""
+        """Bytes of all weights on a device that holds them whole."""
         return sum(self.parts().values())
 
-    def parts(self, devices: int = 1, quantize: str | None = None) -> dict[str, int]:
+    def parts(self, devices: int = 1, storage: Storage | None = None) -> dict[str, int]:
         """Bytes of each network's weights on each of the devices that they are split over.
 
         Args:
             devices: 1: each holds all weights.
-            quantize: as in `Storage`; None: as it was given.
+            storage: None: as it was given.
         """
-        key = (quantize or self.storage.quantize, devices)
+        key = (storage or self.storage, devices)
         if key not in self._parts:
-            self._parts[key] = network_bytes(self._pipeline, replace(self.storage, quantize=key[0]), devices)
+            self._parts[key] = network_bytes(self._pipeline, *key)
         return self._parts[key]
 
-    def held(self, devices: int, memory: int | None, quantize: str | None = None) -> dict[str, int]:
+    def sent(self, storage: Storage | None = None) -> int:
+        """Bytes that go from the host's memory through the device for a prompt; 0 where text encoders stay there."""
+        kept = storage or self.storage
+        if kept.text_encoders == "device":
+            return 0
+        there = self.parts(1, replace(kept, text_encoders="device"))
+        return sum(there[name] for name in text_encoder_names(self._pipeline))
+
+    def held(self, devices: int, memory: int | None, storage: Storage | None = None) -> dict[str, int]:
         """Bytes of each network's weights on the first of these devices.
 
         Args:
             devices: their number.
             memory: bytes that each has for arrays; None: enough for all weights.
-            quantize: as for `parts`.
+            storage: as for `parts`.
         """
-        splits = splits_pictures(devices, sum(self.parts(1, quantize).values()), memory)
-        return self.parts(devices if splits else 1, quantize)
+        splits = splits_pictures(devices, sum(self.parts(1, storage).values()), memory)
+        return self.parts(devices if splits else 1, storage)
 
     def missing_bytes(self) -> int:
         """Bytes that `fetch` would download."""

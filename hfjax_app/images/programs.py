@@ -43,7 +43,7 @@ from hfjax_app.images.steps import Waiting
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.memory import bytes_of
+from hfjax_app.runtime.memory import bytes_of, host_bytes_of
 from hfjax_app.runtime.mesh import picture_mesh, replicated
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.parallel_calls import Calls
@@ -120,7 +120,8 @@ class DiffusionPrograms:
         self._programs = Programs(mesh=mesh_for(pipeline, storage)) if programs is None else programs
         self.everywhere = None if self._programs.mesh is None else replicated(self._programs.mesh)
         self.dtype, quantize = jnp.dtype(jax_dtype(storage.torch_dtype)), storage.quantize
-        self.reader = PromptReader(pipeline, self._programs, self.dtype, checkpoint, quantize)
+        on_host = storage.text_encoders == "host"
+        self.reader = PromptReader(pipeline, self._programs, self.dtype, checkpoint, quantize, on_host=on_host)
         self.call = self.reader.call
         self.samplers = Samplers(pipeline.scheduler, self._timing)
         denoiser = denoiser_name(pipeline)
@@ -228,6 +229,11 @@ class DiffusionPrograms:
     def weight_bytes(self) -> int:
         """Bytes of all networks' weights on each device."""
         return bytes_of([self.network.weights, self.vae_weights, self.reader.weights])
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of text encoders that go from the host's memory to each device for a new text."""
+        return host_bytes_of([self.reader.weights])
 
     def work(self, guidance: float) -> tuple[int, int]:
         """(operations, rows) of the denoiser in a step of a picture of `size`; rows: of its largest call.

@@ -30,12 +30,13 @@ from hfjax_app.images.networks import adapted_weights, same_tensors
 from hfjax_app.images.picture_call import picture_call
 from hfjax_app.images.pipeline_call import Form, PipelineCall
 from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
+from hfjax_app.images.remembered import Remembered
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
 from hfjax_app.images.text_encoder import CompiledEncoder, Truncations, begin_of_rest
 from hfjax_app.limits import IMAGE_MAX_PIECES
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Shapes, Weights, pure_function
-from hfjax_app.runtime.programs import Program, Programs
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.diffusers import pads_prompts
 
 # Text encoders whose embeddings can be weighted.
@@ -77,6 +78,7 @@ class PromptReader:
         dtype: of the text encoders' weights.
         checkpoint: the weight files; None: the weights are in the pipeline.
         quantize: of the text encoders' weights, as in `networks.Storage`.
+        on_host: whether the text encoders' weights lie in the host's memory.
 
     Attributes:
         takes_negative: whether the pipeline takes a negative prompt.
@@ -95,6 +97,8 @@ class PromptReader:
         dtype: Any = jnp.float32,
         checkpoint: Checkpoint | None = None,
         quantize: str = "none",
+        *,
+        on_host: bool = False,
     ):
         self._pipeline = copy.copy(pipeline)
         self._pipeline.set_progress_bar_config(disable=True)
@@ -107,7 +111,9 @@ class PromptReader:
         self._encoders: dict[str, CompiledForward | CompiledEncoder] = {}
         for name, encoder in encoders.items():
             files = checkpoint and checkpoint.part(name)
-            weights, adapted = adapted_weights(programs, encoder, dtype, files, quantize=quantize, splits=True)
+            weights, adapted = adapted_weights(
+                programs, encoder, dtype, files, quantize=quantize, splits=True, on_host=on_host
+            )
             program = name.replace("text_encoder", "encode_prompt")
             self._encoders[name] = (
                 CompiledForward(program, adapted, weights, programs, skips=skips)
@@ -198,11 +204,11 @@ class PromptReader:
             own = self.weights
             try:
                 for name, encoder in self._encoders.items():
-                    encoder.weights = merged[name]
+                    encoder.weights, encoder.loras = merged[name], request.loras or ""
                 return self.read(request)
             finally:
                 for name, encoder in self._encoders.items():
-                    encoder.weights = own[name]
+                    encoder.weights, encoder.loras = own[name], ""
 
     def read(self, request: ImageRequest) -> Conditioning:
         """The conditioning for one picture.
@@ -353,8 +359,9 @@ class CompiledForward:
         self._name, self._module, self.weights, self._programs = name, module, weights, programs
         self._skips, self.clip_skip = skips, 0
         self.next_skip: int | None = None  # of the next call alone
-        self._compiled: dict[Any, tuple[Program, Any, list[Any]]] = {}  # with the structure and shapes of results
+        self._compiled: dict[Any, tuple[Remembered, Any, list[Any]]] = {}  # with the structure and shapes of results
         self.longest = 0  # tokens of the longest sequence so far
+        self.loras = ""  # that are merged into the weights
         self._first: tuple[Any, Any] = (), {}  # further arguments of the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -378,7 +385,7 @@ class CompiledForward:
         if self._programs.planned:  # zeros are enough: the caller reads shapes only
             results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in made]
         else:
-            results = [torch.from_numpy(np.array(leaf)) for leaf in program(self.weights, arrays)]
+            results = [torch.from_numpy(leaf) for leaf in program(self.weights, self.loras, arrays)]
         return torch_pytree.tree_unflatten(results, result_spec)
 
     def again(self, ids: torch.Tensor) -> Any:
@@ -386,7 +393,7 @@ class CompiledForward:
         args, kwargs = self._first
         return self(ids, *args, **kwargs)
 
-    def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Program, Any, list[Any]]:
+    def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Remembered, Any, list[Any]]:
         specs: list[TreeSpec] = []  # of the results; a trace fills it
 
         def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
@@ -408,7 +415,7 @@ class CompiledForward:
         spec = specs[0] if specs else torch_pytree.treespec_loads(known)
         if bundle is not None and known is None:
             bundle.keep_facts(bundle.facts | {name: torch_pytree.treespec_dumps(spec)})
-        return program, spec, made
+        return Remembered(program), spec, made
 
 
 def split(tokenizer: Any, prompt: str, most: int) -> list[Piece]:

@@ -20,8 +20,9 @@ from torch.nn.functional import pad
 from torch.utils import _pytree as torch_pytree
 
 from hfjax_app.images.networks import fresh
+from hfjax_app.images.remembered import Remembered
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.programs import Program, Programs
+from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.diffusers import with_lengths_as_data
 
 # From a result to a part of it: each [False, name of an attribute] or [True, index or key].
@@ -45,6 +46,7 @@ class CompiledEncoder:
         length: to which tokens are padded, with a mask; 0: they are not.
         is_filled: whether only the first row of tokens is read; the others' results are zeros then.
         is_dry: whether results are zeros although the program is there.
+        loras: that are merged into the weights.
     """
 
     def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
@@ -52,7 +54,8 @@ class CompiledEncoder:
         self._seen: dict[str, tuple[Any, list[Any], list[Any], Any]] = {}
         self._wanted: dict[Path, None] = {}
         self._paths: list[Path] = []  # of the program's results
-        self._program: Program | None = None
+        self._program: Remembered | None = None
+        self.loras = ""
         self.longest = self.length = 0
         self.is_filled = self.is_dry = False
         self._takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
@@ -71,10 +74,11 @@ class CompiledEncoder:
             made = self._shapes(structure, rest, by_row[0])
             whole = torch_pytree.tree_map(lambda leaf: leaf and finish([_zeros(leaf)] * rows), made)
             return _Read(whole, (), self._wanted) if not isinstance(whole, torch.Tensor) else whole
-        results = [self._program(self.weights, row) for row in (by_row[:1] if self.is_filled else by_row)]
+        rows_read = by_row[:1] if self.is_filled else by_row
+        results = [self._program(self.weights, self.loras, row) for row in rows_read]
         values = {}
         for i, path in enumerate(self._paths):
-            parts = [torch.from_numpy(np.array(result[i])) for result in results]
+            parts = [torch.from_numpy(result[i]) for result in results]
             values[path] = finish(parts + [torch.zeros_like(parts[0])] * (rows - len(parts)))
         return values[()] if () in values else _Kept(values, ())
 
@@ -99,7 +103,7 @@ class CompiledEncoder:
 
         static = str((structure, rest, wanted))
         function = pure_function(with_lengths_as_data(fresh(self._module)), forward)
-        self._program = self._programs.compile(self._name, function, self.weights, arrays, static=static)
+        self._program = Remembered(self._programs.compile(self._name, function, self.weights, arrays, static=static))
         if self._programs.planned:
             self.is_dry = True
 

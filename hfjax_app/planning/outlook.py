@@ -8,7 +8,7 @@ each step, and to do its products and convolutions; text encoders and autoencode
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hfjax_app.backends.budget import fits
@@ -17,7 +17,7 @@ from hfjax_app.chat.model.buckets import SlotMemory
 from hfjax_app.chat.plan import ChatPlanner, WeightUse
 from hfjax_app.images.plan import ImagePlanner
 from hfjax_app.runtime.mesh import PAIR, splits_pictures
-from hfjax_app.runtime.topology import Topology, by_cost, parse, price_of
+from hfjax_app.runtime.topology import HOST_LINK, Topology, by_cost, parse, price_of
 
 PROMPT = 1000  # tokens, whose first answer token is timed
 MOST_SLOTS, LONGEST_CONTEXT = 256, 1 << 20  # that the settings allow
@@ -180,6 +180,8 @@ class PictureOutlook:
         held: bytes on the first device: the parts, and other models.
         fits: whether they fit.
         seconds: of a picture by the model's card, at best.
+        prompt_seconds: for a new prompt's text encoders to go through the first device, at the host link's speed; 0
+            where they stay there.
         per_hour: dollars; None without a price.
     """
 
@@ -191,6 +193,7 @@ class PictureOutlook:
     held: int
     fits: bool
     seconds: float
+    prompt_seconds: float
     per_hour: float | None
 
 
@@ -210,8 +213,9 @@ def picture_outlooks(planner: ImagePlanner, beside: int, prices: Mapping[str, fl
 def _picture_outlook(
     planner: ImagePlanner, topology: Topology, quantize: str, beside: int, per_hour: float | None
 ) -> PictureOutlook:
-    parts = planner.held(topology.devices, topology.usable, quantize)
-    splits = splits_pictures(topology.devices, sum(planner.parts(1, quantize).values()), topology.usable)
+    storage = replace(planner.storage, quantize=quantize)
+    parts = planner.held(topology.devices, topology.usable, storage)
+    splits = splits_pictures(topology.devices, sum(planner.parts(1, storage).values()), topology.usable)
     operations, rows = planner.work
     sharing = topology.devices if splits else min(PAIR, topology.devices) if rows == PAIR else 1
     held = sum(parts.values()) + beside
@@ -224,6 +228,7 @@ def _picture_outlook(
         held=held,
         fits=fits(held, topology),
         seconds=planner.steps * device_seconds(topology, parts[planner.denoiser], operations / sharing),
+        prompt_seconds=planner.sent(storage) / (topology.devices if splits else 1) / HOST_LINK,
         per_hour=per_hour,
     )
 
@@ -233,7 +238,7 @@ def table(name: str, planner: ImagePlanner) -> Iterator[str]:
     operations, _ = planner.work
     wide, tall = planner.size
     for way in dict.fromkeys((planner.storage.quantize, "int8")):
-        parts = planner.parts(1, way)
+        parts = planner.parts(1, replace(planner.storage, quantize=way, text_encoders="device"))
         denoiser, autoencoder = parts[planner.denoiser], parts["vae"]
         encoders = sum(parts.values()) - denoiser - autoencoder
         cells = [

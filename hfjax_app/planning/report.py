@@ -9,7 +9,7 @@ from hfjax_app.chat.memory import GIB
 from hfjax_app.chat.plan import ChatPlan
 from hfjax_app.planning.outlook import PROMPT, Floor, Outlook, PictureOutlook
 from hfjax_app.runtime.model_plan import Facts, ModelPlan
-from hfjax_app.runtime.topology import CHIPS, MARGIN, Topology
+from hfjax_app.runtime.topology import CHIPS, HOST_LINK, MARGIN, Topology
 
 _TEMPLATES = {True: "yes", False: "none, messages are text to continue", None: "unknown"}
 _GATED = {True: "yes, its licence must be accepted", False: "no", None: "unknown, the hub can't be asked"}
@@ -225,6 +225,11 @@ def _pictures(outlooks: tuple[PictureOutlook, ...]) -> Iterator[str]:
         )
     yield "split: the weights are, over all chips, because one would have too little room; else two chips hold all"
     yield "a picture: at best, the denoiser's products or its bytes, by the model card's steps and size"
+    if seconds := max(row.prompt_seconds for row in outlooks):
+        yield (
+            f"text encoders are on the host: of each the largest weight counts; a new text takes up to {seconds:.2f} s "
+            f"more, at {HOST_LINK / 1e9:.0f} GB/s"
+        )
 
 
 def _way(quantize: str) -> str:

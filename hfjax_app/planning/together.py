@@ -213,7 +213,9 @@ def survey(folder: Path, **options: Any) -> Iterator[str]:
         yield f"| {' | '.join(columns)} |"
         yield f"| {' | '.join(['---'] * len(columns))} |"
     dtype = options.get("dtype", "auto")
-    storage = Storage(dtype="bfloat16" if dtype == "auto" else dtype)
+    storage = Storage(
+        dtype="bfloat16" if dtype == "auto" else dtype, text_encoders=options.get("image_text_encoders", "device")
+    )
     for source in images:
         try:
             yield from table(source.name, ImagePlanner(source, storage=storage))

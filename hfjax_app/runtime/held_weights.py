@@ -17,6 +17,7 @@ import torch
 
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.checkpoints.safetensors_reader import Placement, on_one_device, read
+from hfjax_app.runtime.memory import HOST
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.model_transform import LazyTensor, Transforms
 from hfjax_app.runtime.module import Shapes, Weights
@@ -81,6 +82,7 @@ def weights_for(
     *,
     checkpoint: Checkpoint | None = None,
     placement: Placement | None = None,
+    on_host: bool = False,
 ) -> Weights | Shapes:
     """A module's weights on the programs' devices; for planned programs their shapes.
 
@@ -90,6 +92,7 @@ def weights_for(
         transforms: as in `read`.
         checkpoint: the files of the weights; None: the module's own weights.
         placement: as in `read`; None: whole on each device.
+        on_host: whether they lie in the host's memory. Programs copy each to the device where they use it.
 
     Raises:
         ModelUnavailable: as `read` does, where a checkpoint is given.
@@ -97,11 +100,17 @@ def weights_for(
     mesh = programs.mesh
     if placement is None:
         placement = on_one_device if mesh is None else lambda name, shape: replicated(mesh)
+    if on_host:
+        placement = _in_host_memory(placement)
     if programs.planned:
         return shapes(module, transforms, placement=placement)
     if checkpoint is not None:
         return read(module, checkpoint, transforms=transforms, placement=placement)
     return device_weights(module, transforms, placement=placement)
+
+
+def _in_host_memory(placement: Placement) -> Placement:
+    return lambda name, shape: placement(name, shape).with_memory_kind(HOST)
 
 
 class PackedArguments:

@@ -9,6 +9,8 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 
+HOST = "pinned_host"  # jax's name of the host's memory from which a program copies by itself
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldMemory:
@@ -28,14 +30,25 @@ def bytes_of(trees: Iterable[object]) -> int:
     return sum(held_bytes(leaf) for tree in trees for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
 
 
+def host_bytes_of(trees: Iterable[object]) -> int:
+    """Bytes of the arrays in these pytrees that lie in the host's memory, of each device."""
+    leaves = (leaf for tree in trees for leaf in jax.tree.leaves(tree) if isinstance(leaf, jax.Array))
+    return sum(held_numbers(leaf) * leaf.dtype.itemsize for leaf in leaves if is_on_host(leaf))
+
+
 def held_numbers(array: jax.Array | jax.ShapeDtypeStruct) -> int:
     """Numbers of an array on each device."""
     return math.prod(array.shape if array.sharding is None else array.sharding.shard_shape(array.shape))
 
 
 def held_bytes(array: jax.Array | jax.ShapeDtypeStruct) -> int:
-    """Bytes of an array on each device."""
-    return held_numbers(array) * int(jnp.dtype(array.dtype).itemsize)
+    """Bytes of an array on each device; 0 where it lies in the host's memory."""
+    return 0 if is_on_host(array) else held_numbers(array) * int(jnp.dtype(array.dtype).itemsize)
+
+
+def is_on_host(array: jax.Array | jax.ShapeDtypeStruct) -> bool:
+    """Whether an array lies in the host's memory, from which programs copy it to the device."""
+    return getattr(array.sharding, "memory_kind", None) == HOST
 
 
 _MEMINFO = Path("/proc/meminfo")

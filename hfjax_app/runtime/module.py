@@ -63,14 +63,15 @@ def pure_function(
             list or dict; not a ModelOutput). Use it for methods other than forward, such as a VAE's decode.
 
     Returns:
-        A function of JAX arrays (pytrees allowed) that can be traced by jit, vmap and grad.
+        A function of JAX arrays (pytrees allowed) that can be traced by jit, vmap and grad. Weights in the host's
+        memory are copied to the device where they are used.
     """
     call = _Call(module.eval(), function)
     operators.install(torchax.default_env())
     order_sets(*map(type, module.modules()))
 
     def jax_function(weights: Weights, *args: Any) -> Any:
-        named = {f"module.{name}": value for name, value in weights.items()}
+        named = {f"module.{name}": _on_device(value) for name, value in weights.items()}
         with torchax.default_env(), torch.no_grad(), warnings.catch_warnings():
             # torch code asks for int64; jax, without x64, uses int32 and warns at every trace
             warnings.filterwarnings("ignore", "Explicitly requested dtype")
@@ -78,6 +79,11 @@ def pure_function(
             return interop.jax_view(torch.func.functional_call(call, named, args))
 
     return jax_function
+
+
+def _on_device(weight: jax.Array) -> jax.Array:
+    is_there = jax.typeof(weight).memory_space != jax.memory.Space.Host
+    return weight if is_there else jax.device_put(weight, jax.memory.Space.Device)
 
 
 def run_in_torch(

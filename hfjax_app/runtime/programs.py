@@ -9,7 +9,7 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -24,6 +24,7 @@ from hfjax_app.runtime import compile_cache, tracing
 from hfjax_app.runtime.bundle import NO_COST, Bundle, Cost, watch_origin
 from hfjax_app.runtime.compiler_events import cache_hits
 from hfjax_app.runtime.fingerprint import signature_of
+from hfjax_app.runtime.memory import is_on_host
 from hfjax_app.runtime.mesh import replicated
 from hfjax_app.runtime.program_report import ProgramReport, Source, report_of
 
@@ -91,6 +92,10 @@ _CPU_OPTIONS = {
 # Beside jax's switch that turns most optimisations off, which an optimisation level here would override: XLA's older
 # emitters, in whose code LLVM has half as much to do.
 _QUICK_CPU_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+
+# Percent of a TPU's memory for copies ahead of their use: else the scheduler copies all weights that lie in the host's
+# memory at once, and the program needs room for them.
+_TPU_STREAMING_OPTIONS = {"xla_tpu_scheduler_percent_shared_memory_limit": 3}
 
 # One thread for all models: programs are ready in the order in which they were requested.
 _compiler = ThreadPoolExecutor(1, "compile")
@@ -216,12 +221,13 @@ class Programs:
             warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
             lowered = jax.jit(traced_function, **options).lower(*args)
         traced = time.perf_counter() - started
+        compiler_options = self._compiler_options(any(map(is_on_host, _arrays(args))))
         if self._together is not None:
-            compiled = _compiler.submit(self._finish, name, lowered, traced, signature)
+            compiled = _compiler.submit(self._finish, name, lowered, compiler_options, traced, signature)
             self._together.append(compiled)
         else:
             compiled = Future()
-            compiled.set_result(self._finish(name, lowered, traced, signature))
+            compiled.set_result(self._finish(name, lowered, compiler_options, traced, signature))
         return Program(compiled, self.mesh)
 
     def load(
@@ -262,12 +268,19 @@ class Programs:
             args = jax.tree.map(partial(_placed, self.mesh), args)
         return bool(header["signature"] == signature_of(args, donate, shardings, static=static))
 
-    def _finish(self, name: str, lowered: jax.stages.Lowered, traced: float, signature: str) -> jax.stages.Compiled:
+    def _finish(
+        self,
+        name: str,
+        lowered: jax.stages.Lowered,
+        compiler_options: Mapping[str, Any] | None,
+        traced: float,
+        signature: str,
+    ) -> jax.stages.Compiled:
         """Compile a program that was traced in `traced` seconds, report it, and save it in the bundle."""
         started = time.perf_counter()
         with cache_hits() as hits, watch_origin() as origin:
             try:
-                compiled = lowered.compile(compiler_options=self._compiler_options)  # type: ignore[arg-type]
+                compiled = lowered.compile(compiler_options=compiler_options)  # type: ignore[arg-type]
             except jax.errors.JaxRuntimeError as error:
                 if "RESOURCE_EXHAUSTED" not in str(error):
                     raise
@@ -291,12 +304,16 @@ class Programs:
         self.reports.append(report)
         self._on_report(report)
 
-    @property
-    def _compiler_options(self) -> dict[str, int] | None:
+    def _compiler_options(self, streams: bool) -> Mapping[str, Any] | None:
+        """XLA's options for a program; `streams`: whether it copies arguments from the host's memory."""
         platform = jax.default_backend() if self.mesh is None else self.mesh.devices.flat[0].platform
         if platform != "cpu":
-            return None
+            return _TPU_STREAMING_OPTIONS if streams and platform == "tpu" else None
         return _QUICK_CPU_OPTIONS if jax.config.read("jax_disable_most_optimizations") else _CPU_OPTIONS
+
+
+def _arrays(args: Any) -> list[Any]:
+    return [leaf for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)]
 
 
 def _placed(mesh: jax.sharding.Mesh, arg: Any) -> Any:

@@ -30,6 +30,9 @@ class Chip:
         return int(self.hbm * (1 - MARGIN)) // self.devices
 
 
+# Bytes per second from the host's memory to a device: PCIe of 16 lanes of the third generation, which most TPUs have by
+# https://jax-ml.github.io/scaling-book/tpus; v6e has twice that.
+HOST_LINK = 16e9
 LIBTPU = "0.0.42.1"  # the version that the pinned jax requires
 _PAGES = "https://cloud.google.com/tpu/docs/"
 CHIPS = {

@@ -78,6 +78,25 @@ print(json.dumps(found))
 """
 
 
+SPLIT_ON_HOST = """
+import json, sys
+import numpy as np
+from hfjax_app.images import ImageGenerator, ImageRequest
+from hfjax_app.images.networks import Storage
+from hfjax_app.runtime.memory import bytes_of
+
+folder, options, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+found = {}
+for where in ("host", "device"):
+    generator = ImageGenerator.from_pretrained(folder, storage=Storage(text_encoders=where, memory=1))
+    [picture] = list(generator.generate(ImageRequest("red dot", **options)))[-1].pictures
+    np.save(f"{out}/{where}.npy", picture.latents)
+    found[where] = generator.held_memory.weights
+    found["encoders"] = bytes_of([generator._programs.reader.weights])
+print(json.dumps(found))
+"""
+
+
 def on_eight_devices(script: str, *arguments: object) -> dict[str, Any]:
     """What a script prints as JSON, in a process that has eight devices."""
     environment = {
@@ -121,6 +140,18 @@ def test_models_that_are_too_large_are_split_over_eight_devices(name: str, folde
         unsplit = found["weights"] - found["vae"] - whole / 8
         assert unsplit < (most or 0.15 * whole), (quantize, found, whole)
         most = unsplit + 0.01 * whole  # int8 adds the scales of second layers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Z-Image", "Stable Diffusion 3.5"])
+def test_text_encoders_on_the_host_may_be_split(name: str, tmp_path: Path) -> None:
+    """To the last bit, and a device holds nothing of them."""
+    family(name).save_pretrained(tmp_path)
+    (tmp_path / "README.md").write_text(CARD)
+    options = {"steps": 2, "guidance_scale": 3.0, "seed": 3, "width": 32, "height": 32}
+    found = on_eight_devices(SPLIT_ON_HOST, tmp_path, json.dumps(options), tmp_path)
+    np.testing.assert_array_equal(np.load(tmp_path / "host.npy"), np.load(tmp_path / "device.npy"))
+    assert found["device"] - found["host"] == found["encoders"] > 0
 
 
 def test_eight_devices_draw_what_one_draws(folder: Path, generator: ImageGenerator, tmp_path: Path) -> None:

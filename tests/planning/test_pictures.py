@@ -47,7 +47,9 @@ def plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tu
 def test_z_image_fits_one_small_chip_with_int8(plan: Callable[..., tuple[int, dict[str, Any], str]]) -> None:
     status, found, log = plan("Z-Image-Turbo", "--topology", V5E)
     assert (status, found["fits"]) == (1, False)
-    assert log.endswith("does not fit v5e:1x1; would fit: image_quantize = int8 or topology v6e:1x1")
+    assert log.endswith(
+        "does not fit v5e:1x1; would fit: image_quantize = int8 or image_text_encoders = host or topology v6e:1x1"
+    )
     rows = {(row["topology"], row["quantize"]): row for row in found["picture_topologies"]}
     assert rows[V5E, "none"]["parts"]["transformer"] == pytest.approx(2 * 6_154_908_736, rel=1e-3)
     assert [rows[V5E, way]["fits"] for way in ("none", "int8")] == [False, True]
@@ -62,6 +64,13 @@ def test_z_image_fits_one_small_chip_with_int8(plan: Callable[..., tuple[int, di
     status, found, _ = plan("Z-Image-Turbo", "--topology", V5E, "--image-quantize", "int8")
     assert (status, found["fits"]) == (0, True)
     assert found["preflight"]["image"]["dtype"] == "int8 and bfloat16"
+    status, found, _ = plan("Z-Image-Turbo", "--topology", V5E, "--image-text-encoders", "host")
+    assert (status, found["fits"]) == (0, True)
+    row = next(row for row in found["picture_topologies"] if (row["topology"], row["quantize"]) == (V5E, "none"))
+    encoder = 2 * 4_022_468_096
+    assert row["parts"]["text_encoder"] == 2 * 151_936 * 2560, "its embedding goes through the chip as a whole"
+    assert row["prompt_seconds"] == pytest.approx(encoder / 16e9, rel=1e-3)
+    assert found["preflight"]["image"]["bytes"] > encoder
 
 
 @pytest.mark.parametrize(
