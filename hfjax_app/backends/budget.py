@@ -239,7 +239,7 @@ def _advice_for_pictures(planner: ImagePlanner, topology: Topology, beside: int,
     own = sum(planner.held(topology.devices, topology.usable).values())
     kept = planner.storage
 
-    def peak_with(**changed: str) -> Callable[[int], float]:
+    def peak_with(**changed: Any) -> Callable[[int], float]:
         storage = replace(kept, **changed)
         return lambda devices: beside - own + sum(planner.parts(devices, storage).values())
 
