@@ -22,7 +22,7 @@ from diffusers.pipelines.auto_pipeline import (
     AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
 )
 from huggingface_hub import ModelCard, try_to_load_from_cache
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.images.interface import Recommended
@@ -105,6 +105,7 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
     try:
         parts: dict[str, Any] = {key: value for key, value in _WITHOUT.items() if key in config}
         _check_parts(config, pipeline_kind, name)
+        parts |= dict.fromkeys(_processors(config))
         for key, value in config.items():
             kind = _network_class(value) if key not in parts else None
             if kind is not None:
@@ -114,6 +115,7 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
         pipeline = pipeline_kind.from_pretrained(
             folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, **parts
         )
+        pipeline.register_modules(**_tokenizers(config, folder))
     except ModelUnavailable:
         raise
     except Exception as error:
@@ -143,6 +145,7 @@ def read_whole(source: str | os.PathLike[str]) -> Pipeline:
     else:
         folder = fetch_weights(source, empty).folder
         try:
+            tokenizers = _tokenizers(DiffusionPipeline.load_config(folder), folder)
             whole = type(empty).from_pretrained(  # type: ignore[attr-defined]
                 folder,
                 dtype=torch.float32,
@@ -150,7 +153,9 @@ def read_whole(source: str | os.PathLike[str]) -> Pipeline:
                 trust_remote_code=False,
                 variant=_variant(folder / denoiser_name(empty), os.fspath(source)),
                 **{key: value for key, value in _WITHOUT.items() if key in empty.config},  # type: ignore[attr-defined]
+                **dict.fromkeys(tokenizers),
             )
+            whole.register_modules(**tokenizers)  # type: ignore[attr-defined]
         except Exception as error:
             raise ModelUnavailable(explain(os.fspath(source), error)) from error
     _limit_tokenizers(whole)
@@ -197,6 +202,8 @@ def _kind(config: dict[str, Any], name: str) -> Any:
     what = next((what for option, what in _OTHER_KINDS.items() if option in accepted), None)
     if what is None and "prompt" not in accepted:
         what = "takes no prompt"
+    if what is None and "guider" in inspect.signature(kind).parameters:
+        what = "guides each step by those before it"
     picture = accepted.get("image")
     if what is None and picture is not None and kind not in AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values():
         what = "edits a picture by words"
@@ -217,6 +224,19 @@ def _network_class(component: Any) -> type[torch.nn.Module] | None:
         case _:
             return None
     return kind if isinstance(kind, type) and issubclass(kind, torch.nn.Module) else None
+
+
+def _processors(config: dict[str, Any]) -> list[str]:
+    """The components of a model_index.json that are a tokenizer with what reads pictures and videos."""
+    named = {key: value[1] for key, value in config.items() if isinstance(value, list | tuple) and len(value) == 2}
+    tokenizers = {key: name for key, name in named.items() if key.startswith("tokenizer") and isinstance(name, str)}
+    kinds = {key: getattr(transformers, name, None) for key, name in tokenizers.items()}
+    return [key for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, ProcessorMixin)]
+
+
+def _tokenizers(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The tokenizers of those, which are enough for a prompt: what reads videos needs a package that is not here."""
+    return {key: AutoTokenizer.from_pretrained(folder / key, trust_remote_code=False) for key in _processors(config)}
 
 
 def _check_parts(config: dict[str, Any], pipeline_kind: type[Any], name: str) -> None:
@@ -287,7 +307,7 @@ def _checked(pipeline: Pipeline, name: str) -> Pipeline:
     if not isinstance(getattr(pipeline, "vae", None), torch.nn.Module):
         raise ModelUnavailable(f"model {name!r}: it has no vae")
     config: Any = network.config
-    channels, latent_channels = config.in_channels, getattr(pipeline.vae.config, "latent_channels", 0)
+    channels, latent_channels = config.get("in_channels"), getattr(pipeline.vae.config, "latent_channels", 0)
     if denoiser_name(pipeline) == "unet" and channels != latent_channels:
         raise ModelUnavailable(
             f"model {name!r}: its denoiser reads {channels} channels, and the latents have {latent_channels}: "

@@ -456,7 +456,7 @@ class PipelineCall:
         )
         pipeline = self._traced(form, latents, arrays, lambda *_, **__: Anything(), scheduler, vae=vae)
         with TakesData(is_traced=True):
-            pictures: torch.Tensor = pipeline(**self._traced_arguments(form, latents.new_ones(()), "pt")).images
+            pictures: torch.Tensor = pipeline(**self._traced_arguments(form, latents.new_ones(()), "pt"))[0]
         return pictures
 
     def _traced(

@@ -144,7 +144,8 @@ class DiffusionPrograms:
         self.latents, self.sizes = self.call.latents, self.call.sizes(size)
         self.size = self.sizes.own
         self.scale = self.latents.scale
-        can_read = self.reader.pictures is not None or isinstance(pipeline.vae, AutoencoderKL)
+        as_vae = isinstance(pipeline.vae, AutoencoderKL) and len(self.latents.shape) == 4
+        can_read = self.reader.pictures is not None or as_vae
         self.edits = self.call.edits
         self.can_encode = self.edits or (can_read and self.samplers.noises)
         self._alone = self.reader.takes_guidance and not self.call.is_guided(guidance)

@@ -130,6 +130,7 @@ class PromptReader:
         self._takes_padding = pads_prompts(getattr(pipeline, denoiser_name(pipeline)))
         self._filler, self._longest = "", 0
         self._pads: dict[bool, set[int]] = {}  # by whether there is guidance: which arrays are padded to the longest
+        self._counts: dict[bool, dict[int, torch.Tensor]] = {}  # what is static then: numbers of tokens with padding
         self._masks: dict[bool, dict[int, np.ndarray]] = {}  # by whether there is guidance
         self._is_planned = programs.planned
         self._truncations: dict[str, Truncations] = {}  # of text encoders that are not CLIP's
@@ -162,10 +163,11 @@ class PromptReader:
             self._longest = max((encoder.longest for encoder in others.values()), default=0)
             if self._takes_padding and others:
                 for scale in (GUIDED, ALONE):
-                    one, other = (replace(each, guidance_scale=scale) for each in (request, longer))
-                    known = self.read(one)
-                    other = replace(other, negative_prompt=_LONGER if self.takes_negative else "")
-                    self._pads[known.form.guided] = _varying(known, self.read(other))
+                    known = self.read(replace(request, guidance_scale=scale))
+                    negative = _LONGER if self.takes_negative else ""
+                    other = self.read(replace(longer, guidance_scale=scale, negative_prompt=negative))
+                    self._pads[known.form.guided] = _varying(known, other)
+                    self._counts[known.form.guided] = _counts(known, other, self._longest)
             else:  # the class pads the prompts of a batch to the longest: the second one fills the length
                 self._filler = "a " * self._longest
                 for encoder in others.values():
@@ -247,6 +249,9 @@ class PromptReader:
             tensors[i] = _padded(tensor, self._longest) if i in self._pads.get(form.guided, ()) else tensor
         if pieces > 1:
             form = replace(form, is_long=True)
+        if counts := self._counts.get(form.guided):
+            tensors = [None if i in counts else tensor for i, tensor in enumerate(tensors)]
+            form = replace(form, rest=[counts.get(i, leaf) for i, leaf in enumerate(form.rest)])
         arrays = [None if tensor is None else _numpy(tensor) for tensor in tensors]
         # a class may leave out the mask of a prompt that fills the length
         for i, mask in self._masks.get(form.guided, {}).items():
@@ -564,6 +569,16 @@ def _varying(one: Conditioning, other: Conditioning) -> set[int]:
     """The places of arrays of different shapes."""
     pairs = enumerate(zip(one.arrays, other.arrays, strict=True))
     return {i for i, (each, its) in pairs if each is not None and its is not None and each.shape != its.shape}
+
+
+def _counts(one: Conditioning, other: Conditioning, longest: int) -> dict[int, torch.Tensor]:
+    """Lists of numbers of tokens, by their places, with the number that padded prompts have."""
+    found = {}
+    for i, (each, its) in enumerate(zip(one.arrays, other.arrays, strict=True)):
+        lists = [array for array in (each, its) if array is not None and array.ndim == 1 and array.dtype.kind == "i"]
+        if len(lists) == 2 and lists[0].shape == lists[1].shape and (lists[0] != lists[1]).any():
+            found[i] = torch.from_numpy(np.where(lists[0] == lists[0].max(), longest, lists[0]))
+    return found
 
 
 def _padded(tensor: torch.Tensor, longest: int) -> torch.Tensor:

@@ -33,6 +33,8 @@ from diffusers import (
     FluxTransformer2DModel,
     HunyuanDiT2DModel,
     HunyuanDiTPipeline,
+    Kandinsky5T2IPipeline,
+    Kandinsky5Transformer3DModel,
     KolorsPipeline,
     Krea2Pipeline,
     Krea2Transformer2DModel,
@@ -61,6 +63,7 @@ from transformers import (
     BertConfig,
     BertModel,
     BertTokenizer,
+    CLIPTextModel,
     CLIPTextModelWithProjection,
     Gemma2Config,
     Gemma2Model,
@@ -635,6 +638,33 @@ def kolors() -> KolorsPipeline:
     )
 
 
+def kandinsky_5() -> Kandinsky5T2IPipeline:
+    """Its repository has a processor, of which a prompt needs the tokenizer alone."""
+    transformer = Kandinsky5Transformer3DModel(
+        in_visual_dim=4,
+        in_text_dim=WIDTH,
+        in_text_dim2=WIDTH,
+        time_dim=16,
+        out_visual_dim=4,
+        model_dim=32,
+        ff_dim=32,
+        num_text_blocks=1,
+        num_visual_blocks=1,
+        axes_dims=(4, 6, 6),
+    )
+    clip_config = clip().config
+    clip_config.max_position_embeddings = 77
+    return Kandinsky5T2IPipeline(
+        tokenizer=qwen_tokenizer(),
+        text_encoder=qwen_2_5_vl(),
+        tokenizer_2=clip_tokenizer(77),
+        text_encoder_2=CLIPTextModel(clip_config),
+        transformer=transformer,
+        vae=kl(blocks=4),
+        scheduler=FlowMatchEulerDiscreteScheduler(shift=3.0),
+    )
+
+
 FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "Flux.1 dev": flux,
     "Flux.1 schnell": flux_schnell,
@@ -658,6 +688,7 @@ FAMILIES: dict[str, Callable[[], DiffusionPipeline]] = {
     "PRX": prx,
     "CogView 4": cog_view_4,
     "Kolors": kolors,
+    "Kandinsky 5": kandinsky_5,
 }
 
 

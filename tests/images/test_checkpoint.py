@@ -25,7 +25,7 @@ from diffusers import (
 )
 from safetensors.torch import load_file, save_file
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
-from transformers import T5Config, T5EncoderModel
+from transformers import Qwen2Tokenizer, T5Config, T5EncoderModel
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import ImageGenerator
@@ -47,7 +47,7 @@ from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Programs
 
 from . import original_layout
-from .families import flux, qwen_image, z_image
+from .families import family, flux, qwen_image, z_image
 from .pipelines import CLASSES, TOKENS, pixart, stable_diffusion_2, stable_diffusion_3, vae
 
 CARD = "---\ninference:\n  parameters:\n    {}\n---\n# A model\n"
@@ -157,6 +157,7 @@ def test_models_of_other_kinds_are_named(pipeline: StableDiffusionPipeline, tmp_
         ("WanPipeline", "is a WanPipeline, which makes videos: take a text-to-image model"),
         ("StableAudioPipeline", "is a StableAudioPipeline, which makes sound: take"),
         ("QwenImageEditPipeline", "is a QwenImageEditPipeline, which edits a picture by words: take"),
+        ("HunyuanImagePipeline", "is a HunyuanImagePipeline, which guides each step by those before it: take"),
         ("DDPMPipeline", "is a DDPMPipeline, which takes no prompt: take"),
         ("PicturePipeline", "its class 'PicturePipeline' is not one of diffusers' pipelines"),
         (None, "has no folder vae, which its model_index.json names"),
@@ -582,3 +583,14 @@ def test_a_vocabulary_that_was_lost_is_not_made_up(lost: str, folder: Path, tmp_
         read_empty(tmp_path)
     assert "tokenizer" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_of_a_processor_the_tokenizer_is_read(tmp_path: Path) -> None:
+    """Qwen2VLProcessor can't be loaded without torchvision, for videos."""
+    family("Kandinsky 5").save_pretrained(tmp_path)
+    index = tmp_path / "model_index.json"
+    parts = json.loads(index.read_text())
+    index.write_text(json.dumps(parts | {"tokenizer": ["transformers", "Qwen2VLProcessor"]}))
+    for pipeline in (read_empty(tmp_path), read_whole(tmp_path)):
+        assert isinstance(pipeline.components["tokenizer"], Qwen2Tokenizer)

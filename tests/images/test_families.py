@@ -49,9 +49,11 @@ def torch_pixels(name: str, pipeline: Any, shape: tuple[int, ...], request: dict
     plain = {"use_resolution_binning": False, "clean_caption": False, "max_area": options["width"] * options["height"]}
     if name in UNCLEANED:
         pipeline.text_preprocessor = UncleanedText()
+    if hasattr(pipeline, "resolutions"):  # the only sizes of its class
+        pipeline.resolutions = [OWN, OTHER]
     options |= {name: value for name, value in plain.items() if name in accepted}
     with GivenNoise(chain([torch.from_numpy(first)], fresh)):
-        return pipeline(num_inference_steps=STEPS, output_type="np", **needed | options).images[0]
+        return pipeline(num_inference_steps=STEPS, output_type="np", **needed | options)[0][0]
 
 
 def drawn(generator: ImageGenerator, **options: Any) -> Any:

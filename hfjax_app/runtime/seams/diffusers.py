@@ -36,8 +36,8 @@ SEAMS = (
         name="lengths of prompts",
         what="patchify_and_embed, _prepare_sequence, _build_unified_sequence and cap_pad_token of "
         "ZImageTransformer2DModel; rope_embedder, _get_freqs_cis and layers of Lumina2Transformer2DModel; that "
-        "CogView4Transformer2DModel mixes tokens by scaled_dot_product_attention alone",
-        without="Z-Image or Lumina 2 can't be traced, and the padding of CogView 4's prompts is seen",
+        "CogView4Transformer2DModel and Kandinsky5Transformer3DModel mix tokens by scaled_dot_product_attention alone",
+        without="Z-Image or Lumina 2 can't be traced, and the padding of prompts is seen by CogView 4 and Kandinsky 5",
     ),
     Seam(
         name="scripted functions",
@@ -242,5 +242,6 @@ _LENGTHS: Mapping[str, Callable[[Any], None]] = {
     "ZImageTransformer2DModel": _z_image,
     "Lumina2Transformer2DModel": _lumina_2,
     "CogView4Transformer2DModel": _without_padding,
+    "Kandinsky5Transformer3DModel": _without_padding,
     "ChatGLMModel": _chat_glm,
 }
