@@ -65,14 +65,15 @@ def test_int8_weights_are_rounded_weights(name: str, pipeline: StableDiffusionPi
     ],
 )
 def test_text_encoders_on_the_host_draw_the_same(
-    name: str, quantize: str, pipeline: StableDiffusionPipeline, compilations: Callable[..., Any]
+    name: str, quantize: str, pipeline: StableDiffusionPipeline, tmp_path: Path, compilations: Callable[..., Any]
 ) -> None:
     """To the last bit, and a device holds nothing of them, also while two prompts are drawn in turns."""
-    source = pipeline if name == "Stable Diffusion" else family(name)
+    (pipeline if name == "Stable Diffusion" else family(name)).save_pretrained(tmp_path)
+    (tmp_path / "README.md").write_text(CARD)
     before = live()
-    on_device = ImageGenerator(source, storage=Storage(quantize=quantize))
+    on_device = ImageGenerator.from_pretrained(tmp_path, storage=Storage(quantize=quantize))
     between = live()
-    on_host = ImageGenerator(source, storage=Storage(quantize=quantize, text_encoders="host"))
+    on_host = ImageGenerator.from_pretrained(tmp_path, storage=Storage(quantize=quantize, text_encoders="host"))
     of_device, of_host = (
         [after - earlier for after, earlier in zip(*pair, strict=True)]
         for pair in ((between, before), (live(), between))
