@@ -5,7 +5,7 @@ share the network: `runtime/mesh.py`. On one CPU device each row of a call with 
 parallel, and a second program does the rest: a network that computes two rows in one call leaves half a core idle.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,7 @@ class Network:
         dtype: of its computation.
         call: the pipeline's call.
         programs: their devices share the rows, and their bundle keeps shapes.
+        apart: names of weights that LoRAs change.
 
     Attributes:
         weights: as given, or with all 1-D parameters packed into one argument, see `runtime/held_weights.py`.
@@ -56,9 +57,10 @@ class Network:
         dtype: Any,
         call: PipelineCall,
         programs: Programs,
+        apart: Collection[str] = (),
     ):
         self._mesh, self._bundle = programs.mesh, programs.bundle
-        self._arguments = PackedArguments(weights, packs=packs_arguments(programs.mesh))
+        self._arguments = PackedArguments(weights, packs=packs_arguments(programs.mesh), apart=apart)
         self.weights = self._arguments.weights
         self._module, self._dtype, self._call = module, torch_dtype(dtype), call
         # The shapes of a row's result and of the sample that it was for.

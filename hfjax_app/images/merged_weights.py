@@ -1,7 +1,8 @@
 """LoRAs merged into weights on the device, for the pictures that choose them: no merge compiles anything.
 
 Weights are arguments of programs. A merge is a sum for each weight that a LoRA changes, by one program for each of
-their shapes; other weights are shared. The last few merges are kept while there is memory.
+their shapes; other weights are shared. The last few merges are kept while there is memory. An int8 weight is multiplied
+by its scales, changed and rounded again, once for each LoRA of a picture.
 """
 
 import threading
@@ -17,6 +18,7 @@ import numpy as np
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.lora import Factors, LoraFactors
 from hfjax_app.limits import IMAGE_KEPT_MERGES
+from hfjax_app.runtime.checkpoints.int8 import quantized, scale_of
 from hfjax_app.runtime.memory import bytes_of, free_memory
 from hfjax_app.runtime.module import Weights
 from hfjax_app.runtime.programs import Program
@@ -48,7 +50,7 @@ class MergedWeights:
         loras: that may be chosen.
 
     Raises:
-        ModelUnavailable: a weight that one of them changes is not in floating point on the device.
+        ModelUnavailable: a weight that one of them changes is neither in floating point on the device nor int8.
 
     Attributes:
         specs: the programs, which must have joined.
@@ -65,25 +67,37 @@ class MergedWeights:
         for lora in loras:
             for name, changed in lora.parts.items():
                 for key, factors in changed.items():
-                    weight = parts[name].weights.get(key)
-                    if weight is None or not jnp.issubdtype(weight.dtype, jnp.floating):
+                    held: list[Any] = [parts[name].weights.get(each) for each in self._names(name, key)]
+                    if held[-1] is None or not jnp.issubdtype(held[-1].dtype, jnp.floating):
                         raise ModelUnavailable(f"LoRA {lora.name!r}: {name}'s {key} can't be changed on this device")
                     axes = parts[name].axes(key, factors.shape)
-                    kind = weight.dtype, _on_device(weight), factors.shape, axes, factors.down.shape
+                    places = tuple(map(_on_device, held))
+                    kind = held[0].dtype, places, factors.shape, axes, factors.down.shape
                     self._kinds[lora.name, name, key] = kind
                     if kind not in seen:
                         seen.add(kind)
-                        self.specs.append(self._spec(len(seen), kind, weight, factors))
+                        self.specs.append(self._spec(len(seen), kind, held, factors))
 
-    def _spec(self, number: int, kind: Any, weight: jax.Array, factors: Factors) -> ProgramSpec:
-        *_, axes, _ = kind
+    def _names(self, part: str, key: str) -> list[str]:
+        """The arrays on the device that hold a weight: itself, or itself in int8 and its scales."""
+        weight = self._parts[part].weights.get(key)
+        return [key] if weight is None or weight.dtype != jnp.int8 else [key, scale_of(key)]
 
-        def merge(weight: jax.Array, up: jax.Array, down: jax.Array, share: jax.Array) -> jax.Array:
+    def _spec(self, number: int, kind: Any, arrays: Sequence[Any], factors: Factors) -> ProgramSpec:
+        _, places, _, axes, _ = kind
+
+        def merge(held: list[jax.Array], up: jax.Array, down: jax.Array, share: jax.Array) -> list[jax.Array]:
             change = jnp.matmul(up, down, precision=jax.lax.Precision.HIGHEST) * share
             change = change.reshape(factors.shape).transpose(axes)
-            return (weight.astype(jnp.float32) + change).astype(weight.dtype)
+            weight, *scales = held
+            if not scales:
+                return [(weight.astype(jnp.float32) + change).astype(weight.dtype)]
+            return [*quantized(weight * scales[0][:, None] + change)]
 
-        held = jax.ShapeDtypeStruct(weight.shape, weight.dtype, sharding=_on_device(weight))
+        held = [
+            jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=place)
+            for array, place in zip(arrays, places, strict=True)
+        ]
         up, down = (jax.ShapeDtypeStruct(each.shape, jnp.float32) for each in (factors.up, factors.down))
         arguments = (held, up, down, jax.ShapeDtypeStruct((), jnp.float32))
 
@@ -96,7 +110,7 @@ class MergedWeights:
             function=merge,
             args=arguments,
             join=join,
-            shardings=_on_device(weight),
+            shardings=[*places],
             static=str((factors.shape, axes)),
         )
 
@@ -125,15 +139,17 @@ class MergedWeights:
         for lora, share in choice:
             for name, changed in self._loras[lora].parts.items():
                 for key, factors in changed.items():
-                    program, weight = self._programs[self._kinds[lora, name, key]], merged[name][key]
-                    there = jax.device_put(weight, _on_device(weight))  # the same where it lies there
+                    program, names = self._programs[self._kinds[lora, name, key]], self._names(name, key)
+                    held = [merged[name][each] for each in names]
+                    there = [jax.device_put(each, _on_device(each)) for each in held]  # the same where it lies there
                     made = program(there, factors.up, factors.down, np.float32(share))
-                    merged[name][key] = jax.device_put(made, weight.sharding)
+                    for each, old, new in zip(names, held, made, strict=True):
+                        merged[name][each] = jax.device_put(new, old.sharding)
         return merged
 
     def _make_room(self, choice: Choice) -> None:
         changed = {(name, key) for lora, _ in choice for name, part in self._loras[lora].parts.items() for key in part}
-        needed = bytes_of([self._parts[name].weights[key] for name, key in changed])
+        needed = bytes_of([self._parts[name].weights[each] for name, key in changed for each in self._names(name, key)])
         while True:
             free = free_memory()
             fits = free is None or needed <= free * (1 - _MARGIN)

@@ -43,6 +43,7 @@ from hfjax_app.images.steps import Waiting
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
+from hfjax_app.runtime.checkpoints.int8 import scale_of
 from hfjax_app.runtime.memory import bytes_of, host_bytes_of
 from hfjax_app.runtime.mesh import picture_mesh, replicated
 from hfjax_app.runtime.module import pure_function
@@ -130,7 +131,8 @@ class DiffusionPrograms:
         self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
         files = checkpoint and checkpoint.part(denoiser)
         weights, adapted = adapted_weights(self._programs, module, self.dtype, files, quantize=quantize, splits=True)
-        self.network = Network(adapted, weights, self.dtype, self.call, self._programs)
+        changed = {scale_of(key) for lora in loras for key in lora.parts.get(denoiser, ())}
+        self.network = Network(adapted, weights, self.dtype, self.call, self._programs, changed)
         parts = {
             name: Part(weights=own, axes=axes_on_devices(getattr(pipeline, name), self._programs, self.dtype))
             for name, own in ({denoiser: self.network.weights} | self.reader.weights).items()

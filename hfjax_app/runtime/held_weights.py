@@ -8,7 +8,7 @@ convolutional network's weights are 1-D (biases, scales of norms). For programs 
 slice of a matrix would be a copy.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax
@@ -119,17 +119,18 @@ class PackedArguments:
     Args:
         weights: on one device, or their shapes.
         packs: whether to pack.
+        apart: names of weights that are not packed, because they change alone.
 
     Attributes:
         weights: the weights that the program takes.
     """
 
-    def __init__(self, weights: Mapping[str, Any], *, packs: bool):
+    def __init__(self, weights: Mapping[str, Any], *, packs: bool, apart: Collection[str] = ()):
         groups: dict[str, list[Any]] = {}
         # By name: the packed array of a 1-D weight, its start, and its length.
         self._packed: dict[str, tuple[str, int, int]] = {}
         for name, weight in weights.items():
-            if packs and weight.ndim == 1:
+            if packs and weight.ndim == 1 and name not in apart:
                 group = f"packed {weight.dtype}"  # no weight's name has a space
                 members = groups.setdefault(group, [])
                 self._packed[name] = (group, sum(member.size for member in members), weight.size)

@@ -17,7 +17,9 @@ from hfjax_app.errors import ModelUnavailable, RequestRejected
 from hfjax_app.images import ImageGenerator, ImageRequest, replay
 from hfjax_app.images.generation_parameters import fitted, read_png
 from hfjax_app.images.lora import Lora, read_loras
+from hfjax_app.images.networks import Storage
 from hfjax_app.limits import IMAGE_KEPT_MERGES
+from hfjax_app.runtime.checkpoints.int8 import round_in_place
 from tests.conftest import quickly_compiled
 
 OPTIONS: dict[str, Any] = {"prompt": "red dot", "guidance_scale": 2.0, "steps": 3}
@@ -86,6 +88,32 @@ def test_chosen_loras_equal_diffusers(
         np.testing.assert_allclose(got, want, atol=1e-3)
         assert np.abs(without.pixels - want).max() > 0.01, "the LoRAs must matter"
     np.testing.assert_array_equal(drawn(two, loras="").pixels, without.pixels)
+
+
+def test_int8_weights_are_merged_and_rounded_again(folder: Path, loras: list[Path], compilations: Callable) -> None:
+    """Those of torch's network are rounded, changed by the LoRA, and rounded again."""
+    want = StableDiffusionPipeline.from_pretrained(folder, safety_checker=None)
+    networks = [want.unet, want.text_encoder]
+    for network in networks:
+        round_in_place(network)
+    want.load_lora_weights(loras[0])
+    want.fuse_lora(lora_scale=0.7)
+    want.unload_lora_weights()
+    changed = {name: tensor.clone() for name, tensor in want.unet.state_dict().items()}
+    for network in networks:
+        round_in_place(network)
+    assert any((tensor != changed[name]).any() for name, tensor in want.unet.state_dict().items()), "rounding matters"
+    generator = ImageGenerator.from_pretrained(
+        folder, storage=Storage(quantize="int8"), loras=[Lora(source=str(loras[0]))]
+    )
+    own = ImageGenerator(want)
+    with compilations() as compiled:
+        got = drawn(generator, loras=f"{loras[0].name}:0.7").latents
+        without = drawn(generator).latents
+    assert compiled == []
+    rounded = drawn(own).latents
+    np.testing.assert_allclose(got, rounded, rtol=0, atol=1e-3 * np.abs(rounded).max())
+    assert np.abs(without - rounded).max() > 0.05, "the LoRA must matter"
 
 
 def test_two_users_side_by_side_get_their_own(two: ImageGenerator, loras: list[Path]) -> None:

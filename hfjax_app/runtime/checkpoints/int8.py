@@ -206,6 +206,18 @@ def _hold_int8(module: torch.nn.Module, name: str, inputs_first: bool, read_dire
     module.register_buffer(name + SCALE, scale)
 
 
+def scale_of(weight: str) -> str:
+    """The name of the scales of a linear layer's int8 weight, by that of the weight."""
+    return f"{weight.removesuffix('.weight')}.scale"
+
+
+def quantized(weight: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """As `quantize`, in a program: float32 [outputs, inputs] as int8, and float32 [outputs]."""
+    scale = jnp.abs(weight).max(1) / 127
+    scale = jnp.where(scale == 0, 1, scale)
+    return jnp.round(weight / scale[:, None]).astype(jnp.int8), scale
+
+
 def int8_dot(x: jax.Array, weight: jax.Array, scale: jax.Array) -> jax.Array:
     """x @ (weight * scale).T without float weights in memory.
 
