@@ -62,6 +62,7 @@ test-quick: $(VENV)/.installed-dev
 	@$(PY) -m pytest -q -m "not slow and not tpu" -n 2 $(QUICK) \
 	  --deselect tests/test_layers.py::test_importing_every_module_starts_no_device_and_no_ray
 
+$(if $(filter test-all,$(MAKECMDGOALS)),$(info all tests, the slow ones too: one to two hours on two cores))
 test: MARKED := not slow and not tpu
 test-all: MARKED := not tpu
 test-all: export CHURN_SECONDS = 120

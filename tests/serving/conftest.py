@@ -61,6 +61,10 @@ class Cluster:
         found: dict[str, Any] = self.get("/health").json()
         return found
 
+    def explains(self) -> bool:
+        answer = httpx.post(f"{self.url}/v1/explain", json={"input": "a"}, timeout=60)
+        return answer.status_code == 200
+
     def samples(self, name: str, **labels: str) -> dict[str, float]:
         """The values of a metric by replica, where these labels stand."""
         found: dict[str, float] = {}
@@ -183,10 +187,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         found.wait_ready()
         found.wait(lambda: len(found.samples("hfjax_chat_slots", state="free")) == 2, START_S, "two chat replicas")
+        found.wait(found.explains, START_S, "able to explain")  # by programs that are compiled last
         yield found
     finally:
         process.send_signal(signal.SIGINT)  # ends Serve, and Ray, which it started
         try:
-            process.wait(120)
+            process.wait(START_S)
         finally:
             process.kill()
