@@ -11,17 +11,13 @@ import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch.utils import _pytree as torch_pytree
-from torch.utils._pytree import TreeSpec
 from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
@@ -30,12 +26,11 @@ from hfjax_app.images.networks import adapted_weights, same_tensors
 from hfjax_app.images.picture_call import picture_call
 from hfjax_app.images.pipeline_call import Form, PipelineCall
 from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
-from hfjax_app.images.remembered import Remembered
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
-from hfjax_app.images.text_encoder import CompiledEncoder, Truncations, begin_of_rest
+from hfjax_app.images.text_encoder import CompiledEncoder, CompiledForward, Truncations, as_array, begin_of_rest
 from hfjax_app.limits import IMAGE_MAX_PIECES
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
-from hfjax_app.runtime.module import Shapes, Weights, pure_function
+from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Programs
 from hfjax_app.runtime.seams.diffusers import pads_prompts
 
@@ -252,7 +247,7 @@ class PromptReader:
         if counts := self._counts.get(form.guided):
             tensors = [None if i in counts else tensor for i, tensor in enumerate(tensors)]
             form = replace(form, rest=[counts.get(i, leaf) for i, leaf in enumerate(form.rest)])
-        arrays = [None if tensor is None else _numpy(tensor) for tensor in tensors]
+        arrays = [None if tensor is None else as_array(tensor) for tensor in tensors]
         # a class may leave out the mask of a prompt that fills the length
         for i, mask in self._masks.get(form.guided, {}).items():
             arrays[i] = mask if arrays[i] is None else arrays[i]
@@ -343,84 +338,6 @@ class PromptReader:
                     begin = begin_of_rest(self._tokenizer(name), prompt, encoder.longest)
                     ends.append(prompt[begin:].strip())
         return min(ends, key=len, default="")
-
-
-class CompiledForward:
-    """A torch module's forward as compiled programs, one for each shape of its arguments, from tensors to tensors.
-
-    Args:
-        name: of the programs.
-        module: on the CPU; it is not changed.
-        weights: its weights on the device, or for planned programs their shapes. It computes in their dtype; results
-            are float32.
-        programs: compiles.
-        skips: whether the module is a text encoder of CLIP's whose last layers can be left out.
-
-    Attributes:
-        clip_skip: how many of them are. It is an argument of the program, so that a request compiles nothing.
-    """
-
-    def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs, *, skips: bool = False):
-        self._name, self._module, self.weights, self._programs = name, module, weights, programs
-        self._skips, self.clip_skip = skips, 0
-        self.next_skip: int | None = None  # of the next call alone
-        self._compiled: dict[Any, tuple[Remembered, Any, list[Any]]] = {}  # with the structure and shapes of results
-        self.longest = 0  # tokens of the longest sequence so far
-        self.loras = ""  # that are merged into the weights
-        self._first: tuple[Any, Any] = (), {}  # further arguments of the first call
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As the module's forward. Compiles at the first arguments of a shape."""
-        if not self._compiled:
-            self._first = args[1:], kwargs
-        if self._skips:
-            skip, self.next_skip = self.clip_skip if self.next_skip is None else self.next_skip, None
-            kwargs = kwargs | {"clip_skip": torch.tensor(skip)}
-        leaves, structure = torch_pytree.tree_flatten((args, kwargs))
-        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        arrays = [_numpy(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
-        shapes = [None if array is None else (array.shape, str(array.dtype)) for array in arrays]
-        key = str((structure, rest, shapes))
-        if key not in self._compiled:
-            self.longest = max(
-                [self.longest, *(array.shape[-1] for array in arrays if array is not None and array.ndim)]
-            )
-            self._compiled[key] = self._compile(structure, rest, arrays)
-        program, result_spec, made = self._compiled[key]
-        if self._programs.planned:  # zeros are enough: the caller reads shapes only
-            results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in made]
-        else:
-            results = [torch.from_numpy(leaf) for leaf in program(self.weights, self.loras, arrays)]
-        return torch_pytree.tree_unflatten(results, result_spec)
-
-    def again(self, ids: torch.Tensor) -> Any:
-        """As the first call, with other token ids."""
-        args, kwargs = self._first
-        return self(ids, *args, **kwargs)
-
-    def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Remembered, Any, list[Any]]:
-        specs: list[TreeSpec] = []  # of the results; a trace fills it
-
-        def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
-            leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
-            args, kwargs = torch_pytree.tree_unflatten(leaves, structure)
-            call = partial(_without_last_layers, module) if self._skips else module
-            results, spec = torch_pytree.tree_flatten(call(*args, **kwargs))
-            specs.append(spec)
-            return [result.float() if result.is_floating_point() else result for result in results]
-
-        name = self._name if not self._compiled else f"{self._name}_{len(self._compiled) + 1}"
-        function = pure_function(self._module, forward)
-        program = self._programs.compile(name, function, self.weights, arrays, static=str((structure, rest)))
-        made: list[Any] = []
-        bundle = self._programs.bundle
-        known = None if bundle is None else bundle.facts.get(name)  # by an earlier process
-        if self._programs.planned or (not specs and known is None):  # it won't run, or was loaded without being traced
-            made = jax.eval_shape(function, self.weights, arrays)
-        spec = specs[0] if specs else torch_pytree.treespec_loads(known)
-        if bundle is not None and known is None:
-            bundle.keep_facts(bundle.facts | {name: torch_pytree.treespec_dumps(spec)})
-        return Remembered(program), spec, made
 
 
 def split(tokenizer: Any, prompt: str, most: int) -> list[Piece]:
@@ -601,25 +518,8 @@ def shapes_of(arrays: Any) -> Any:
     return jax.tree.map(lambda array: jax.ShapeDtypeStruct(array.shape, jnp.asarray(array).dtype), arrays)
 
 
-def _without_last_layers(encoder: Any, *args: Any, clip_skip: torch.Tensor, **kwargs: Any) -> Any:
-    """A text encoder's results as if it ended `clip_skip` layers earlier, as diffusers' `encode_prompt` has it."""
-    output = encoder(*args, output_hidden_states=True, **kwargs)
-    states = torch.stack(output.hidden_states)
-    state = torch.index_select(states, 0, (len(states) - 1 - clip_skip).reshape(1)).squeeze(0)
-    # its own last state where none is left out, so that such pictures stay the same to the last bit
-    last = torch.where(clip_skip == 0, output.last_hidden_state, encoder.final_layer_norm(state))
-    return BaseModelOutputWithPooling(last_hidden_state=last, pooler_output=output.pooler_output)
-
-
 def _with_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> torch.nn.Module:
     """A copy of the module with another forward; it shares everything else with the module."""
     changed = copy.copy(module)
     changed.forward = forward
     return changed
-
-
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor in the dtypes that programs take."""
-    if tensor.is_floating_point():
-        return tensor.detach().to(torch.float32).numpy()
-    return tensor.numpy() if tensor.dtype == torch.bool else tensor.to(torch.int32).numpy()

@@ -1,15 +1,17 @@
-"""A text encoder of any kind as one program: token ids to what its pipeline reads of the results.
+"""Text encoders as programs. One of any kind is one program: token ids to what its pipeline reads of the results.
 
 Decoders are text encoders today: they give the states of each layer, and logits and caches besides. The program has
 only what the pipeline reads, so that the compiler leaves out the rest. Tokens are padded to the pipeline's own length.
-`prompt_conditioning.py` has CLIP's, whose last layers can be left out.
+CLIP's have `CompiledForward`, because their last layers can be left out. What a program made of the last tokens is
+remembered, so that the next picture of a prompt needs no text encoder.
 """
 
 import copy
 import inspect
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,11 +20,13 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 from torch.utils import _pytree as torch_pytree
+from torch.utils._pytree import TreeSpec
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.images.networks import fresh
-from hfjax_app.images.remembered import Remembered
+from hfjax_app.limits import IMAGE_REMEMBERED_BYTES
 from hfjax_app.runtime.module import pure_function
-from hfjax_app.runtime.programs import Programs
+from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.runtime.seams.diffusers import with_lengths_as_data
 
 # From a result to a part of it: each [False, name of an attribute] or [True, index or key].
@@ -102,7 +106,7 @@ class CompiledEncoder:
             return [result.float() if result.is_floating_point() else result for result in results]
 
         static = str((structure, rest, wanted))
-        function = pure_function(with_lengths_as_data(fresh(self._module)), forward)
+        function = self._pure(forward)
         self._program = Remembered(self._programs.compile(self._name, function, self.weights, arrays, static=static))
         if self._programs.planned:
             self.is_dry = True
@@ -138,13 +142,125 @@ class CompiledEncoder:
                 specs.append((spec, [isinstance(leaf, torch.Tensor) for leaf in leaves]))
                 return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-            shapes = iter(
-                jax.eval_shape(pure_function(with_lengths_as_data(fresh(self._module)), forward), self.weights, row)
-            )
+            shapes = iter(jax.eval_shape(self._pure(forward), self.weights, row))
             spec, tensors = specs[0]
             leaves = [next(shapes) if is_tensor else None for is_tensor in tensors]
             self._seen[key] = structure, rest, row, torch_pytree.tree_unflatten(leaves, spec)
         return self._seen[key][3]
+
+    def _pure(self, forward: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the module that can be traced for prompts of any length."""
+        return pure_function(with_lengths_as_data(fresh(self._module)), forward)
+
+
+class Remembered:
+    """A program of a text encoder that keeps its last results in the host's memory. Not thread-safe.
+
+    Args:
+        program: from weights and arguments to arrays.
+    """
+
+    def __init__(self, program: Program):
+        self._program = program
+        self._results: OrderedDict[Any, list[np.ndarray]] = OrderedDict()
+        self._bytes = 0
+
+    def __call__(self, weights: Any, loras: str, arguments: Sequence[np.ndarray | None]) -> list[np.ndarray]:
+        """The program's results, which the caller may change.
+
+        Args:
+            weights: of the text encoder.
+            loras: that are merged into them, which tell weights apart.
+            arguments: the program's.
+        """
+        key = loras, *(None if array is None else (array.shape, array.tobytes()) for array in arguments)
+        if key not in self._results:
+            found = [np.asarray(result) for result in self._program(weights, arguments)]
+            self._results[key] = found
+            self._bytes += sum(result.nbytes for result in found)
+            while self._bytes > IMAGE_REMEMBERED_BYTES and len(self._results) > 1:
+                _, oldest = self._results.popitem(last=False)
+                self._bytes -= sum(result.nbytes for result in oldest)
+        self._results.move_to_end(key)
+        return [np.array(result) for result in self._results[key]]
+
+
+class CompiledForward:
+    """A torch module's forward as compiled programs, one for each shape of its arguments, from tensors to tensors.
+
+    Args:
+        name: of the programs.
+        module: on the CPU; it is not changed.
+        weights: its weights on the device, or for planned programs their shapes. It computes in their dtype; results
+            are float32.
+        programs: compiles.
+        skips: whether the module is a text encoder of CLIP's whose last layers can be left out.
+
+    Attributes:
+        clip_skip: how many of them are. It is an argument of the program, so that a request compiles nothing.
+    """
+
+    def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs, *, skips: bool = False):
+        self._name, self._module, self.weights, self._programs = name, module, weights, programs
+        self._skips, self.clip_skip = skips, 0
+        self.next_skip: int | None = None  # of the next call alone
+        self._compiled: dict[Any, tuple[Remembered, Any, list[Any]]] = {}  # with the structure and shapes of results
+        self.longest = 0  # tokens of the longest sequence so far
+        self.loras = ""  # that are merged into the weights
+        self._first: tuple[Any, Any] = (), {}  # further arguments of the first call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As the module's forward. Compiles at the first arguments of a shape."""
+        if not self._compiled:
+            self._first = args[1:], kwargs
+        if self._skips:
+            skip, self.next_skip = self.clip_skip if self.next_skip is None else self.next_skip, None
+            kwargs = kwargs | {"clip_skip": torch.tensor(skip)}
+        leaves, structure = torch_pytree.tree_flatten((args, kwargs))
+        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        arrays = [as_array(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        shapes = [None if array is None else (array.shape, str(array.dtype)) for array in arrays]
+        key = str((structure, rest, shapes))
+        if key not in self._compiled:
+            self.longest = max(
+                [self.longest, *(array.shape[-1] for array in arrays if array is not None and array.ndim)]
+            )
+            self._compiled[key] = self._compile(structure, rest, arrays)
+        program, result_spec, made = self._compiled[key]
+        if self._programs.planned:  # zeros are enough: the caller reads shapes only
+            results = [torch.from_numpy(np.zeros(leaf.shape, leaf.dtype)) for leaf in made]
+        else:
+            results = [torch.from_numpy(leaf) for leaf in program(self.weights, self.loras, arrays)]
+        return torch_pytree.tree_unflatten(results, result_spec)
+
+    def again(self, ids: torch.Tensor) -> Any:
+        """As the first call, with other token ids."""
+        args, kwargs = self._first
+        return self(ids, *args, **kwargs)
+
+    def _compile(self, structure: Any, rest: list[Any], arrays: list[Any]) -> tuple[Remembered, Any, list[Any]]:
+        specs: list[TreeSpec] = []  # of the results; a trace fills it
+
+        def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
+            leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
+            args, kwargs = torch_pytree.tree_unflatten(leaves, structure)
+            call = partial(_without_last_layers, module) if self._skips else module
+            results, spec = torch_pytree.tree_flatten(call(*args, **kwargs))
+            specs.append(spec)
+            return [result.float() if result.is_floating_point() else result for result in results]
+
+        name = self._name if not self._compiled else f"{self._name}_{len(self._compiled) + 1}"
+        function = pure_function(self._module, forward)
+        program = self._programs.compile(name, function, self.weights, arrays, static=str((structure, rest)))
+        made: list[Any] = []
+        bundle = self._programs.bundle
+        known = None if bundle is None else bundle.facts.get(name)  # by an earlier process
+        if self._programs.planned or (not specs and known is None):  # it won't run, or was loaded without being traced
+            made = jax.eval_shape(function, self.weights, arrays)
+        spec = specs[0] if specs else torch_pytree.treespec_loads(known)
+        if bundle is not None and known is None:
+            bundle.keep_facts(bundle.facts | {name: torch_pytree.treespec_dumps(spec)})
+        return Remembered(program), spec, made
 
 
 class _Parts(ABC):
@@ -207,6 +323,16 @@ class _Kept(_Parts):
     def __len__(self) -> int:
         at = len(self._path)
         return 1 + max(int(path[at][1]) for path in self._values if path[:at] == self._path and path[at][0])
+
+
+def _without_last_layers(encoder: Any, *args: Any, clip_skip: torch.Tensor, **kwargs: Any) -> Any:
+    """A text encoder's results as if it ended `clip_skip` layers earlier, as diffusers' `encode_prompt` has it."""
+    output = encoder(*args, output_hidden_states=True, **kwargs)
+    states = torch.stack(output.hidden_states)
+    state = torch.index_select(states, 0, (len(states) - 1 - clip_skip).reshape(1)).squeeze(0)
+    # its own last state where none is left out, so that such pictures stay the same to the last bit
+    last = torch.where(clip_skip == 0, output.last_hidden_state, encoder.final_layer_norm(state))
+    return BaseModelOutputWithPooling(last_hidden_state=last, pooler_output=output.pooler_output)
 
 
 def _called(module: torch.nn.Module, structure: Any, rest: list[Any], tensors: list[Any]) -> Any:
@@ -296,3 +422,10 @@ def begin_of_rest(tokenizer: Any, text: str, limit: int) -> int:
     special = [i for i, (begin, end) in enumerate(whole.offset_mapping) if begin == end]
     closing = sum(1 for i in special if i > 0)  # the end token takes the last position
     return int(whole.offset_mapping[limit - closing][0])
+
+
+def as_array(tensor: torch.Tensor) -> np.ndarray:
+    """A tensor in the dtypes that programs take."""
+    if tensor.is_floating_point():
+        return tensor.detach().to(torch.float32).numpy()
+    return tensor.numpy() if tensor.dtype == torch.bool else tensor.to(torch.int32).numpy()

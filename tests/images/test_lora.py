@@ -116,6 +116,15 @@ def test_int8_weights_are_merged_and_rounded_again(folder: Path, loras: list[Pat
     assert np.abs(without - rounded).max() > 0.05, "the LoRA must matter"
 
 
+@pytest.mark.slow
+def test_text_encoders_on_the_host_take_loras(two: ImageGenerator, folder: Path, loras: list[Path]) -> None:
+    """To the last bit, and what was made of a text with one LoRA is not taken for that with another."""
+    chosen = [Lora(source=str(loras[0]), weight=0.7), Lora(source=str(loras[1]))]
+    on_host = ImageGenerator.from_pretrained(folder, storage=Storage(text_encoders="host"), loras=chosen)
+    for choice in ("", loras[0].name, "", loras[1].name, None):
+        np.testing.assert_array_equal(drawn(on_host, loras=choice).pixels, drawn(two, loras=choice).pixels)
+
+
 def test_two_users_side_by_side_get_their_own(two: ImageGenerator, loras: list[Path]) -> None:
     """Their pictures take turns, step by step, also where weights of words are read."""
     choices = ["", loras[0].name, loras[1].name, f"{loras[0].name}:-1,{loras[1].name}:1.5"]

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hfjax_app.images.remembered import Remembered
+from hfjax_app.images.text_encoder import Remembered
 
 
 def test_the_last_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hfjax_app.images.remembered.IMAGE_REMEMBERED_BYTES", 2 * 3 * 4)
+    monkeypatch.setattr("hfjax_app.images.text_encoder.IMAGE_REMEMBERED_BYTES", 2 * 3 * 4)
     calls = []
 
     def doubled(weights: float, arguments: list[Any]) -> list[np.ndarray]:

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
+from hfjax_app.chat.engine.prefix_cache import PrefixCache, PrefixMatch
 from hfjax_app.chat.engine.request import Request
-from hfjax_app.chat.engine.scheduler import PrefixCache, PrefixMatch, Scheduler
+from hfjax_app.chat.engine.scheduler import Scheduler
 
 
 class PlainCache:
