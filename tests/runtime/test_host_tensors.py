@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hfjax_app.chat.vision.vision_tower import HostTensors
+from hfjax_app.runtime.host_tensors import HostTensors
 from hfjax_app.runtime.module import pure_function
 
 GRID = torch.tensor([[2, 3]])

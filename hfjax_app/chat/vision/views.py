@@ -1,8 +1,6 @@
 """How a checkpoint's own image processor and processor show pictures to its model: as pixels, and in a prompt."""
 
-import copy
 import inspect
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from hfjax_app.chat.text.messages import PictureMarkup, Shown
 from hfjax_app.chat.vision.families import Family
 from hfjax_app.chat.vision.picture import PLACEHOLDER, Grid, chosen, sizes
 from hfjax_app.pictures import size_of
+from hfjax_app.runtime.checkpoints.processor import of_pictures, settings_in
 
 _PIXELS = "pixel_values"
 _BLANK = Image.new("RGB", (2, 2))
@@ -60,9 +59,8 @@ class Views:
         self._config, self._tokenizer = model.config, tokenizer
         get_features: Any = model.get_image_features
         self._inputs = inspect.signature(get_features).parameters.keys() - {_PIXELS}
-        self._processor = (
-            None if family.written is not None else _processor(folder, model.config, tokenizer, self._images)
-        )
+        kind = None if family.written is not None else PROCESSOR_MAPPING[type(model.config)]
+        self._processor = None if kind is None else of_pictures(kind, folder, tokenizer, self._images)
         self._budgets: dict[str, int] = {}
         written: set[str] = set()
         self.grids: list[list[Grid]] = []
@@ -143,35 +141,14 @@ class Views:
         return self._tokenizer.convert_ids_to_tokens(token) or ""
 
 
-def _settings(folder: Path, name: str) -> dict[str, Any]:
-    """The settings in one of a checkpoint's files; empty where it is missing."""
-    file = folder / name
-    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-
-
 def _image_settings(folder: Path) -> dict[str, Any]:
     """Of the image processor, which newer checkpoints have in the processor's file.
 
     Raises:
         ValueError: there are none.
     """
-    own = _settings(folder, "preprocessor_config.json")
-    found: dict[str, Any] = own or _settings(folder, "processor_config.json").get("image_processor", {})
+    own = settings_in(folder, "preprocessor_config.json")
+    found: dict[str, Any] = own or settings_in(folder, "processor_config.json").get("image_processor", {})
     if not found:
         raise ValueError("the checkpoint has no image processor")
     return found
-
-
-def _processor(folder: Path, config: Any, tokenizer: Any, images: Any) -> Any:
-    """The processor of a checkpoint with nothing for videos and sound, whose parts need packages that are not here."""
-    kind: Any = PROCESSOR_MAPPING[type(config)]
-    settings = _settings(folder, "processor_config.json")
-    parts = kind.get_attributes()
-    options = {name for name in inspect.signature(kind.__init__).parameters if name not in (*parts, "chat_template")}
-
-    class SeeingOnly(kind):
-        def check_argument_for_proper_class(self, name: str, argument: Any) -> Any:
-            return None if argument is None else super().check_argument_for_proper_class(name, argument)
-
-    given = dict.fromkeys(parts) | {"image_processor": images, "tokenizer": copy.deepcopy(tokenizer)}
-    return SeeingOnly(**given, **{name: value for name, value in settings.items() if name in options})
