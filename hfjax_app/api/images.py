@@ -4,6 +4,7 @@ import base64
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing, closing
+from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 import gradio as gr
@@ -93,13 +94,16 @@ class ImagesApi:
         """
         options = dict(zip(_GENERATE, values, strict=True))
         sides_of(options["expand"])
-        if options["image"] is not None:  # what needs a picture is checked when it is read
+        if has_picture := options["image"] is not None:  # what needs a picture is checked when it is read
             options |= {"expand": "", "region": "whole"} if options["region"] in REGIONS else {"expand": ""}
         for name in ("image", "mask"):
             if (url := options.pop(name)) is not None and not isinstance(url, str):
                 raise RequestRejected(f"{name}: must be a data URL, not {type(url).__name__}")
         generator = self._service.find(options["model"]).get()
-        generator.generate(ImageRequest(**options), client=sender().id).close()
+        request = ImageRequest(**options)
+        if has_picture and generator.facts.needs_picture:
+            request = replace(request, image=generator.facts.trial().image)
+        generator.generate(request, client=sender().id).close()
 
     @streamed
     async def replay(

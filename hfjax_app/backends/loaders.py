@@ -20,7 +20,6 @@ from hfjax_app.images.generator import ImageGenerator
 from hfjax_app.images.interface import ImageModel
 from hfjax_app.images.lora import Lora
 from hfjax_app.images.networks import Storage
-from hfjax_app.images.request import ImageRequest
 from hfjax_app.runtime.memory import HeldMemory
 from hfjax_app.runtime.warm_up import WarmUp
 from hfjax_app.sentiment.classifier import SentimentClassifier
@@ -177,7 +176,7 @@ def _one_text(classifier: SentimentModel) -> None:
 
 
 def _one_picture(generator: ImageModel) -> None:
-    for _ in generator.generate(ImageRequest("ready", steps=2, seed=0), previews=False):
+    for _ in generator.generate(generator.facts.trial(steps=2, seed=0), previews=False):
         pass
 
 

@@ -22,7 +22,7 @@ from diffusers.pipelines.auto_pipeline import (
     AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
 )
 from huggingface_hub import ModelCard, try_to_load_from_cache
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 from hfjax_app.errors import ModelUnavailable, first_line
 from hfjax_app.images.interface import Recommended
@@ -37,6 +37,7 @@ from hfjax_app.runtime.checkpoints.load_errors import (
     needs_git_lfs,
     wants_code,
 )
+from hfjax_app.runtime.checkpoints.processor import of_pictures
 from hfjax_app.runtime.checkpoints.quantized import READABLE
 from hfjax_app.runtime.checkpoints.tokenizer_files import check_vocabulary
 from hfjax_app.runtime.checkpoints.weight_files import weight_files
@@ -60,6 +61,7 @@ _OTHER_KINDS = {
     "audio_end_in_s": "makes sound",
     "control_image": "follows a picture",
     "image_embeds": "draws from a picture's embedding",
+    "layers": "takes a picture apart",
 }
 # Stable Diffusion 3's T5, which its class draws without, though it doesn't say so.
 _MAY_BE_NULL = {"text_encoder_3", "tokenizer_3"}
@@ -115,7 +117,7 @@ def read_empty(source: str | os.PathLike[str]) -> Pipeline:
         pipeline = pipeline_kind.from_pretrained(
             folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, **parts
         )
-        pipeline.register_modules(**_tokenizers(config, folder))
+        pipeline.register_modules(**_loaded_processors(config, folder))
     except ModelUnavailable:
         raise
     except Exception as error:
@@ -145,7 +147,7 @@ def read_whole(source: str | os.PathLike[str]) -> Pipeline:
     else:
         folder = fetch_weights(source, empty).folder
         try:
-            tokenizers = _tokenizers(DiffusionPipeline.load_config(folder), folder)
+            processors = _loaded_processors(DiffusionPipeline.load_config(folder), folder)
             whole = type(empty).from_pretrained(  # type: ignore[attr-defined]
                 folder,
                 dtype=torch.float32,
@@ -153,9 +155,9 @@ def read_whole(source: str | os.PathLike[str]) -> Pipeline:
                 trust_remote_code=False,
                 variant=_variant(folder / denoiser_name(empty), os.fspath(source)),
                 **{key: value for key, value in _WITHOUT.items() if key in empty.config},  # type: ignore[attr-defined]
-                **dict.fromkeys(tokenizers),
+                **dict.fromkeys(processors),
             )
-            whole.register_modules(**tokenizers)  # type: ignore[attr-defined]
+            whole.register_modules(**processors)  # type: ignore[attr-defined]
         except Exception as error:
             raise ModelUnavailable(explain(os.fspath(source), error)) from error
     _limit_tokenizers(whole)
@@ -204,12 +206,17 @@ def _kind(config: dict[str, Any], name: str) -> Any:
         what = "takes no prompt"
     if what is None and "guider" in inspect.signature(kind).parameters:
         what = "guides each step by those before it"
-    picture = accepted.get("image")
-    if what is None and picture is not None and kind not in AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values():
-        what = "edits a picture by words"
+    edits = "strength" not in accepted and kind in AUTO_IMAGE2IMAGE_PIPELINES_MAPPING.values()
+    if what is None and "image" in accepted and not draws_from_text(kind) and not edits:
+        what = "changes pictures"
     if what is not None:
         raise ModelUnavailable(f"model {name!r} is a {kind.__name__}, which {what}: take a text-to-image model")
     return kind
+
+
+def draws_from_text(kind: type[Any]) -> bool:
+    """Whether a class of pipelines that takes a picture makes one of a prompt alone too."""
+    return kind in AUTO_TEXT2IMAGE_PIPELINES_MAPPING.values()
 
 
 def _network_class(component: Any) -> type[torch.nn.Module] | None:
@@ -226,17 +233,23 @@ def _network_class(component: Any) -> type[torch.nn.Module] | None:
     return kind if isinstance(kind, type) and issubclass(kind, torch.nn.Module) else None
 
 
-def _processors(config: dict[str, Any]) -> list[str]:
-    """The components of a model_index.json that are a tokenizer with what reads pictures and videos."""
+def _processors(config: dict[str, Any]) -> dict[str, type[ProcessorMixin]]:
+    """The components of a model_index.json that are a tokenizer with what reads pictures and videos, with the class."""
     named = {key: value[1] for key, value in config.items() if isinstance(value, list | tuple) and len(value) == 2}
-    tokenizers = {key: name for key, name in named.items() if key.startswith("tokenizer") and isinstance(name, str)}
-    kinds = {key: getattr(transformers, name, None) for key, name in tokenizers.items()}
-    return [key for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, ProcessorMixin)]
+    kinds = {key: getattr(transformers, name, None) for key, name in named.items() if isinstance(name, str)}
+    return {key: kind for key, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, ProcessorMixin)}
 
 
-def _tokenizers(config: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The tokenizers of those, which are enough for a prompt: what reads videos needs a package that is not here."""
-    return {key: AutoTokenizer.from_pretrained(folder / key, trust_remote_code=False) for key in _processors(config)}
+def _loaded_processors(config: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Those, without what reads videos, which needs a package that is not here; of a tokenizer the tokenizer alone."""
+    loaded = {}
+    for key, kind in _processors(config).items():
+        part, options = folder / key, {"trust_remote_code": False}
+        loaded[key] = tokenizer = AutoTokenizer.from_pretrained(part, **options)
+        if not key.startswith("tokenizer"):
+            images = AutoImageProcessor.from_pretrained(part, backend="pil", **options)
+            loaded[key] = of_pictures(kind, part, tokenizer, images)
+    return loaded
 
 
 def _check_parts(config: dict[str, Any], pipeline_kind: type[Any], name: str) -> None:

@@ -19,7 +19,7 @@ from hfjax_app.images.programs import DiffusionPrograms, mesh_for
 from hfjax_app.images.prompt_weights import check_weights, left_out
 from hfjax_app.images.request import MAX_STEPS, ImageRequest
 from hfjax_app.images.single_file import single_file
-from hfjax_app.images.start_picture import placement, start_pixels
+from hfjax_app.images.start_picture import placement, start_image, start_pixels
 from hfjax_app.images.steps import ImageStep, Waiting
 from hfjax_app.limits import IMAGE_MAX_CHARACTERS, IMAGES_SERVED_TOGETHER
 from hfjax_app.line import FairLine
@@ -139,6 +139,7 @@ class ImageGenerator:
             takes_guidance=self._programs.reader.takes_guidance,
             takes_picture=self._programs.can_encode,
             edits=self._programs.edits,
+            needs_picture=self._programs.needs_picture,
             loras={lora.name: LoraFacts(weight=lora.weight, digest=lora.digest) for lora in origin.loras},
         )
         with _in_a_line(type(pipeline).__name__):
@@ -198,9 +199,9 @@ class ImageGenerator:
     def _warming(self) -> Generator[ImageStep | Waiting, None, None]:
         """A first picture, of as few steps as the scheduler can make."""
         try:
-            return self.generate(ImageRequest("warm-up", steps=1, seed=0, loras=""))
+            return self.generate(self.facts.trial(steps=1, seed=0, loras=""))
         except RequestRejected:
-            return self.generate(ImageRequest("warm-up", steps=2, seed=0, loras=""))
+            return self.generate(self.facts.trial(steps=2, seed=0, loras=""))
 
     @property
     def steps(self) -> int:
@@ -254,7 +255,8 @@ class ImageGenerator:
         completed, image = self.facts.completed(request), request.image
         pixels = edited = None
         if image is not None and self.facts.edits:
-            edited = start_pixels(image, self._programs.call.reference_size(completed.size), request.background)
+            picture = start_image(image, completed.size, request.background)
+            edited = self._programs.call.reference_pixels(picture)
         elif image is not None:
             pixels = start_pixels(image, completed.size, request.background)
         schedule = self._programs.samplers.schedule(
@@ -284,8 +286,9 @@ class ImageGenerator:
             place.leave()
 
     def _notice(self, drawing: Drawing) -> str | None:
-        texts = {"prompt": drawing.request.prompt, "negative prompt": drawing.request.negative_prompt}
-        cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text))}
+        request = drawing.request
+        texts, size = {"prompt": request.prompt, "negative prompt": request.negative_prompt}, request.size
+        cut = {name: end for name, text in texts.items() if (end := self._programs.reader.cut(text, size))}
         notes = [f"the end of the {name} was not read: {end!r}" for name, end in cut.items()]
         for name, text in texts.items():
             lines = left_out(text, takes_weights=self.facts.takes_weights, loras=self.facts.loras)

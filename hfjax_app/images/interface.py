@@ -9,6 +9,8 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
+from PIL import Image
+
 from hfjax_app.errors import RequestRejected
 from hfjax_app.images.prompt_weights import loras_in
 from hfjax_app.images.request import CompletedRequest, ImageRequest, checked_loras, loras_of, random_seed, text_of
@@ -159,6 +161,7 @@ class ImageFacts:
         takes_guidance: whether the guidance scale changes pictures.
         takes_picture: whether it can start from a picture.
         edits: whether the prompt says what to change in that picture, and the drawing begins with noise.
+        needs_picture: whether it draws nothing without that.
         loras: that may be chosen, by their names.
     """
 
@@ -175,6 +178,7 @@ class ImageFacts:
     takes_guidance: bool = True
     takes_picture: bool = True
     edits: bool = False
+    needs_picture: bool = False
     loras: Mapping[str, LoraFacts] = field(default_factory=dict)
 
     @property
@@ -222,6 +226,11 @@ class ImageFacts:
         named = " + ".join([self.name or "", *(f"{name} ({weight:g})" for name, weight in found.items())])
         return named, digest.hexdigest()[:12]
 
+    def trial(self, **options: Any) -> ImageRequest:
+        """A request that the model takes, with a blank picture where it needs one."""
+        image = Image.new("RGB", self.size) if self.needs_picture else None
+        return ImageRequest("ready", image=image, **options)
+
     def completed(self, request: ImageRequest) -> CompletedRequest:
         """The request with the model's own values, and a random seed, in the places of None.
 
@@ -231,6 +240,8 @@ class ImageFacts:
         """
         if request.image is not None and not self.takes_picture:
             raise RequestRejected("picture to start from: this model takes none; leave it out")
+        if request.image is None and self.needs_picture:
+            raise RequestRejected("picture to start from: this model changes one by the prompt, and needs it")
         if self.edits and (request.mask is not None or request.expand):
             raise RequestRejected("mask, expand: this model changes a picture by the prompt alone; leave them out")
         if request.negative_prompt.strip() and not self.takes_negative_prompt:

@@ -20,7 +20,7 @@ from torch.utils import _pytree as torch_pytree
 from torch.utils._pytree import TreeSpec
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected, first_line
-from hfjax_app.images.checkpoint import Pipeline, denoiser_name
+from hfjax_app.images.checkpoint import Pipeline, denoiser_name, draws_from_text
 from hfjax_app.images.interface import SIZE_STEP, Latents, Sizes
 from hfjax_app.images.networks import same_tensors
 from hfjax_app.images.schedule import Timing
@@ -155,12 +155,22 @@ class PipelineCall:
         """Whether the class takes a picture beside the prompt, which says what to change in it."""
         return "image" in self.accepted and "strength" not in self.accepted
 
+    @property
+    def needs_picture(self) -> bool:
+        """Whether the class draws nothing without that picture, which its text encoder reads too."""
+        return self.edits and not draws_from_text(type(self.pipeline))
+
     def is_guided(self, guidance: float) -> bool:
         """Whether a guidance scale is above the threshold of the class; true for a class without one."""
         return not self.thresholds or guidance > max(self.thresholds)
 
     def read(
-        self, prompts: Mapping[str, Any], size: Size | None, guidance: float, filler: str = "", *, edited: bool = False
+        self,
+        prompts: Mapping[str, Any],
+        size: Size | None,
+        guidance: float,
+        filler: str = "",
+        picture: Image.Image | None = None,
     ) -> tuple[list[torch.Tensor | None], Form]:
         """The answers of the pipeline's methods for prompts, in torch, up to the denoiser's first call.
 
@@ -169,11 +179,11 @@ class PipelineCall:
             size: None: the pipeline's own.
             guidance: the guidance scale.
             filler: a text beside each prompt, whose length a class gives both; its results are left out.
-            edited: whether there is a picture that the prompt edits.
+            picture: that the prompt edits, of this size; None: without one.
 
         Returns:
             The tensors among the leaves of the answers for prompts, and the form of the call. What the class makes of a
-            picture is NaN in both.
+            picture with its autoencoder is NaN in both.
         """
         notes: dict[str, list[Any]] = {name: [] for name in _ANSWERING}
 
@@ -201,10 +211,11 @@ class PipelineCall:
             guidance = max(self.thresholds)
         with torch.no_grad(), TakesData():
             scale = Scale(guidance, torch.tensor(float(guidance)), self.thresholds)
+            edited = picture is not None
             members = {"vae": self._without_encoder(self._unread.encode)} if edited else {}
             pipeline = self.with_stand_ins(reached, scheduler_like(self.pipeline.scheduler), **members)
             _answer_by(pipeline, noting)
-            arguments = self.arguments(prompts, size, scale, "latent") | (_blank(size) if edited else {})
+            arguments = self.arguments(prompts, size, scale, "latent") | ({"image": picture} if edited else {})
             first = value_of(lambda: pipeline(**arguments))
         if self.answers is None:
             self.answers = notes
@@ -224,27 +235,30 @@ class PipelineCall:
         )
         return [leaf if i in given else None for i, leaf in enumerate(leaves)], form
 
-    def reference_size(self, size: Size) -> Size:
-        """The (width, height) in which the class reads a picture that the prompt edits.
+    def reference_pixels(self, picture: Image.Image) -> np.ndarray:
+        """A picture that the prompt edits as the class reads it, in a size of its own.
 
         Args:
-            size: of the picture and of the drawing.
+            picture: RGB, of the drawing's size.
+
+        Returns:
+            float32 [height, width, 3] from 0 to 1.
 
         Raises:
             RequestRejected: the class takes no picture of this size; says why.
         """
 
         def encode(pixels: torch.Tensor, *_: Any, **__: Any) -> Any:
-            raise Ended((pixels.shape[-1], pixels.shape[-2]))
+            raise Ended(pixels.reshape(3, *pixels.shape[-2:]))
 
         pipeline = self.unprompted(scheduler_like(self.pipeline.scheduler), vae=self._without_encoder(encode))
-        arguments = self.arguments(self.usual_prompts, size, usual_scale(set()), "latent") | _blank(size)
+        arguments = self.arguments(self.usual_prompts, picture.size, usual_scale(set()), "latent")
         try:
             with torch.no_grad(), TakesData():
-                read: Size = value_of(lambda: pipeline(**arguments))
+                read: torch.Tensor = value_of(lambda: pipeline(**arguments | {"image": picture}))
         except Exception as error:
             raise RequestRejected(f"picture to start from: {first_line(error)}") from error
-        return read
+        return ((read + 1) / 2).permute(1, 2, 0).to(torch.float32).numpy()
 
     def reference(self, vae: Any, form: Form, pixels: torch.Tensor) -> list[torch.Tensor]:
         """What the class makes of a picture that the prompt edits, for the places `form.reference`. Is traced.
@@ -252,7 +266,7 @@ class PipelineCall:
         Args:
             vae: the autoencoder, with its weights.
             form: of a call with such a picture.
-            pixels: [1, 3, height, width] from -1 to 1, of `reference_size`.
+            pixels: [1, 3, height, width] from -1 to 1, of the size of `reference_pixels`.
         """
         prompts = torch_pytree.tree_unflatten(form.rest, form.structure)["encode_prompt"]
         notes: dict[str, list[Any]] = {name: [] for name in _ANSWERING} | {"encode_prompt": prompts}
@@ -475,7 +489,7 @@ class PipelineCall:
     def _traced_arguments(self, form: Form, guidance: torch.Tensor, output: str) -> dict[str, Any]:
         value = max(self.thresholds, default=1.0) + (1.0 if form.guided else 0.0)
         arguments = self.arguments(self.usual_prompts, form.size, Scale(value, guidance, set()), output)
-        return arguments | (_blank(form.size) if form.reference else {})
+        return arguments | ({"image": blank(form.size)} if form.reference else {})
 
     @property
     def usual_prompts(self) -> dict[str, str]:
@@ -494,14 +508,16 @@ class PipelineCall:
             "num_inference_steps": _STEPS,
             "output_type": output,
         }
-        return dict(prompts) | {name: value for name, value in known.items() if name in self.accepted}
+        arguments = dict(prompts) | {name: value for name, value in known.items() if name in self.accepted}
+        return arguments | ({"image": blank(size)} if self.needs_picture else {})
 
     def with_stand_ins(self, forward: Any, scheduler: Any, **members: Any) -> Any:
         """The pipeline with stand-ins: their dtype is float32, whatever the networks' weights have."""
         device = members.get("device", torch.device("cpu"))
         of_network = {"device": device, "dtype": torch.float32}
         plain = {name: value for name, value in _PLAIN_MEMBERS.items() if hasattr(self.pipeline, name)}
-        members = {"device": device, "watermark": None, "vae": stand_in(self.vae, **of_network)} | plain | members
+        of_vae = of_network | ({"encode": self._unread.encode} if self.needs_picture else {})
+        members = {"device": device, "watermark": None, "vae": stand_in(self.vae, **of_vae)} | plain | members
         network = stand_in(self._network, forward=forward, **of_network)
         return stand_in(self.pipeline, **{self._name: network}, scheduler=scheduler, **members)
 
@@ -519,10 +535,9 @@ def _answer_by(pipeline: Any, answers: Callable[[str, Callable[..., Any]], Calla
             setattr(kind, name, staticmethod(answers(name, functools.partial(getattr(kind, name), pipeline))))
 
 
-def _blank(size: Size | None) -> dict[str, Any]:
-    """The argument for a picture of this size."""
-    assert size is not None, "a drawing has a size"
-    return {"image": Image.new("RGB", size)}
+def blank(size: Size | None) -> Image.Image:
+    """A picture of a size; None: for a class that reads pictures in a size of its own, a square."""
+    return Image.new("RGB", size or (max(_ASKED), max(_ASKED)))
 
 
 def _is_unread(leaf: Any) -> bool:

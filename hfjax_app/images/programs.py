@@ -33,7 +33,7 @@ from hfjax_app.images.interface import GUIDANCE_SCALE
 from hfjax_app.images.lora import LoraFactors
 from hfjax_app.images.merged_weights import MergedWeights, Part
 from hfjax_app.images.networks import USUAL, Storage, adapted_weights, axes_on_devices, fresh, network_bytes
-from hfjax_app.images.pipeline_call import Form, Packing
+from hfjax_app.images.pipeline_call import Form, Packing, blank
 from hfjax_app.images.prompt_conditioning import ALONE, GUIDED, Conditioning, PromptReader, shapes_of
 from hfjax_app.images.request import CompletedRequest, ImageRequest, loras_of
 from hfjax_app.images.samplers import Samplers
@@ -93,6 +93,7 @@ class DiffusionPrograms:
         scale: pixels a side for each latent.
         can_encode: whether a picture to start from can be read.
         edits: whether the prompt says what to change in that picture, and the first sample is noise.
+        needs_picture: whether it draws nothing without that.
         samplers: the schedulers that may be chosen.
         reader: prompts -> the denoiser's conditioning.
         dtype: of the denoiser's and the text encoders' weights.
@@ -148,7 +149,7 @@ class DiffusionPrograms:
         self.scale = self.latents.scale
         as_vae = isinstance(pipeline.vae, AutoencoderKL) and len(self.latents.shape) == 4
         can_read = self.reader.pictures is not None or as_vae
-        self.edits = self.call.edits
+        self.edits, self.needs_picture = self.call.edits, self.call.needs_picture
         self.can_encode = self.edits or (can_read and self.samplers.noises)
         self._alone = self.reader.takes_guidance and not self.call.is_guided(guidance)
         self._sized: dict[tuple[int, int], SizedPrograms] = {}
@@ -245,7 +246,7 @@ class DiffusionPrograms:
             guidance: the guidance scale.
         """
         guided = not self.reader.takes_guidance or self.call.is_guided(guidance)
-        conditioning = self.reader.read(_neutral(self.size, GUIDED if guided else ALONE))
+        conditioning = self.reader.shaped(_neutral(self.size, GUIDED if guided else ALONE))
         form, arrays = conditioning.form, shapes_of(conditioning.arrays)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
         numbers = dict.fromkeys(("timestep", "input_scale", "guidance"), scalar)
@@ -392,14 +393,14 @@ class SizedPrograms:
         self._denoisers: dict[tuple[bool, bool, bool], Denoiser] = {}
         read_size: tuple[int, int] | None = size
         try:
-            read_size = parts.call.reference_size(size) if parts.edits else size
+            read_size = parts.call.reference_pixels(blank(size)).shape[1::-1] if parts.edits else size
         except RequestRejected:  # for the class the size is too small or too long to edit; it draws from prompts alone
             read_size = None
-        usual = parts.reader.read(_neutral(size, GUIDED))
+        usual = parts.reader.shaped(_neutral(size, GUIDED))
         lengths = {"": "a", "_long": "a BREAK a"} if parts.reader.most_pieces > 1 else {"": "a"}
         kinds = [
             (*length, guided, edited)
-            for edited in ((False, True) if parts.edits and read_size else (False,))
+            for edited in ((False, True) if parts.edits and not parts.needs_picture and read_size else (False,))
             for length in lengths.items()
             for guided in ((True, False) if alone else (True,))
         ]
@@ -408,7 +409,7 @@ class SizedPrograms:
             request = _neutral(size, GUIDED if guided else ALONE, prompt)
             if edited:
                 request = replace(request, image=Image.new("RGB", size))
-            conditioning = parts.reader.read(request)
+            conditioning = parts.reader.shaped(request)
             form = conditioning.form
             self._denoisers[form.key] = Denoiser(
                 f"denoise{'' if guided else '_alone'}{'_edited' if edited else ''}{long}{name}",
@@ -420,6 +421,7 @@ class SizedPrograms:
                 numbers,
                 parts.calls,
             )
+        self._of_prompts = parts.reader.learn(name) if parts.needs_picture else []
         decoding = (parts.vae_weights, latents, shapes_of(usual.arrays))
         self._unread = [None if array is None else np.zeros_like(array) for array in usual.arrays]
         self._decode_spec = ProgramSpec(
@@ -450,13 +452,20 @@ class SizedPrograms:
         )
 
     def specs(self, *, general: bool = False) -> list[ProgramSpec]:
-        """The programs: first those that draw from a prompt, which are general ones if `general`."""
-        usual, others = (
-            [spec for key, denoiser in self._denoisers.items() if any(key[1:]) == is_other for spec in denoiser.specs]
-            for is_other in (False, True)
-        )
-        drawing = [replace(spec, general=general) for spec in (*usual, self._decode_spec)]
-        return [*drawing, *([] if self._encode_spec is None else [self._encode_spec]), *others]
+        """The programs: first those that draw a picture of few words, which are general ones if `general`."""
+        usual: list[ProgramSpec] = []
+        others: list[ProgramSpec] = []
+        for key, denoiser in self._denoisers.items():
+            (usual if self._is_usual(key) else others).extend(denoiser.specs)
+        reading = [] if self._encode_spec is None else [self._encode_spec]
+        drawing = [*usual, self._decode_spec, *(reading if self._parts.needs_picture else [])]
+        drawing = [replace(spec, general=general) for spec in drawing]
+        return [*drawing, *([] if self._parts.needs_picture else reading), *others]
+
+    def _is_usual(self, key: tuple[bool, bool, bool]) -> bool:
+        """Whether the denoiser of a form draws from few words, and without a picture unless the class needs one."""
+        _, is_long, is_edited = key
+        return not is_long and is_edited == self._parts.needs_picture
 
     def _join(self, attribute: str, arguments: tuple[Any, ...], program: Program) -> None:
         run_on_zeros(program, arguments)
@@ -465,8 +474,8 @@ class SizedPrograms:
     @property
     def can_draw(self) -> bool:
         """Whether the programs have joined that draw a picture from a prompt."""
-        usual = [denoiser.is_ready for key, denoiser in self._denoisers.items() if not any(key[1:])]
-        return all(usual) and self._decode is not None
+        usual = [denoiser.is_ready for key, denoiser in self._denoisers.items() if self._is_usual(key)]
+        return all(usual) and self._decode is not None and (self._encode is not None or not self._parts.needs_picture)
 
     @property
     def can_draw_long(self) -> bool:
@@ -513,7 +522,8 @@ class SizedPrograms:
         return np.float32(max([request.guidance_scale, *self._parts.call.thresholds]))
 
     def _is_guided(self, request: CompletedRequest) -> bool:
-        return (False, False, False) not in self._denoisers or self._parts.call.is_guided(request.guidance_scale)
+        alone = any(not guided for guided, *_ in self._denoisers)
+        return not alone or self._parts.call.is_guided(request.guidance_scale)
 
     def channels_last(self, latents: np.ndarray) -> np.ndarray:
         """Latents of the noise's shape as [height, width, channels]."""

@@ -9,7 +9,8 @@ import copy
 import inspect
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,17 +18,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase
+from transformers import CLIPTextModel, CLIPTextModelWithProjection, PreTrainedTokenizerBase, ProcessorMixin
 
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name, text_encoder_names
 from hfjax_app.images.interface import PromptLength
 from hfjax_app.images.networks import adapted_weights, same_tensors
 from hfjax_app.images.picture_call import picture_call
-from hfjax_app.images.pipeline_call import Form, PipelineCall
-from hfjax_app.images.prompt_weights import fragments, has_weights, plain, unweighted
+from hfjax_app.images.pipeline_call import Form, PipelineCall, blank
+from hfjax_app.images.prompt_tokens import Piece, TextsOfPicture, Truncations, begin_of_rest, divided, split, unread
+from hfjax_app.images.prompt_weights import has_weights, plain, unweighted
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
-from hfjax_app.images.text_encoder import CompiledEncoder, CompiledForward, Truncations, as_array, begin_of_rest
+from hfjax_app.images.start_picture import start_image
+from hfjax_app.images.text_encoder import CompiledEncoder, CompiledForward, as_array
 from hfjax_app.limits import IMAGE_MAX_PIECES
 from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.module import Shapes, Weights
@@ -39,13 +42,13 @@ _CLIP = (CLIPTextModel, CLIPTextModelWithProjection)
 
 GUIDED, ALONE = 2.0, 0.0  # above and below each class's threshold
 _LONGER = "a longer prompt " * 20
+_TYPED = "4711 "  # by a user: in no template
 _KEPT_EMPTY = 2 * MAX_CLIP_SKIP  # of `_weighted`
 
 # A denoiser's arguments for the text, by which longer ones than usual can be passed and masked.
 STATES, MASK = "encoder_hidden_states", "encoder_attention_mask"
 
 Forward = Callable[[torch.Tensor], Any]  # token ids [1, length] -> the text encoder's output
-Piece = list[tuple[list[int], float]]  # token ids and their weight, of the fragments of a prompt's piece
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,6 +131,8 @@ class PromptReader:
         self._counts: dict[bool, dict[int, torch.Tensor]] = {}  # what is static then: numbers of tokens with padding
         self._masks: dict[bool, dict[int, np.ndarray]] = {}  # by whether there is guidance
         self._is_planned = programs.planned
+        self._kept: list[Any] = []  # programs of text encoders that read no picture
+        self._texts: TextsOfPicture | None = None
         self._truncations: dict[str, Truncations] = {}  # of text encoders that are not CLIP's
         self._takes_pooled = "pooled_prompt_embeds" in accepted
         signature = inspect.signature(getattr(pipeline, denoiser_name(pipeline)).forward).parameters
@@ -148,6 +153,11 @@ class PromptReader:
             if isinstance(tokenizer, PreTrainedTokenizerBase):
                 self._truncations[name] = Truncations(tokenizer)
                 object.__setattr__(self._pipeline, _tokenizer_of(name), self._truncations[name].tokenizer)
+        processor = getattr(self._pipeline, "processor", None)
+        if isinstance(processor, ProcessorMixin) and self._truncations:
+            [truncations], room = self._truncations.values(), int(self.call.accepted["max_sequence_length"] or 0)
+            self._texts = TextsOfPicture(processor, truncations.tokenizer, room)
+            object.__setattr__(self._pipeline, "processor", self._texts)
         request = ImageRequest("a", guidance_scale=GUIDED)
         self.read(request)
         for name, truncations in self._truncations.items():
@@ -182,8 +192,47 @@ class PromptReader:
         self.takes_guidance = not self.call.thresholds or _shapes(self.read(request)) != _shapes(
             self.read(replace(request, guidance_scale=ALONE))
         )
+        if self._truncations:
+            longest = max(encoder.longest for encoder in others.values())
+            read = self.read(replace(request, prompt=_TYPED + "a " * longest))
+            states = [each for each in read.arrays if each is not None and each.dtype.kind == "f"]
+            most = 1 + int(max(np.nanmax(each, initial=0) for each in states))
+            for truncations in self._truncations.values():
+                truncations.note_template(_TYPED.strip(), most)
         for encoder in others.values():
-            encoder.learn()
+            if self.call.needs_picture:
+                encoder.forget()
+            else:
+                self._kept.append(encoder.learn())
+            encoder.is_dry = self._is_planned
+
+    def shaped(self, request: ImageRequest) -> Conditioning:
+        """As `read`, but of the text encoders only shapes count: they do not run."""
+        with self._lock, self._dry():
+            return self.read(request)
+
+    def learn(self, name: str) -> list[Any]:
+        """Compile the programs for a picture in the size of the last requests of `shaped`.
+
+        Args:
+            name: the end of the programs' names.
+
+        Returns:
+            The programs: they are kept as long as these are.
+        """
+        return [encoder.learn(name) for encoder in self._other_encoders.values()]
+
+    @contextmanager
+    def _dry(self) -> Iterator[None]:
+        """Inside the block no text encoder runs that is not CLIP's. Use it with the lock."""
+        others = self._other_encoders.values()
+        for other in others:
+            other.is_dry = True
+        try:
+            yield
+        finally:
+            for other in others:
+                other.is_dry = self._is_planned
 
     @property
     def _other_encoders(self) -> dict[str, CompiledEncoder]:
@@ -212,10 +261,15 @@ class PromptReader:
 
         Args:
             request: with its guidance scale. A blank negative prompt is ignored where the class has one of its own.
-                What a class that edits makes of its picture is NaN.
+                What a class that edits makes of its picture with the autoencoder is NaN.
         """
-        edited = self.call.edits and request.image is not None
         size = (request.width, request.height) if request.width and request.height else None
+        picture = None
+        if self.call.edits and request.image is not None:
+            assert size is not None, "a drawing has a size"
+            picture = start_image(request.image, size, request.background)
+        elif self.call.needs_picture:
+            picture = blank(size)
         with self._lock:
             for truncations in self._truncations.values():
                 truncations.seen.clear()
@@ -235,7 +289,7 @@ class PromptReader:
                 prompts["negative_prompt"] = " "
             for encoder in encoders:
                 encoder.next_skip = request.clip_skip if "prompt" in prompts else None
-            tensors, form = self.call.read(prompts, size, request.guidance_scale or 0.0, self._filler, edited=edited)
+            tensors, form = self.call.read(prompts, size, request.guidance_scale or 0.0, self._filler, picture)
         for i, tensor in enumerate(tensors):
             if tensor is None or i in form.reference:
                 continue
@@ -279,7 +333,7 @@ class PromptReader:
         Call with the lock.
         """
         if not self.takes_weights:
-            return {"prompt": unweighted(prompt)}
+            return {"prompt": self._plain(prompt)}
         if pieces == 1 and not has_weights(prompt):
             return {"prompt": plain(prompt)}
         key = next(iter(self._encoders.values())).clip_skip, loras
@@ -291,6 +345,10 @@ class PromptReader:
             self._weighted[key] = _WeightedPrompts(encoders, pooled=self._takes_pooled)
         return self._weighted[key].embeddings([self._split(name, prompt) for name in self._encoders], pieces)
 
+    def _plain(self, prompt: str) -> str:
+        """A prompt as a class gets it that takes no weights of words."""
+        return unweighted(prompt) if self._texts is None else self._texts.plain(unweighted(prompt))
+
     def _tokenizer(self, encoder: str) -> Any:
         return getattr(self._pipeline, _tokenizer_of(encoder))
 
@@ -299,88 +357,49 @@ class PromptReader:
         with self._counting:
             if not self._counters:
                 self._counters = {name: copy.deepcopy(self._tokenizer(name)) for name in self._encoders}
-            found = [self._length(self._counters[name], each.longest, prompt) for name, each in self._encoders.items()]
+            found = [self._length(name, prompt) for name in self._encoders]
         return max(found, key=lambda each: (each.room, each.tokens))
 
-    def _length(self, tokenizer: Any, longest: int, prompt: str) -> PromptLength:
+    def _length(self, name: str, prompt: str) -> PromptLength:
+        tokenizer = self._counters[name]
         if not self.takes_weights:
-            tokens, special = (len(tokenizer(text, verbose=False).input_ids) for text in (unweighted(prompt), ""))
-            room = longest - special
-            return PromptLength(tokens=tokens - special, room=room, pieces=1, is_cut=tokens > longest)
-        pieces, rest = _split(tokenizer, prompt, self.most_pieces)
+            tokens, special = (len(tokenizer(text, verbose=False).input_ids) for text in (self._plain(prompt), ""))
+            longest, before = self._encoders[name].longest, 0
+            if truncations := self._truncations.get(name):
+                longest, before = min(longest, truncations.most or longest), truncations.before
+            room = longest - before
+            return PromptLength(tokens=tokens - special, room=room - special, pieces=1, is_cut=tokens > room)
+        pieces, rest = divided(tokenizer, prompt, self.most_pieces)
         read = sum(len(ids) for piece in pieces for ids, _ in piece)
         more = len(tokenizer(rest, add_special_tokens=False, verbose=False).input_ids)
         room = tokenizer.model_max_length - 2
         return PromptLength(tokens=read + more, room=room, pieces=len(pieces), is_cut=bool(rest))
 
-    def cut(self, prompt: str) -> str:
-        """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt."""
+    def cut(self, prompt: str, size: tuple[int, int] | None = None) -> str:
+        """The end of a prompt that no text encoder reads; "" where one of them reads the whole prompt.
+
+        Args:
+            prompt: of a request.
+            size: (width, height) of its drawing; of no matter where no picture is read with the prompt.
+        """
         if self.takes_weights:
             with self._lock:
                 rest = [unread(self._tokenizer(name), prompt, self.most_pieces) for name in self._encoders]
             return min(rest, key=len)
-        prompt = unweighted(prompt)
+        prompt = self._plain(prompt)
         if not prompt.strip():
             return ""
-        others, ends = self._other_encoders.values(), []
+        ends, (width, height) = [], size or (None, None)
         with self._lock:
-            for other in others:  # for what the class makes of the prompt, no text encoder runs
-                other.is_dry = True
-            try:
-                if others:
-                    self.read(ImageRequest(prompt, guidance_scale=GUIDED))
+            if self._other_encoders:  # for what the class makes of the prompt, no text encoder runs
+                with self._dry():
+                    self.read(ImageRequest(prompt, guidance_scale=GUIDED, width=width, height=height))
                 ends += [truncations.cut(prompt) for truncations in self._truncations.values()]
-            finally:
-                for other in others:
-                    other.is_dry = self._is_planned
             for name, encoder in self._encoders.items():
                 if isinstance(encoder, CompiledForward):
                     begin = begin_of_rest(self._tokenizer(name), prompt, encoder.longest)
                     ends.append(prompt[begin:].strip())
         return min(ends, key=len, default="")
-
-
-def split(tokenizer: Any, prompt: str, most: int) -> list[Piece]:
-    """A prompt's tokens in pieces that a CLIP encoder reads, as in web UIs.
-
-    Each is as long as it can be, without regard for words, and another one begins at each BREAK.
-
-    Args:
-        tokenizer: of the encoder.
-        prompt: in the grammar of `prompt_weights.py`.
-        most: of the pieces; the rest is left out. 1: BREAK is too.
-    """
-    return _split(tokenizer, prompt, most)[0]
-
-
-def unread(tokenizer: Any, prompt: str, most: int) -> str:
-    """The end of a prompt that `split` leaves out."""
-    return _split(tokenizer, prompt, most)[1]
-
-
-def _split(tokenizer: Any, prompt: str, most: int) -> tuple[list[Piece], str]:
-    room = tokenizer.model_max_length - 2  # for its begin and end
-    pieces: list[Piece] = [[]]
-    free = room
-    parts = fragments(prompt)
-    for number, part in enumerate(parts):
-        found = tokenizer(
-            part.text, add_special_tokens=False, truncation=False, verbose=False, return_offsets_mapping=True
-        )
-        ids, at = found.input_ids, 0
-        if part.breaks and most > 1 and free < room:
-            free = 0
-        while at < len(ids):
-            if not free:
-                if len(pieces) == most:
-                    rest = part.text[found.offset_mapping[at][0] :] + "".join(each.text for each in parts[number + 1 :])
-                    return pieces, rest.strip()
-                pieces.append([])
-                free = room
-            pieces[-1].append((ids[at : at + free], part.weight))
-            taken = len(pieces[-1][-1][0])
-            at, free = at + taken, free - taken
-    return pieces, ""
 
 
 class _WeightedPrompts:

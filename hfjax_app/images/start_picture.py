@@ -267,7 +267,12 @@ def _mean_around(values: np.ndarray, radius: int) -> np.ndarray:
 
 
 def start_pixels(picture: Image.Image, size: tuple[int, int], background: str) -> np.ndarray:
-    """The picture to start from, float32 [height, width, 3] from 0 to 1: scaled to cover the size, with its edges cut.
+    """`start_image` as float32 [height, width, 3] from 0 to 1."""
+    return np.asarray(start_image(picture, size, background), np.float32) / 255
+
+
+def start_image(picture: Image.Image, size: tuple[int, int], background: str) -> Image.Image:
+    """The picture to start from, RGB: scaled to cover the size, with its edges cut.
 
     Args:
         picture: of any size.
@@ -281,7 +286,7 @@ def start_pixels(picture: Image.Image, size: tuple[int, int], background: str) -
         wide, tall = min(size[0] / factor, picture.width), min(size[1] / factor, picture.height)
         left, top = (picture.width - wide) / 2, (picture.height - tall) / 2
         picture = picture.resize(size, _LANCZOS, box=(left, top, left + wide, top + tall))
-    return np.asarray(as_seen(picture, background), np.float32) / 255
+    return as_seen(picture, background)
 
 
 def digest(picture: Image.Image | None) -> str | None:

@@ -6,14 +6,15 @@ CLIP's have `CompiledForward`, because their last layers can be left out. What a
 remembered, so that the next picture of a prompt needs no text encoder.
 """
 
-import copy
+import hashlib
 import inspect
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import jax
 import numpy as np
@@ -25,6 +26,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from hfjax_app.images.networks import fresh
 from hfjax_app.limits import IMAGE_REMEMBERED_BYTES
+from hfjax_app.runtime.host_tensors import HostTensors
 from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.programs import Program, Programs
 from hfjax_app.runtime.seams.diffusers import with_lengths_as_data
@@ -36,7 +38,10 @@ Path = tuple[tuple[bool, Any], ...]
 class CompiledEncoder:
     """A text encoder's forward as a compiled program for one row of tokens, from tensors to a view of its results.
 
-    At first the results are zeros and it is noted what is read of them; after `learn` the program is there.
+    At first the results are no more than each token's number, and it is noted what is read of them; after `learn` the
+    program is there. One that
+    reads a picture beside its tokens has a program for each grid of pictures: whole numbers that are no tokens, such as
+    a grid, are static.
 
     Args:
         name: of the program.
@@ -49,19 +54,22 @@ class CompiledEncoder:
         longest: tokens of the program.
         length: to which tokens are padded, with a mask; 0: they are not.
         is_filled: whether only the first row of tokens is read; the others' results are zeros then.
-        is_dry: whether results are zeros although the program is there.
+        is_dry: whether results are such numbers although the program may be there.
         loras: that are merged into the weights.
     """
 
     def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs):
         self._name, self._module, self.weights, self._programs = name, module, weights, programs
         self._seen: dict[str, tuple[Any, list[Any], list[Any], Any]] = {}
+        self._unlearned: dict[str, None] = {}  # of these
         self._wanted: dict[Path, None] = {}
-        self._paths: list[Path] = []  # of the program's results
-        self._program: Remembered | None = None
+        self._paths: list[Path] = []  # of the programs' results
+        # By what is static and the shapes; those of pictures are kept by the sizes of drawings that need them.
+        self._compiled: WeakValueDictionary[str, Remembered] = WeakValueDictionary()
+        self._results = Results()
         self.loras = ""
         self.longest = self.length = 0
-        self.is_filled = self.is_dry = False
+        self.is_filled, self.is_dry = False, True
         self._takes_mask = "attention_mask" in inspect.signature(module.forward).parameters
         self._adds_mask = False
         self.clip_skip, self.next_skip = 0, None  # a request's, which concern CLIP's alone
@@ -70,16 +78,22 @@ class CompiledEncoder:
         """As the module's forward."""
         (args, kwargs), tokens = self._padded((args, kwargs))
         leaves, structure = torch_pytree.tree_flatten((args, kwargs))
-        rest = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        rows = next((len(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)), 1)  # token ids come first
-        by_row = [[_row(leaf, row, rows) for leaf in leaves] for row in range(rows)]
+        ids = _ids(leaves)
+        rest = [None if _is_data(leaf, ids) else leaf for leaf in leaves]
+        rows = len(ids)
+        by_row = [
+            [_row(leaf, row, rows) if static is None else None for leaf, static in zip(leaves, rest, strict=True)]
+            for row in range(rows)
+        ]
         finish = partial(_finished, rows=rows, padded=self.longest, tokens=tokens)
-        if self._program is None or self.is_dry:
-            made = self._shapes(structure, rest, by_row[0])
-            whole = torch_pytree.tree_map(lambda leaf: leaf and finish([_zeros(leaf)] * rows), made)
+        key = str((structure, rest, [None if array is None else array.shape for array in by_row[0]]))
+        if self.is_dry:
+            made = self._shapes(key, structure, rest, by_row[0])
+            whole = torch_pytree.tree_map(lambda leaf: leaf and finish([_numbered(leaf)] * rows), made)
             return _Read(whole, (), self._wanted) if not isinstance(whole, torch.Tensor) else whole
         rows_read = by_row[:1] if self.is_filled else by_row
-        results = [self._program(self.weights, self.loras, row) for row in rows_read]
+        program = self._compiled[key]
+        results = [program(self.weights, self.loras, row) for row in rows_read]
         values = {}
         for i, path in enumerate(self._paths):
             parts = [torch.from_numpy(result[i]) for result in results]
@@ -89,15 +103,31 @@ class CompiledEncoder:
     def pad_to(self, length: int) -> None:
         """From now on tokens with a mask are padded to a length; what was noted before is forgotten."""
         self.length, self.longest = length, 0
-        self._seen.clear()
+        self.forget()
         self._wanted.clear()
 
-    def learn(self) -> None:
-        """Compile the program for what was read so far. Without calls there is nothing to compile."""
-        if not self._seen:
-            return
-        [(structure, rest, arrays, _), *others] = self._seen.values()
+    def forget(self) -> None:
+        """Leave out from `learn` what was read since the last time."""
+        self._seen.clear()
+        self._unlearned.clear()
+
+    def learn(self, name: str = "") -> "Remembered | None":
+        """Compile the program for what was read since the last time. Without calls there is nothing to compile.
+
+        Args:
+            name: the end of the program's.
+
+        Returns:
+            The program, or the one that was there already; it is kept as long as this is.
+        """
+        if not self._unlearned:
+            return None
+        [key, *others] = self._unlearned
         assert not others, "its tokens have one shape"
+        self._unlearned.clear()
+        if (known := self._compiled.get(key)) is not None:
+            return known
+        structure, rest, shapes, _ = self._seen[key]
         wanted = self._paths = [*self._wanted] or [()]
 
         def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
@@ -107,18 +137,19 @@ class CompiledEncoder:
 
         static = str((structure, rest, wanted))
         function = self._pure(forward)
-        self._program = Remembered(self._programs.compile(self._name, function, self.weights, arrays, static=static))
-        if self._programs.planned:
-            self.is_dry = True
+        program = self._programs.compile(self._name + name, function, self.weights, shapes, static=static)
+        made = Remembered(program, self._results)
+        self._compiled[key] = made
+        return made
 
     def _padded(self, arguments: Any) -> tuple[Any, int]:
         """The arguments with tokens padded to `length`, and how many tokens there were."""
-        leaves = [leaf for leaf in torch_pytree.tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
-        tokens = max((leaf.shape[1] for leaf in leaves if leaf.ndim > 1), default=0)
+        ids = _ids(torch_pytree.tree_leaves(arguments))
+        tokens = ids.shape[1]
         masked = arguments[1].get("attention_mask") is not None
         if not masked and self._takes_mask and (self._adds_mask or 0 < tokens < self.length):
             self._adds_mask = masked = True
-            ones = torch.ones((len(leaves[0]), tokens), dtype=torch.int64)
+            ones = torch.ones((len(ids), tokens), dtype=torch.int64)
             arguments = arguments[0], arguments[1] | {"attention_mask": ones}
         self.longest = max(self.longest, tokens, self.length if masked else 0)
         missing = self.longest - tokens
@@ -126,15 +157,16 @@ class CompiledEncoder:
             return arguments, tokens
 
         def longer(leaf: Any) -> Any:
-            return pad(leaf, (0, missing)) if isinstance(leaf, torch.Tensor) and leaf.ndim == 2 else leaf
+            return pad(leaf, (0, missing)) if isinstance(leaf, torch.Tensor) and leaf.shape == ids.shape else leaf
 
         return torch_pytree.tree_map(longer, arguments), tokens
 
-    def _shapes(self, structure: Any, rest: list[Any], row: list[Any]) -> Any:
-        """The results' shapes as meta tensors, in the structure of the results."""
-        key = str((structure, rest, [None if array is None else array.shape for array in row]))
+    def _shapes(self, key: str, structure: Any, rest: list[Any], row: list[Any]) -> Any:
+        """The results' shapes, in the structure of the results."""
+        self._unlearned[key] = None
         if key not in self._seen:
             specs = []
+            arguments = [None if array is None else jax.ShapeDtypeStruct(array.shape, array.dtype) for array in row]
 
             def forward(module: torch.nn.Module, tensors: list[Any]) -> list[torch.Tensor]:
                 output = _called(module, structure, rest, tensors)
@@ -142,10 +174,10 @@ class CompiledEncoder:
                 specs.append((spec, [isinstance(leaf, torch.Tensor) for leaf in leaves]))
                 return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-            shapes = iter(jax.eval_shape(self._pure(forward), self.weights, row))
+            shapes = iter(jax.eval_shape(self._pure(forward), self.weights, arguments))
             spec, tensors = specs[0]
             leaves = [next(shapes) if is_tensor else None for is_tensor in tensors]
-            self._seen[key] = structure, rest, row, torch_pytree.tree_unflatten(leaves, spec)
+            self._seen[key] = structure, rest, arguments, torch_pytree.tree_unflatten(leaves, spec)
         return self._seen[key][3]
 
     def _pure(self, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,17 +185,38 @@ class CompiledEncoder:
         return pure_function(with_lengths_as_data(fresh(self._module)), forward)
 
 
+class Results(OrderedDict[Any, list[np.ndarray]]):
+    """The last results of a text encoder's programs, by what they were made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bytes, self._programs = 0, 0
+
+    def number(self) -> int:
+        """Of a program whose results are kept here."""
+        self._programs += 1
+        return self._programs
+
+    def keep(self, key: Any, found: list[np.ndarray]) -> None:
+        """Add a result; the oldest ones go, where they are too many."""
+        self[key] = found
+        self._bytes += sum(result.nbytes for result in found)
+        while self._bytes > IMAGE_REMEMBERED_BYTES and len(self) > 1:
+            _, oldest = self.popitem(last=False)
+            self._bytes -= sum(result.nbytes for result in oldest)
+
+
 class Remembered:
-    """A program of a text encoder that keeps its last results in the host's memory. Not thread-safe.
+    """A program of a text encoder whose last results are kept in the host's memory. Not thread-safe.
 
     Args:
         program: from weights and arguments to arrays.
+        results: of the text encoder's programs; None: it has one program.
     """
 
-    def __init__(self, program: Program):
-        self._program = program
-        self._results: OrderedDict[Any, list[np.ndarray]] = OrderedDict()
-        self._bytes = 0
+    def __init__(self, program: Program, results: Results | None = None):
+        self._program, self._results = program, Results() if results is None else results
+        self._number = self._results.number()
 
     def __call__(self, weights: Any, loras: str, arguments: Sequence[np.ndarray | None]) -> list[np.ndarray]:
         """The program's results, which the caller may change.
@@ -173,14 +226,9 @@ class Remembered:
             loras: that are merged into them, which tell weights apart.
             arguments: the program's.
         """
-        key = loras, *(None if array is None else (array.shape, array.tobytes()) for array in arguments)
+        key = self._number, loras, *(None if array is None else (array.shape, _digest(array)) for array in arguments)
         if key not in self._results:
-            found = [np.asarray(result) for result in self._program(weights, arguments)]
-            self._results[key] = found
-            self._bytes += sum(result.nbytes for result in found)
-            while self._bytes > IMAGE_REMEMBERED_BYTES and len(self._results) > 1:
-                _, oldest = self._results.popitem(last=False)
-                self._bytes -= sum(result.nbytes for result in oldest)
+            self._results.keep(key, [np.asarray(result) for result in self._program(weights, arguments)])
         self._results.move_to_end(key)
         return [np.array(result) for result in self._results[key]]
 
@@ -202,7 +250,7 @@ class CompiledForward:
 
     def __init__(self, name: str, module: torch.nn.Module, weights: Any, programs: Programs, *, skips: bool = False):
         self._name, self._module, self.weights, self._programs = name, module, weights, programs
-        self._skips, self.clip_skip = skips, 0
+        self._skips, self.clip_skip, self._results = skips, 0, Results()
         self.next_skip: int | None = None  # of the next call alone
         self._compiled: dict[Any, tuple[Remembered, Any, list[Any]]] = {}  # with the structure and shapes of results
         self.longest = 0  # tokens of the longest sequence so far
@@ -260,7 +308,7 @@ class CompiledForward:
         spec = specs[0] if specs else torch_pytree.treespec_loads(known)
         if bundle is not None and known is None:
             bundle.keep_facts(bundle.facts | {name: torch_pytree.treespec_dumps(spec)})
-        return Remembered(program), spec, made
+        return Remembered(program, self._results), spec, made
 
 
 class _Parts(ABC):
@@ -285,7 +333,7 @@ class _Parts(ABC):
 
 
 class _Read(_Parts):
-    """Zeros in the place of a text encoder's results; notes which tensors are read.
+    """Numbers in the place of a text encoder's results; notes which tensors are read.
 
     Args:
         value: a result, not a tensor.
@@ -338,7 +386,23 @@ def _without_last_layers(encoder: Any, *args: Any, clip_skip: torch.Tensor, **kw
 def _called(module: torch.nn.Module, structure: Any, rest: list[Any], tensors: list[Any]) -> Any:
     leaves = [plain if tensor is None else tensor for tensor, plain in zip(tensors, rest, strict=True)]
     args, kwargs = torch_pytree.tree_unflatten(leaves, structure)
-    return module(*args, **kwargs)
+    is_static = any(isinstance(leaf, torch.Tensor) for leaf in rest)
+    with HostTensors() if is_static else nullcontext():
+        return module(*args, **kwargs)
+
+
+def _ids(leaves: Iterable[Any]) -> torch.Tensor:
+    """Token ids [rows, tokens] among the arguments of a call, which come first."""
+    return next(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+
+
+def _is_data(leaf: Any, ids: torch.Tensor) -> bool:
+    """Whether an argument is data of a program; whole numbers that are not of the tokens are static."""
+    return isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.shape[-1:] == ids.shape[-1:])
+
+
+def _digest(array: np.ndarray) -> bytes:
+    return hashlib.sha256(array.tobytes()).digest()
 
 
 def _at(value: Any, path: Path) -> Any:
@@ -357,71 +421,18 @@ def _row(leaf: Any, row: int, rows: int) -> np.ndarray | None:
     return part.numpy() if part.dtype == torch.bool else part.to(torch.int32).numpy()
 
 
-def _zeros(leaf: Any) -> torch.Tensor:
+def _numbered(leaf: Any) -> torch.Tensor:
+    """A result of a shape: zeros, or for states of tokens [1, tokens, width] each token's number."""
     kind = torch.float32 if np.issubdtype(leaf.dtype, np.floating) or leaf.dtype.kind == "V" else torch.int64
-    return torch.zeros((), dtype=kind).expand(leaf.shape)
+    if len(leaf.shape) != 3:
+        return torch.zeros((), dtype=kind).expand(leaf.shape)
+    return torch.arange(leaf.shape[1], dtype=kind)[None, :, None].expand(leaf.shape)
 
 
 def _finished(parts: list[torch.Tensor], *, rows: int, padded: int, tokens: int) -> torch.Tensor:
     """The rows of a result side by side, without what padding added."""
     whole = torch.cat(parts) if rows > 1 else parts[0]
     return whole[:, :tokens] if whole.ndim > 1 and whole.shape[1] == padded else whole
-
-
-class Truncations:
-    """Notes the texts that a tokenizer cuts, or would cut, and at how many tokens.
-
-    Args:
-        tokenizer: it is not changed.
-
-    Attributes:
-        tokenizer: a copy that is watched.
-        seen: (text, tokens) of each call since it was cleared, for each of its texts.
-    """
-
-    def __init__(self, tokenizer: Any):
-        kind: Any = type(tokenizer)
-        self.seen: list[tuple[str, int]] = []
-
-        def call(own: Any, *args: Any, **kwargs: Any) -> Any:
-            if kwargs.get("truncation"):
-                text: Any = args[0] if args else kwargs.get("text")
-                limit = kwargs.get("max_length") or own.model_max_length
-                self.seen.extend((str(each), limit) for each in ([text] if isinstance(text, str) else text))
-            return kind.__call__(own, *args, **kwargs)
-
-        self.tokenizer = copy.copy(tokenizer)
-        self.tokenizer.__class__ = type(kind.__name__, (kind,), {"__module__": kind.__module__, "__call__": call})
-
-    def cut(self, prompt: str) -> str:
-        """The end of a prompt that the first call with it left out, without what a template has behind it."""
-        if not self.seen:
-            return ""
-        text, limit = next((seen for seen in self.seen if prompt in seen[0]), self.seen[0])
-        begin, at = begin_of_rest(self.tokenizer, text, limit), text.rfind(prompt)
-        if begin >= len(text):
-            return ""
-        return (text[begin:] if at < 0 else prompt[max(begin - at, 0) :]).strip()
-
-
-def begin_of_rest(tokenizer: Any, text: str, limit: int) -> int:
-    """Where in a text what a tokenizer leaves out begins: its length, where it leaves out nothing.
-
-    Args:
-        tokenizer: see above; one in Python has no offsets, so that it is asked for parts of the text.
-        text: without padding.
-        limit: of tokens, with those that it adds.
-    """
-    options = {"truncation": False, "padding": False, "verbose": False}
-    if not tokenizer.is_fast:
-        lengths = range(len(text) + 1)
-        return bisect_right(lengths, limit, key=lambda end: len(tokenizer(text[:end], **options).input_ids)) - 1
-    whole = tokenizer(text, **options, return_offsets_mapping=True)
-    if len(whole.input_ids) <= limit:
-        return len(text)
-    special = [i for i, (begin, end) in enumerate(whole.offset_mapping) if begin == end]
-    closing = sum(1 for i in special if i > 0)  # the end token takes the last position
-    return int(whole.offset_mapping[limit - closing][0])
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:

@@ -158,6 +158,13 @@ _OTHER_IDEAS = (
     ("a small red boat on a calm lake", "a landscape"),
 )
 
+_CHANGES = (
+    ("make it night", "start from a picture above"),
+    ("turn it into a watercolour", "another style"),
+    ("remove the background", "less of it"),
+    ("add falling snow", "more of it"),
+)
+
 SETTINGS_TOP = f"""<div class="panel-head"><h2>Settings</h2>
 {icon_button("Close settings", CROSS, 'data-flip="image-settings"')}</div>"""
 FLIP = icon_button("Settings", SLIDERS, 'data-flip="image-settings" aria-controls="image-settings"')
@@ -165,17 +172,17 @@ GALLERY_HEAD = """<h2>Your pictures</h2><p>Kept while this browser tab is open, 
 and to go on from it.</p>"""
 
 
-def hello(backend: Backend[Any]) -> str:
-    """The first screen: what this is, which model draws, what it can draw."""
+def hello(backend: Backend[Any], *, changes: bool = False) -> str:
+    """The first screen: what this is, which model draws, what it can draw, or what it `changes` in a picture."""
     embedded = backend.model in MODELS
     ideas = "".join(
         f'<li><button type="button" data-draw="{html.escape(text)}"><b>{html.escape(text)}</b><span>{why}</span>'
         "</button></li>"
-        for text, why in (_IDEAS if embedded else _OTHER_IDEAS)
+        for text, why in (_IDEAS if embedded else _CHANGES if changes else _OTHER_IDEAS)
     )
     link, sheet = model_card(backend, "images-model-card")
     before = f"{link} · " if link else ""
-    return f"""<div class="hello">{mark()}<h2>Draw a picture</h2>
+    return f"""<div class="hello">{mark()}<h2>{"Change a picture" if changes else "Draw a picture"}</h2>
 <p><b>{html.escape(backend.name)}</b> is a Hugging Face PyTorch pipeline, computed by JAX on this machine.
 {_EMBEDDED if embedded else _OTHER}</p>
 <ul class="ideas">{ideas}</ul>

@@ -211,10 +211,13 @@ class ImagesTab(Tab):
         generator = backend.get()
         facts = generator.facts
         pictures = [gr.update(visible=facts.takes_picture)] * 2
+        if facts.needs_picture:
+            pictures[0] = gr.update(visible=True, open=True)
         pictures.append(gr.update(visible=facts.takes_picture and not facts.edits))  # to paint over
         loras = gr.update(visible=bool(facts.loras))
         source = self._source.fitted(facts)
-        shown = [gr.update(value=hello(backend)), shapes(generator), *pictures, loras, *source]
+        first = gr.update(value=hello(backend, changes=facts.needs_picture))
+        shown = [first, shapes(generator), *pictures, loras, *source]
         return [*shown, *self._settings.fitted(generator)]
 
     @streamed

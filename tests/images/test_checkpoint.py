@@ -156,7 +156,8 @@ def test_models_of_other_kinds_are_named(pipeline: StableDiffusionPipeline, tmp_
     [
         ("WanPipeline", "is a WanPipeline, which makes videos: take a text-to-image model"),
         ("StableAudioPipeline", "is a StableAudioPipeline, which makes sound: take"),
-        ("QwenImageEditPipeline", "is a QwenImageEditPipeline, which edits a picture by words: take"),
+        ("QwenImageLayeredPipeline", "is a QwenImageLayeredPipeline, which takes a picture apart: take"),
+        ("StableDiffusionUpscalePipeline", "is a StableDiffusionUpscalePipeline, which changes pictures: take"),
         ("HunyuanImagePipeline", "is a HunyuanImagePipeline, which guides each step by those before it: take"),
         ("DDPMPipeline", "is a DDPMPipeline, which takes no prompt: take"),
         ("PicturePipeline", "its class 'PicturePipeline' is not one of diffusers' pipelines"),

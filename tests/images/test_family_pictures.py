@@ -1,7 +1,10 @@
 """Pictures to start from and painting over them, of the families of today, against diffusers' own classes in torch."""
 
+import copy
 import inspect
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import diffusers
@@ -16,6 +19,7 @@ from hfjax_app.images.generator import Origin
 from hfjax_app.images.interface import Recommended
 from hfjax_app.images.stand_ins import Noises
 
+from .families import EDITORS as NEEDY
 from .families import FAMILIES, family
 from .pipelines import stable_diffusion_xl
 from .test_families import GUIDANCE
@@ -108,12 +112,13 @@ def test_pictures_to_start_from_equal_diffusers(name: str, compilations: Callabl
         generator.generate(ImageRequest(**OPTIONS, image=drawing(), strength=0.0))
 
 
-def torch_edited(pipeline: Any, facts: Any, picture: Image.Image, guidance: float) -> np.ndarray:
+def torch_edited(pipeline: Any, facts: Any, picture: Image.Image, guidance: float, **more: Any) -> np.ndarray:
     """diffusers' own picture of a prompt that edits another one, given the generator's noise."""
     first, _ = noise.first_noise(SEED, facts.latents.of(picture.size))
     width, height = picture.size
     plain = {"_auto_resize": False, "max_area": width * height, "width": width, "height": height}
     accepted = inspect.signature(pipeline.__call__).parameters
+    plain |= more
     with Noises(lambda shape: torch.from_numpy(first).reshape(shape)):
         return pipeline(
             prompt=OPTIONS["prompt"],
@@ -159,3 +164,69 @@ def test_a_picture_that_the_class_refuses_is_told() -> None:
     generator = ImageGenerator(family("Flux.2 klein"), origin=Origin(recommended=Recommended(size=SIZE)))
     with pytest.raises(RequestRejected, match=r"picture to start from: Image too small: 64.32"):
         generator.generate(ImageRequest(**OPTIONS, image=drawing()))
+
+
+def written(pipeline: Any, folder: Path) -> Path:
+    """As its repository is laid out: the processor's settings lie in the files of older releases."""
+    others = copy.copy(pipeline)
+    others.register_modules(processor=None)
+    others.save_pretrained(folder)
+    index = folder / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"processor": ["transformers", "Qwen2VLProcessor"]}))
+    pipeline.tokenizer.save_pretrained(folder / "processor")
+    pipeline.processor.image_processor.save_pretrained(folder / "processor")
+    settings = folder / "processor/preprocessor_config.json"
+    named = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": "Qwen2_5_VLProcessor"}
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | named))
+    return folder
+
+
+def with_precise_encoder(pipeline: Any) -> Any:
+    """Its autoencoder reads a million pixels, of which torch's float32 makes latents that are off by 6e-5."""
+    own, vae = copy.deepcopy(pipeline.vae).double(), copy.copy(pipeline.vae)
+
+    def encode(pixels: torch.Tensor) -> Any:
+        encoded = own.encode(pixels.double())
+        encoded.latent_dist = type(encoded.latent_dist)(encoded.latent_dist.parameters.float())
+        return encoded
+
+    vae.encode = encode
+    changed = copy.copy(pipeline)
+    changed.register_modules(vae=vae)
+    return changed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEEDY)
+def test_models_that_need_a_picture_equal_diffusers(name: str, tmp_path: Path, compilations: Callable) -> None:
+    """Their text encoder sees the picture too, in the shape of the drawing: each size has a program of it."""
+    pipeline, (own, other) = family(name), EDITED_SIZES
+    folder = written(pipeline, tmp_path)
+    settings = "num_inference_steps: 4, guidance_scale: 1.0, width: {}, height: {}".format(*own)
+    (folder / "README.md").write_text(f"---\ninference: {{parameters: {{{settings}}}}}\n---\n")
+    generator = ImageGenerator.from_pretrained(folder, sizes=[other])
+    precise = with_precise_encoder(pipeline)
+    assert (generator.facts.edits, generator.facts.needs_picture) == (True, True)
+    for size, guidance in ((own, 3.0), (other, 0.0)):
+        options: dict[str, Any] = OPTIONS | {"guidance_scale": guidance, "width": size[0], "height": size[1]}
+        source = drawing(size)
+        with compilations() as compiled:
+            *_, step = generator.generate(ImageRequest(**options, image=source, images=2))
+            *_, plain = generator.generate(ImageRequest(**options, image=Image.new("RGB", size, "white")))
+            [picture, second] = step.pictures
+            *_, again = generator.generate(second.parameters.request(image=source))
+        assert compiled == []
+        beside = {"true_cfg_scale": guidance, "negative_prompt": " "}
+        want = torch_edited(precise, generator.facts, source, guidance, **beside)
+        assert want.std() > 0.05, "the comparison needs a picture"
+        np.testing.assert_allclose(picture.pixels, want, rtol=0, atol=2e-4)
+        assert np.abs(picture.pixels - plain.pictures[0].pixels).max() > 1e-3, "the picture must matter"
+        np.testing.assert_array_equal(again.pictures[0].pixels, second.pixels)
+    with pytest.raises(
+        RequestRejected, match="picture to start from: this model changes one by the prompt, and needs it"
+    ):
+        generator.generate(ImageRequest(**OPTIONS))
+    typed = OPTIONS | {"prompt": "<|image_pad|> " + "red " * 140 + "the end", "image": drawing(own)}
+    *_, step = generator.generate(ImageRequest(**typed, width=own[0], height=own[1]))
+    assert step.notice.startswith("the end of the prompt was not read: "), step.notice
+    assert step.notice.endswith("red the end'"), step.notice
