@@ -239,6 +239,8 @@ def result(step: ImageStep) -> str:
         if values["variation_of"] is not None
         else None
     )
-    source = parameters.image and f"from a picture, strength {values['strength']:g}"
+    strength = values["strength"]
+    source = "a picture changed by words" if strength is None else f"from a picture, strength {strength:g}"
+    source = source if parameters.image else ""
     facts = [f"{step.steps} steps in {step.seconds:.1f} s, {seconds}", named, near, source, step.notice]
     return note(" · ".join(filter(None, facts)), pictures=len(seeds), shows=values["prompt"])

@@ -18,6 +18,7 @@ from hfjax_app.images import ImageGenerator, ImageRequest, noise
 from hfjax_app.images.generator import Origin
 from hfjax_app.images.interface import Recommended
 from hfjax_app.images.stand_ins import Noises
+from hfjax_app.studio.images_screen import result
 
 from .families import EDITORS as NEEDY
 from .families import FAMILIES, family
@@ -155,6 +156,7 @@ def test_pictures_edited_by_words_equal_diffusers(name: str, compilations: Calla
         assert np.abs(picture.pixels - plain.pictures[0].pixels).max() > 1e-3, "the picture must matter"
         np.testing.assert_array_equal(again.pictures[0].pixels, second.pixels)
         assert parameters.values["strength"] is None
+        assert "a picture changed by words" in result(step)
     with pytest.raises(RequestRejected, match="mask, expand: this model changes a picture by the prompt alone"):
         generator.generate(ImageRequest(**OPTIONS, image=drawing(), mask=right_half()))
 
