@@ -7,6 +7,7 @@ split over all devices by the usual names of such projections. XLA's partitioner
 not change results. `process.py` joins the hosts of a TPU slice.
 """
 
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -26,6 +27,9 @@ AXIS = "model"
 ROWS = "rows"  # the axis of an image model's mesh over which the rows of a call are split
 PAIR = 2  # devices that share the two rows of a guidance pair
 WHOLE = 0.75  # of a device's memory that the weights of an image model may take there; pictures take the rest
+
+# Numbers of a table, such as Stable Diffusion 3.5's of positions (226 million); smaller ones are read in each layer.
+LARGE_TABLE = 1 << 22
 
 # The ends of the names of layers whose inputs are the outputs of a layer of the same block: attention's and the MLP's
 # second projections in diffusers and transformers.
@@ -122,8 +126,9 @@ class SplitByName:
     """The sharding of each weight of any network: call it with the weight's torch name and shape.
 
     A layer is split by its outputs, or by its inputs where its name says that it is the second of two. Where the
-    devices do not divide this axis it is split by another one. Norms, tables, the biases of second layers, and weights
-    without an axis that is divided evenly are whole on each device.
+    devices do not divide this axis it is split by another one. Large tables are split by their width: what a program
+    reads are rows. Norms, small tables, the biases of second layers, and weights without an axis that is divided evenly
+    are whole on each device.
 
     Args:
         mesh: with the axis AXIS; it may be abstract.
@@ -138,8 +143,11 @@ class SplitByName:
         is_second = bool(_SECOND.search(layer))
         if len(shape) == 1 and kind in ("bias", "scale") and not is_second:
             return split(self.mesh, shape, 0)
-        if len(shape) < 2 or kind != "weight":
+        if len(shape) < 2 or (kind != "weight" and math.prod(shape) < LARGE_TABLE):
             return replicated(self.mesh)
+        if kind != "weight":
+            divides = shape[-1] % self.mesh.shape[AXIS] == 0
+            return split(self.mesh, shape, len(shape) - 1) if divides else replicated(self.mesh)
         axes = sorted(range(len(shape)), key=lambda axis: axis != int(is_second))
         divided = (axis for axis in axes if shape[axis] % self.mesh.shape[AXIS] == 0)
         return split(self.mesh, shape, next(divided, 0))

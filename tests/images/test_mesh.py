@@ -58,7 +58,9 @@ import json, sys
 import numpy as np
 from hfjax_app.images import ImageGenerator, ImageRequest
 from hfjax_app.images.networks import Storage
+from hfjax_app.runtime import mesh
 
+mesh.LARGE_TABLE = 1 << 10  # as Stable Diffusion 3.5's table of positions is in its size
 folder, options, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
 found = {}
 for quantize in ("none", "int8"):
