@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from transformers import Gemma3TextConfig, LlamaConfig
 
-from hfjax_app.chat.model.model_runner import DRAFT_TOKENS
+from hfjax_app.chat.model.model_runner import DRAFT_TOKENS, PREFILL_CHUNK
 from tests.chat.conftest import make_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -105,7 +105,7 @@ def check(case: Case, found: dict[str, Any]) -> None:
     largest = config.vocab_size * config.hidden_size * 2 // found["chips"]
     assert found["fits"] is True
     assert {program["name"].partition("_")[0] for program in programs} == {"chat"}
-    assert programs[-1]["name"] == "chat_score"
+    assert "chat_score" in {program["name"] for program in programs}
     assert any(p["name"].startswith("chat_speculate") for p in programs)
     for program in programs:
         of_slots = program["name"] != "chat_score"
@@ -127,7 +127,8 @@ def check(case: Case, found: dict[str, Any]) -> None:
                 rows = copied(need["slot"]["rows"], *map(int, bucket.groups()), case.slots, case.context)
                 assert program["temporary"] < rows + GIB // 10
             if case.topology.endswith("1x1"):
-                assert program["temporary"] < need["weights"] // 8
+                scored = PREFILL_CHUNK * config.vocab_size * 4 if program["name"] == "chat_score_prompt" else 0
+                assert program["temporary"] < need["weights"] // 8 + scored
             # Two per layer, one for the parts of the embedding, one for the logits. A round with a draft has a second
             # forward, and so do the labels after a question.
             forwards = 2 if program["name"].startswith(("chat_speculate", "chat_score")) else 1
