@@ -249,7 +249,7 @@ class FairQueue(Queue):
     async def _sweep(self) -> None:
         while not self._closed:
             await asyncio.sleep(SWEEP_S)
-            dropped = self.pending_event_ids_session.keys() - self.results.keys()
+            dropped = {event.session_hash for event in self.event_ids_to_events.values()} - self.results.keys()
             for session in [*self.results.expired(), *dropped]:
                 await self.forget(session)
 
@@ -277,7 +277,6 @@ class FairQueue(Queue):
             raise
         self._places[id_of(event)] = place
         inbox.pending.add(id_of(event))
-        self.pending_event_ids_session[event.session_hash] = inbox.pending
         self.event_ids_to_events[id_of(event)] = event
         line.queue.append(event)
         self.broadcast_estimations(event.concurrency_id, line.queue.index(event))
@@ -341,7 +340,6 @@ class FairQueue(Queue):
         """Drop a session's results, and end its events."""
         self.results.drop(session)
         await self.clean_events(session_hash=session)
-        self.pending_event_ids_session.pop(session, None)
 
     def send_message(self, event: Event, event_message: EventMessage) -> None:
         inbox = self.results.get(event.session_hash)
