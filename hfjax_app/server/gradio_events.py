@@ -135,7 +135,6 @@ class GradioEvents:
             event_data=_checked(body.get("event_data")),
             trigger_id=trigger if type(trigger) is int else None,
             simple_format=body.get("simple_format") is True and session is None,
-            request=request,
         )
         _, event_id, _ = await self._queue.push(event, request, None)
         return JSONResponse({"event_id": event_id})

@@ -267,7 +267,6 @@ class FairQueue(Queue):
         fn, client = self.blocks.fns[body.fn_index], client_of(request.scope)
         event = Event(body.session_hash, fn, request, username)
         event.data, body.session_hash = body, event.session_hash
-        body.event_id = id_of(event)
         line = self._line(event)
         place = self.admission.enter(client, str(fn.concurrency_id))
         try:
