@@ -116,7 +116,7 @@ class GradioEvents:
         self._refuse_missing(fn, data)
         if (check := getattr(getattr(fn.fn, "__self__", None), f"check_{fn.api_name}", None)) is not None:
             check(*data)
-        return await self._push(request, fn, data, None, {"simple_format": True})
+        return await self._push(request, fn, data, None, {})
 
     def _refuse_missing(self, fn: BlockFunction, data: list[Any]) -> None:
         """Refuse a call of the API without an argument that has no default."""
@@ -134,7 +134,7 @@ class GradioEvents:
             session_hash=session,
             event_data=_checked(body.get("event_data")),
             trigger_id=trigger if type(trigger) is int else None,
-            simple_format=body.get("simple_format") is True and session is None,
+            simple_format=session is None,
         )
         _, event_id, _ = await self._queue.push(event, request, None)
         return JSONResponse({"event_id": event_id})
