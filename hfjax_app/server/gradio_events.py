@@ -148,9 +148,7 @@ class GradioEvents:
     async def result(self, name: str, event_id: str, request: Request) -> Response:
         """The stream of a call's results."""
         with refusals_as_http():
-            event = self._queue.event_ids_to_events.get(event_id)
-            session = event.session_hash if event is not None else self._queue.results.session_of(event_id)
-            return self._stream(session or "", request, _as_result)
+            return self._stream(self._queue.results.session_of(event_id) or "", request, _as_result)
 
     def _stream(self, session: str, request: Request, encode: Encode) -> Response:
         if (inbox := self._queue.results.get(session)) is None:
