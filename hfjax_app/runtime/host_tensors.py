@@ -8,7 +8,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torchax import interop
 
-from hfjax_app.runtime.seams.torchax import array_of, on_host
+from hfjax_app.runtime.seams.torchax import array_of, is_check, on_host
 
 _OF_NUMBERS = (torch.as_tensor, torch.tensor)
 
@@ -25,7 +25,7 @@ class HostTensors(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         kinds = {_is_on_host(leaf) for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-        if function is torch.Tensor._is_all_true and kinds == {False}:
+        if is_check(function) and kinds == {False}:
             return on_host(torch.tensor, True)
         if function in _OF_NUMBERS and False not in kinds:
             return on_host(function, *args, **kwargs | {"device": "cpu"})

@@ -23,6 +23,12 @@ SEAMS = (
         without="models with eyes can't be traced: parts of torch's operators are traced among tensors that are not",
     ),
     Seam(
+        name="checks of values",
+        what="torch.Tensor._is_all_true, which torch._check_tensor_all asks",
+        without="text encoders that see a picture can't be traced: they check that each of its tokens has a place",
+        file="runtime/host_tensors.py",
+    ),
+    Seam(
         name="upstream's lowerings",
         what="torchax.ops.ops_registry.all_aten_ops, which importing torchax.ops.jaten fills",
         without="convolutions can't be lowered: ours calls upstream's with other arguments",
@@ -100,6 +106,11 @@ def array_of(tensor: "torch.Tensor") -> "jax.Array":
     """A tensor on the CPU as an array on the default device, which may share its memory; int64 becomes int32."""
     array: jax.Array = needed("torchax.ops.mappings:t2j")(tensor)
     return array
+
+
+def is_check(function: Any) -> bool:
+    """Whether a function of torch's asks for a check whether all values are true."""
+    return getattr(function, "__name__", "") == "_is_all_true"
 
 
 def on_host(function: Any, *arguments: Any, **options: Any) -> Any:

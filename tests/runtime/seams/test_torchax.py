@@ -14,7 +14,9 @@ import torchax
 from torch.nn import functional
 from torchax import interop
 from torchax.tensor import Environment, OperatorNotFound
+from transformers.utils.import_utils import torch_compilable_check
 
+from hfjax_app.runtime.host_tensors import HostTensors
 from hfjax_app.runtime.seams import torchax as seam
 from tests.runtime.seams.checks import Checks
 
@@ -45,6 +47,21 @@ def _scaling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = upstream(monkeypatch, lambda image: functional.interpolate(image, **options))
     with pytest.raises(TypeError, match="not callable"):
         jax.make_jaxpr(run)(jnp.ones((1, 1, 2, 2)))
+
+
+@check("checks of values")
+def _checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def checked(numbers: torch.Tensor) -> torch.Tensor:
+        torch_compilable_check(numbers.sum() == 1, "one")
+        return numbers
+
+    def readable(numbers: torch.Tensor) -> torch.Tensor:
+        with HostTensors():
+            return checked(numbers)
+
+    with pytest.raises(OperatorNotFound, match="_is_all_true"):
+        jax.make_jaxpr(upstream(monkeypatch, checked))(jnp.ones(3))
+    jax.make_jaxpr(upstream(monkeypatch, readable))(jnp.ones(3))
 
 
 @check("operators on the host")
