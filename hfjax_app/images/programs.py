@@ -365,7 +365,7 @@ class SizedPrograms:
         self._decode: Program | None = None
         self._encode: Program | None = None
         self.packing = parts.call.packing(size)
-        name = "" if size == parts.size else f"_{size[0]}x{size[1]}"
+        self._name = name = "" if size == parts.size else f"_{size[0]}x{size[1]}"
         latents = jax.ShapeDtypeStruct(self.packing.sample_shape, jnp.float32)
         scalar = jax.ShapeDtypeStruct((), jnp.float32)
         depth = parts.samplers.depth
@@ -493,6 +493,8 @@ class SizedPrograms:
         """The programs' compile time, or the time without the cache; of those that have joined."""
         # Not the elapsed time: other models' programs may have been compiled first.
         names = {spec.name for spec in self.specs()}
+        if self._parts.needs_picture:
+            names.add(f"encode_prompt{self._name}")
         return sum(report.seconds + report.saved for report in self._parts.reports if report.name in names)
 
     def read(self, request: CompletedRequest, edited: np.ndarray | None) -> Conditioning:

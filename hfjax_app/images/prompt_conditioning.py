@@ -26,7 +26,7 @@ from hfjax_app.images.interface import PromptLength
 from hfjax_app.images.networks import adapted_weights, same_tensors
 from hfjax_app.images.picture_call import picture_call
 from hfjax_app.images.pipeline_call import Form, PipelineCall, blank
-from hfjax_app.images.prompt_tokens import Piece, TextsOfPicture, Truncations, begin_of_rest, divided, split, unread
+from hfjax_app.images.prompt_tokens import Piece, TextsOfPicture, Truncations, begin_of_rest, split
 from hfjax_app.images.prompt_weights import has_weights, plain, unweighted
 from hfjax_app.images.request import MAX_CLIP_SKIP, ImageRequest
 from hfjax_app.images.start_picture import start_image
@@ -320,7 +320,7 @@ class PromptReader:
         return max(len(self._split(name, text)) for name in self._encoders for text in texts)
 
     def _split(self, encoder: str, prompt: str) -> list[Piece]:
-        return split(self._tokenizer(encoder), prompt, self.most_pieces)
+        return split(self._tokenizer(encoder), prompt, self.most_pieces)[0]
 
     @property
     def _zeros_for_empty(self) -> bool:
@@ -369,7 +369,7 @@ class PromptReader:
                 longest, before = min(longest, truncations.most or longest), truncations.before
             room = longest - before
             return PromptLength(tokens=tokens - special, room=room - special, pieces=1, is_cut=tokens > room)
-        pieces, rest = divided(tokenizer, prompt, self.most_pieces)
+        pieces, rest = split(tokenizer, prompt, self.most_pieces)
         read = sum(len(ids) for piece in pieces for ids, _ in piece)
         more = len(tokenizer(rest, add_special_tokens=False, verbose=False).input_ids)
         room = tokenizer.model_max_length - 2
@@ -384,13 +384,15 @@ class PromptReader:
         """
         if self.takes_weights:
             with self._lock:
-                rest = [unread(self._tokenizer(name), prompt, self.most_pieces) for name in self._encoders]
+                rest = [split(self._tokenizer(name), prompt, self.most_pieces)[1] for name in self._encoders]
             return min(rest, key=len)
         prompt = self._plain(prompt)
         if not prompt.strip():
             return ""
         ends, (width, height) = [], size or (None, None)
         with self._lock:
+            if any(truncations.has_room(prompt) for truncations in self._truncations.values()):
+                return ""
             if self._other_encoders:  # for what the class makes of the prompt, no text encoder runs
                 with self._dry():
                     self.read(ImageRequest(prompt, guidance_scale=GUIDED, width=width, height=height))

@@ -8,29 +8,20 @@ from transformers import BatchFeature
 
 from hfjax_app.images.prompt_weights import fragments
 
+_JOINTS = 8  # tokens by which a text can be longer than its parts
 Piece = list[tuple[list[int], float]]  # token ids and their weight, of the fragments of a prompt's piece
 
 
-def split(tokenizer: Any, prompt: str, most: int) -> list[Piece]:
-    """A prompt's tokens in pieces that a CLIP encoder reads, as in web UIs.
+def split(tokenizer: Any, prompt: str, most: int) -> tuple[list[Piece], str]:
+    """A prompt's tokens in pieces that a CLIP encoder reads, as in web UIs, and the end of the prompt that is left out.
 
     Each is as long as it can be, without regard for words, and another one begins at each BREAK.
 
     Args:
         tokenizer: of the encoder.
         prompt: in the grammar of `prompt_weights.py`.
-        most: of the pieces; the rest is left out. 1: BREAK is too.
+        most: of the pieces. 1: BREAK is left out too.
     """
-    return divided(tokenizer, prompt, most)[0]
-
-
-def unread(tokenizer: Any, prompt: str, most: int) -> str:
-    """The end of a prompt that `split` leaves out."""
-    return divided(tokenizer, prompt, most)[1]
-
-
-def divided(tokenizer: Any, prompt: str, most: int) -> tuple[list[Piece], str]:
-    """What `split` and `unread` give."""
     room = tokenizer.model_max_length - 2  # for its begin and end
     pieces: list[Piece] = [[]]
     free = room
@@ -98,6 +89,11 @@ class Truncations:
             self.before = len(self.tokenizer(text[: text.index(prompt)], **options).input_ids)
             self.most = min(limit, most)
 
+    def has_room(self, prompt: str) -> bool:
+        """Whether a prompt is surely short enough; one that just fits may not be told from one that does not."""
+        tokens = len(self.tokenizer(prompt, verbose=False).input_ids)
+        return self.most is not None and self.before + tokens + _JOINTS <= self.most
+
     def cut(self, prompt: str) -> str:
         """The end of a prompt that the first call with it left out, without what a template has behind it."""
         if not self.seen:
@@ -142,6 +138,7 @@ class TextsOfPicture:
     def __init__(self, processor: Any, tokenizer: Any, room: int):
         self._processor, self._room = copy.copy(processor), room
         self._processor.tokenizer = tokenizer
+        self._processor.image_processor = _ReadOnce(processor.image_processor)
         self._limit: int | None = None
 
     def __call__(self, *, text: list[str], images: Any, **_: Any) -> BatchFeature:
@@ -162,3 +159,19 @@ class TextsOfPicture:
         """A prompt in which a place of a picture that a user typed is text."""
         mark: str = self._processor.image_token
         return prompt.replace(mark, f"{mark[:1]} {mark[1:]}")
+
+
+class _ReadOnce:
+    """In the place of an image processor: pictures that are read again are not prepared again."""
+
+    def __init__(self, images: Any):
+        self._images = images
+        self._last: tuple[list[Any], Any] = [], None  # the pictures, and what they became
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._images, name)
+
+    def __call__(self, images: list[Any], **options: Any) -> Any:
+        if [*map(id, images)] != [*map(id, self._last[0])]:
+            self._last = images, self._images(images, **options)
+        return self._last[1]
