@@ -66,13 +66,15 @@ def pure_function(
         A function of JAX arrays (pytrees allowed) that can be traced by jit, vmap and grad. Weights in the host's
         memory are copied to the device where they are used.
     """
-    call = _Call(module.eval(), function)
-    operators.install(torchax.default_env())
+    call, environment = _Call(module.eval(), function), torchax.default_env()
+    operators.install(environment)
     order_sets(*map(type, module.modules()))
 
     def jax_function(weights: Weights, *args: Any) -> Any:
+        with jax.ensure_compile_time_eval():
+            _ = environment.param  # a thread's own random key: of its first trace, it would outlive that
         named = {f"module.{name}": _on_device(value) for name, value in weights.items()}
-        with torchax.default_env(), torch.no_grad(), warnings.catch_warnings():
+        with environment, torch.no_grad(), warnings.catch_warnings():
             # torch code asks for int64; jax, without x64, uses int32 and warns at every trace
             warnings.filterwarnings("ignore", "Explicitly requested dtype")
             named, args = interop.torch_view((named, args))

@@ -1,6 +1,7 @@
 """Torch modules as JAX functions: equal to torch, every weight an argument, no large constants in the program."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 
 import jax
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+import torchax
 from torch import nn
 
 from hfjax_app.runtime.module import pure_function, weights_of
@@ -144,3 +146,18 @@ def test_sets_have_one_order_in_every_process() -> None:
     names = [f"name {number}" for number in range(100, 140)]
     outputs = pure_function(Listed())({}, {name: jnp.int32(name[5:]) for name in reversed(names)})
     assert [int(output) for output in outputs] == list(range(100, 140))
+
+
+def test_a_thread_s_first_trace_leaves_no_tracer_behind() -> None:
+    """torchax makes a random key for each thread when it is first needed, which may be inside a trace."""
+    layer, environment = nn.Linear(3, 3), torchax.default_env()
+
+    def trace_then_run() -> jax.Array:
+        jax.jit(pure_function(layer)).trace(weights_of(layer), jax.ShapeDtypeStruct((1, 3), jnp.float32))
+        run = torchax.interop.jax_jit(lambda rows: rows + 1)
+        with environment:
+            result: jax.Array = torchax.interop.jax_view(run(torch.ones(3, device="jax")))
+        return result
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(trace_then_run).result().tolist() == [2.0, 2.0, 2.0]
