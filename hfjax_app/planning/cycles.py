@@ -6,6 +6,7 @@ the estimate and its bytes over the bandwidth. Only ratios of programs that were
 """
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hfjax_app.errors import RequestRejected
@@ -24,14 +25,16 @@ _COMPARED = re.compile(r"ROOT .* compare\(\S*?%?[\w.-]+, (?:\S+ )?%?([\w.-]+)\),
 _CALLED = re.compile(r" (?:call|conditional)\(.*?(?:to_apply|branch_computations|true_computation)=\{?%?([\w.-]+)")
 # A kernel of its own, such as Pallas: the compiler does not look into it.
 _KERNEL = re.compile(r' custom-call\(.*custom_call_target="(tpu_custom_call|Mosaic\w*)"')
+_OPERANDS = re.compile(r"operand_layout_constraints=\{(.*?)\}\}")
+_FLOATS = re.compile(r"\bb?f\d+\[([\d,]*)\]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelCost:
-    """What a kernel reads and computes at each call of a step, stated by a person, because the compiler does not know.
+    """What a call of a kernel moves and computes, stated by a person, because the compiler does not know.
 
     Args:
-        bytes_read: from HBM.
+        bytes_read: from HBM, and written there.
         operations: additions and multiplications.
     """
 
@@ -61,13 +64,17 @@ class Cycles:
         return max(self.steps, default=self.outside)
 
 
-def estimate(text: str, *, chip: str, kernel: KernelCost | None = None) -> Cycles:
+# Of a call, from the shapes of its floating-point operands.
+KernelCosts = Callable[[Sequence[tuple[int, ...]]], KernelCost]
+
+
+def estimate(text: str, *, chip: str, kernel: KernelCosts | None = None) -> Cycles:
     """The estimate of a compiled program's text.
 
     Args:
         text: as `jax.stages.Compiled.as_text` returns it.
         chip: "v5e" or "v6e".
-        kernel: of each call of a kernel whose cycles the compiler does not know.
+        kernel: the costs of kernels whose cycles the compiler does not know.
 
     Raises:
         RequestRejected: a text without estimates, an unknown chip, or a kernel without stated figures.
@@ -76,13 +83,18 @@ def estimate(text: str, *, chip: str, kernel: KernelCost | None = None) -> Cycle
         raise RequestRejected(f"chip = {chip!r}: the clock is known of {', '.join(CLOCKS)}")
     if not _CYCLES.search(text):
         raise RequestRejected("the program has no estimates: it was not compiled for a TPU")
-    of_kernel = 0
-    if unknown := _KERNEL.search(text):
-        if kernel is None:
-            raise RequestRejected(
-                f"the compiler has no estimate for the kernel {unknown[1]!r}: state the bytes and operations of a call"
-            )
-        of_kernel = kernel.cycles(CHIPS[chip], CLOCKS[chip])
+    if kernel is None and (unknown := _KERNEL.search(text)):
+        raise RequestRejected(
+            f"the compiler has no estimate for the kernel {unknown[1]!r}: state the bytes and operations of a call"
+        )
+
+    def of_kernel(line: str) -> int:
+        operands = _OPERANDS.search(line)
+        shapes = _FLOATS.findall(operands[1]) if operands else []
+        assert kernel is not None
+        cost = kernel([tuple(int(side) for side in shape.split(",") if side) for shape in shapes])
+        return cost.cycles(CHIPS[chip], CLOCKS[chip])
+
     computations, entry = _computations(text)
     return _cycles(computations, entry, of_kernel)
 
@@ -105,13 +117,13 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
     return computations, entry
 
 
-def _cycles(computations: dict[str, list[str]], name: str, of_kernel: int) -> Cycles:
+def _cycles(computations: dict[str, list[str]], name: str, of_kernel: Callable[[str], int]) -> Cycles:
     outside, steps = 0, list[int]()
     for line in computations.get(name, []):
         if cycles := _CYCLES.search(line):
             outside += int(cycles[1])
         elif _KERNEL.search(line):
-            outside += of_kernel
+            outside += of_kernel(line)
         if loop := _LOOP.search(line):
             body = _cycles(computations, loop[2], of_kernel)
             whole = body.outside + sum(body.steps)  # a loop inside: one iteration of it

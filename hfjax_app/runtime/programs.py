@@ -219,7 +219,8 @@ class Programs:
         with warnings.catch_warnings():
             # torch code asks for int64 where jax has int32; positions and ids fit
             warnings.filterwarnings("ignore", "Explicitly requested dtype int64", UserWarning)
-            lowered = jax.jit(traced_function, **options).lower(*args)
+            with self._several_devices():
+                lowered = jax.jit(traced_function, **options).lower(*args)
         traced = time.perf_counter() - started
         compiler_options = self._compiler_options(any(map(is_on_host, _arrays(args))))
         if self._together is not None:
@@ -267,6 +268,12 @@ class Programs:
         else:
             args = jax.tree.map(partial(_placed, self.mesh), args)
         return bool(header["signature"] == signature_of(args, donate, shardings, static=static))
+
+    def _several_devices(self) -> AbstractContextManager[Any]:
+        """Tells a trace the mesh: the partitioner does not know kernels, which look there for their part."""
+        if self.mesh is None or self.mesh.size == 1:
+            return nullcontext()
+        return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
     def _finish(
         self,

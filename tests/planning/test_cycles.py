@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,10 @@ ENTRY %main (a: f32[8]) -> f32[8] {
   %steps = (s32[], s32[]) while(%w), condition=%asked, body=%step
 }
 """
-KERNEL = '  %k = bf16[8]{0} custom-call(%z), custom_call_target="tpu_custom_call"\n'
+KERNEL = (
+    '  %k = bf16[8]{0} custom-call(%z, %y), custom_call_target="tpu_custom_call",'
+    " operand_layout_constraints={s8[1,8]{1,0}, bf16[2,24,4608,128]{3,2,1,0}}, frontend_attributes={a={b}}\n"
+)
 
 SCRIPT = """
 import json
@@ -111,7 +115,11 @@ def test_a_kernel_without_an_estimate_needs_stated_figures() -> None:
     with pytest.raises(RequestRejected, match="no estimate for the kernel 'tpu_custom_call': state the bytes"):
         estimate(text, chip="v5e")
     chip = CHIPS["v5e"]
-    cost = KernelCost(bytes_read=chip.bandwidth * 2e-6, operations=chip.flops * 1e-6)
+
+    def cost(operands: Sequence[tuple[int, ...]]) -> KernelCost:
+        assert operands == [(2, 24, 4608, 128)]
+        return KernelCost(bytes_read=chip.bandwidth * 2e-6, operations=chip.flops * 1e-6)
+
     assert estimate(text, chip="v5e", kernel=cost).step == 180 + round(CLOCKS["v5e"] * 2e-6)
     with pytest.raises(RequestRejected, match="not compiled for a TPU"):
         estimate("HloModule jit_f", chip="v5e")
