@@ -16,7 +16,7 @@ import torch
 from torchax import interop
 from torchax.tensor import Environment
 
-from hfjax_app.runtime import flash_attention
+from hfjax_app.runtime import flash_attention, pairs
 from hfjax_app.runtime.cpu.linear import linear
 from hfjax_app.runtime.seams import torchax as seam
 
@@ -410,3 +410,7 @@ def install(environment: Environment) -> None:
     attention = torch.nn.functional.scaled_dot_product_attention
     environment.override_op_definition(attention, interop.torch_view(scaled_dot_product_attention))
     environment.override_op_definition(torch.ops.aten._grouped_mm.default, interop.torch_view(grouped_mm))
+    aten = torch.ops.aten
+    for operator in (aten.unbind.int, aten.stack.default, aten.view_as_complex.default, aten.view_as_real.default):
+        lowering = interop.torch_view(getattr(pairs, operator.overloadpacket.__name__))
+        environment.override_op_definition(operator, lowering)

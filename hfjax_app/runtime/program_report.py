@@ -198,8 +198,9 @@ def _of_equation(equation: JaxprEqn) -> int:
         kernel, numbers = _shape(equation.invars[1]), parameters["dimension_numbers"]
         return 2 * _size(equation) * math.prod(kernel) // kernel[int(numbers.rhs_spec[0])]
     inner = [_of_jaxpr(found) for value in parameters.values() for found in _jaxprs(value)]
-    if name == "cond":  # one branch runs; one for another platform may do the same work without products
-        return max(inner, default=0)
+    if name == "cond":
+        # One branch runs. Of those for platforms the last one is for all others; some do the same work by other means.
+        return inner[-1] if parameters.get("branches_platforms") else max(inner, default=0)
     return int(parameters["length"]) * sum(inner) if name == "scan" else sum(inner)
 
 

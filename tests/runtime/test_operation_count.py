@@ -25,5 +25,5 @@ def test_calls_count_as_often_as_they_run() -> None:
     assert operations(lambda x: inner(inner(x)), floats(3, 3)) == 2 * 54
     assert operations(lambda x: jax.lax.scan(lambda y, _: (y @ y, None), x, None, 5), floats(3, 3)) == 5 * 54
     assert operations(lambda x: jax.lax.map(inner, x), floats(7, 3, 3)) == 7 * 54
-    either = lambda x: jax.lax.platform_dependent(x, cpu=lambda y: y @ y, default=lambda y: y @ y)  # noqa: E731
+    either = lambda x: jax.lax.platform_dependent(x, cpu=lambda y: y @ y @ y, default=lambda y: y @ y)  # noqa: E731
     assert operations(either, floats(3, 3)) == 54

@@ -94,6 +94,12 @@ SEAMS = (
         file=_OPERATORS,
     ),
     Seam(
+        name="pairs",
+        what="lowerings of aten::unbind, aten::stack, aten::view_as_complex and aten::view_as_real",
+        without="a TPU copies what rotary embeddings turn, see runtime/pairs.py",
+        file=_OPERATORS,
+    ),
+    Seam(
         name="linear",
         what="lowering of torch.nn.functional.linear",
         without="upstream uses a plain product; a CPU reads some weights faster otherwise, see runtime/cpu/linear.py",

@@ -125,6 +125,13 @@ def _grouped_products(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         run(jnp.ones((4, 6)), jnp.ones((2, 6, 5)), jnp.asarray([2, 4], jnp.int32))
 
 
+@check("pairs")
+def _pairs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = upstream(monkeypatch, lambda x: torch.stack(x.unflatten(-1, (-1, 2)).unbind(-1), -1))
+    shape = jax.ShapeDtypeStruct((64, 64, 64), jnp.float32)
+    assert "dot_general" not in jax.jit(run).trace(shape).lower(lowering_platforms=("tpu",)).as_text()
+
+
 @check("linear")
 def _linear(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = upstream(monkeypatch, functional.linear)
