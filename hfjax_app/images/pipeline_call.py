@@ -8,6 +8,7 @@ Does not compile, and knows no class of pipelines by name.
 
 import functools
 import inspect
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,9 @@ from hfjax_app.images.stand_ins import (
     usual_scale,
     value_of,
 )
+
+# Classes warn of the arguments of a call. They are not a user's here.
+logging.getLogger("diffusers.pipelines").setLevel(logging.ERROR)
 
 # Options of some classes. Their defaults would change the size or the prompt, or read the time where they don't matter.
 _PLAIN = {"use_resolution_binning": False, "clean_caption": False, "cfg_truncation": 2.0, "_auto_resize": False}

@@ -65,7 +65,9 @@ def drawn(generator: ImageGenerator, **options: Any) -> Any:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in REPRESENTATIVE)) for name in FAMILIES]
 )
-def test_pictures_equal_diffusers(name: str, tmp_path: Path, compilations: Callable) -> None:
+def test_pictures_equal_diffusers(
+    name: str, tmp_path: Path, compilations: Callable, capfd: pytest.CaptureFixture[str]
+) -> None:
     """With and without guidance, at two sizes; nothing compiles then, and two seeds together equal each alone."""
     pipeline = family(name)
     pipeline.save_pretrained(tmp_path)
@@ -74,6 +76,7 @@ def test_pictures_equal_diffusers(name: str, tmp_path: Path, compilations: Calla
     parts = [getattr(empty, part) for part in network_names(empty)]
     assert {each.untyped_storage().nbytes() for part in parts for each in part.parameters()} == {4}, "no weights yet"
     generator = ImageGenerator.from_pretrained(tmp_path, sizes=[OTHER])
+    assert "is ignored" not in capfd.readouterr().err, "warnings of a class are not about a user's request"
     facts = generator.facts
     assert facts.size == OWN
     seen: list[np.ndarray] = []
