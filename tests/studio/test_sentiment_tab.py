@@ -209,11 +209,13 @@ def test_the_example_beside_its_labels_and_its_words(page: Page) -> None:
     expect(page.locator("#many-table tbody tr")).to_have_count(wrong)
     page.locator("#find-words").click()
     words = page.locator("#list-words")
-    expect(words).to_contain_text("over 40 texts", timeout=LIST_MS)
-    expect(words.locator(".bars tbody tr")).to_have_count(12)
-    expect(words.locator(".bars tbody tr").first).to_contain_text("+")
-    expect(words.locator(".bars tbody tr").last).to_contain_text("−")
-    expect(page.locator("#stop-words")).to_be_disabled()
+    # all of them, or those that a slow machine reads in the time that there is
+    expect(words).to_contain_text(re.compile(r"over (40 texts|\d+ texts of 40, drawn at random)"), timeout=LIST_MS)
+    expect(page.locator("#stop-words")).to_be_disabled(timeout=LIST_MS)
+    bars = words.locator(".bars tbody tr")
+    assert 2 <= bars.count() <= 12
+    expect(bars.first).to_contain_text("+")
+    expect(bars.last).to_contain_text("−")
 
 
 def test_the_page_asks_what_numbers_mean(page: Page, tmp_path: Path) -> None:

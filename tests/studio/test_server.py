@@ -81,7 +81,7 @@ def ending_studio(tmp_path: Path, slow_model: Path, request: pytest.FixtureReque
     studio.process.wait(LIMIT_S)
 
 
-@pytest.mark.parametrize("ending_studio", [60], indirect=True)
+@pytest.mark.parametrize("ending_studio", [START_S], indirect=True)
 def test_a_server_that_is_told_to_stop_finishes_what_runs(ending_studio: Studio) -> None:
     """Every answer was cut after 0.08 s. What comes in meanwhile is refused; heartbeats of pages end last."""
     studio = ending_studio
