@@ -6,7 +6,7 @@ Each has the scheduler's configuration of a real repository. Text encoders that 
 import atexit
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -172,10 +172,12 @@ def kl(channels: int = 4, **options: Any) -> Any:
     return vae(latent_channels=channels, shift_factor=0.1, use_quant_conv=False, use_post_quant_conv=False, **options)
 
 
-ROPE = {"num_attention_heads": 2, "attention_head_dim": 16, "axes_dims_rope": (4, 6, 6)}
+ROPE: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16, "axes_dims_rope": (4, 6, 6)}
 
 
-def flux(*, guidance: bool = True, kind: type[DiffusionPipeline] = FluxPipeline) -> DiffusionPipeline:
+def flux(
+    *, guidance: bool = True, kind: type[DiffusionPipeline] = FluxPipeline, heads: Mapping[str, Any] = ROPE
+) -> DiffusionPipeline:
     transformer = FluxTransformer2DModel(
         in_channels=16,
         num_layers=1,
@@ -183,7 +185,7 @@ def flux(*, guidance: bool = True, kind: type[DiffusionPipeline] = FluxPipeline)
         joint_attention_dim=WIDTH,
         pooled_projection_dim=WIDTH,
         guidance_embeds=guidance,
-        **ROPE,
+        **heads,
     )
     shift = DYNAMIC if guidance else {"use_dynamic_shifting": False, "shift": 1.0}
     return kind(

@@ -1,7 +1,6 @@
 """The weights of small models under the names of the original code, as model sites' single files have them.
 
-Of Stable Diffusion 1 the whole model, of Z-Image and Qwen-Image the transformer. (diffusers' converter for Flux.1 takes
-its full width only.)
+Of Stable Diffusion 1 the whole model, of Flux.1, Z-Image and Qwen-Image the transformer.
 """
 
 import re
@@ -47,6 +46,64 @@ def transformer(pipeline: Any) -> dict[str, torch.Tensor]:
         parts = [state.pop(key.replace("to_q", name)) for name in ("to_q", "to_k", "to_v")]
         state[key.replace("to_q", "qkv")] = torch.cat(parts)
     return {f"model.diffusion_model.{_of_transformer(key)}": tensor.contiguous() for key, tensor in state.items()}
+
+
+# Of Flux.1: diffusers' names, one or several for layers that are one, and those of the original code.
+_FLUX = (
+    (("time_text_embed.timestep_embedder.linear_1",), "time_in.in_layer"),
+    (("time_text_embed.timestep_embedder.linear_2",), "time_in.out_layer"),
+    (("time_text_embed.text_embedder.linear_1",), "vector_in.in_layer"),
+    (("time_text_embed.text_embedder.linear_2",), "vector_in.out_layer"),
+    (("time_text_embed.guidance_embedder.linear_1",), "guidance_in.in_layer"),
+    (("time_text_embed.guidance_embedder.linear_2",), "guidance_in.out_layer"),
+    (("context_embedder",), "txt_in"),
+    (("x_embedder",), "img_in"),
+    (("proj_out",), "final_layer.linear"),
+    (("norm_out.linear",), "final_layer.adaLN_modulation.1"),
+)
+_FLUX_DOUBLE = (
+    (("norm1.linear",), "img_mod.lin"),
+    (("norm1_context.linear",), "txt_mod.lin"),
+    (("attn.to_q", "attn.to_k", "attn.to_v"), "img_attn.qkv"),
+    (("attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"), "txt_attn.qkv"),
+    (("attn.norm_q",), "img_attn.norm.query_norm"),
+    (("attn.norm_k",), "img_attn.norm.key_norm"),
+    (("attn.norm_added_q",), "txt_attn.norm.query_norm"),
+    (("attn.norm_added_k",), "txt_attn.norm.key_norm"),
+    (("ff.net.0.proj",), "img_mlp.0"),
+    (("ff.net.2",), "img_mlp.2"),
+    (("ff_context.net.0.proj",), "txt_mlp.0"),
+    (("ff_context.net.2",), "txt_mlp.2"),
+    (("attn.to_out.0",), "img_attn.proj"),
+    (("attn.to_add_out",), "txt_attn.proj"),
+)
+_FLUX_SINGLE = (
+    (("norm.linear",), "modulation.lin"),
+    (("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"), "linear1"),
+    (("attn.norm_q",), "norm.query_norm"),
+    (("attn.norm_k",), "norm.key_norm"),
+    (("proj_out",), "linear2"),
+)
+
+
+def flux_transformer(pipeline: Any) -> dict[str, torch.Tensor]:
+    """The transformer of a Flux.1 with one block of each kind, bfloat16."""
+    state, original = pipeline.transformer.state_dict(), dict[str, torch.Tensor]()
+    for ours, theirs, names in (
+        ("", "", _FLUX),
+        ("transformer_blocks.0.", "double_blocks.0.", _FLUX_DOUBLE),
+        ("single_transformer_blocks.0.", "single_blocks.0.", _FLUX_SINGLE),
+    ):
+        for layers, name in names:
+            for part in ("weight", "bias"):
+                found = [state.pop(f"{ours}{layer}.{part}") for layer in layers if f"{ours}{layer}.{part}" in state]
+                if name.startswith("final_layer.ada"):  # its halves change places
+                    found = [*reversed(found[0].chunk(2))]
+                ending = "scale" if "_norm" in name else part
+                if found:
+                    original[f"{theirs}{name}.{ending}"] = torch.cat(found).bfloat16()
+    assert not state
+    return original
 
 
 def _of_transformer(key: str) -> str:

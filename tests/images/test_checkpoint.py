@@ -362,6 +362,26 @@ def test_a_single_file_of_a_transformer(
         read_whole(file)
 
 
+@pytest.mark.slow
+def test_a_single_file_of_flux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """diffusers converts its full width only: 500 million parameters in a block of each kind."""
+    heads = {"attention_head_dim": 128, "num_attention_heads": 24, "axes_dims_rope": (16, 56, 56)}
+    pipeline = flux(heads=heads)
+    with torch.no_grad():
+        for parameter in pipeline.transformer.parameters():
+            parameter.copy_(parameter.bfloat16())
+    base, file = tmp_path / "base", tmp_path / "someMix.safetensors"
+    save_file(original_layout.flux_transformer(pipeline), file)
+    transformer, pipeline.transformer = pipeline.transformer, flux().transformer
+    pipeline.save_pretrained(base)
+    shutil.rmtree(base / "transformer")
+    transformer.save_config(base / "transformer")
+    monkeypatch.setitem(BASES, "flux-dev", str(base))
+    read = read_whole(file)
+    pipeline.transformer = transformer
+    assert_equal(held(read), held(pipeline))
+
+
 ZERO_SIGNAL = {"rescale_betas_zero_snr": True, "timestep_spacing": "trailing"}
 
 
