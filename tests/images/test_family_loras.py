@@ -11,6 +11,7 @@ from peft import LoraConfig, get_peft_model_state_dict
 from safetensors.torch import save_file
 
 from hfjax_app.images import ImageGenerator, ImageRequest
+from hfjax_app.images.checkpoint import denoiser_name
 from hfjax_app.images.generator import Origin
 from hfjax_app.images.interface import Recommended
 from hfjax_app.images.lora import Lora, read_loras
@@ -19,19 +20,20 @@ from .families import family
 from .test_families import OTHER, SEED, STEPS, torch_pixels
 
 TARGETS = ["to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "to_qkv_mlp_proj", "attention.to_out.0"]
+TARGETS += ["to_query", "to_value", "attention.out_layer"]  # Kandinsky 5's names
 OPTIONS: dict[str, Any] = {"prompt": "a red dot", "guidance_scale": 3.0, "width": OTHER[0], "height": OTHER[1]}
 
 
 def of_diffusers(pipeline: Any, folder: Path) -> Path:
     """As `save_lora_weights` writes it."""
-    network = pipeline.transformer
+    part = denoiser_name(pipeline)
+    network = getattr(pipeline, part)
     network.add_adapter(LoraConfig(r=2, lora_alpha=4, target_modules=TARGETS, init_lora_weights=False))
     layers = get_peft_model_state_dict(network)
     network.delete_adapters("default")
     metadata = {"r": 2, "lora_alpha": 4, "target_modules": TARGETS}
-    pipeline.save_lora_weights(
-        folder, transformer_lora_layers=layers, transformer_lora_adapter_metadata=metadata, safe_serialization=True
-    )
+    of_part = {f"{part}_lora_layers": layers, f"{part}_lora_adapter_metadata": metadata}
+    pipeline.save_lora_weights(folder, safe_serialization=True, **of_part)
     return folder / "pytorch_lora_weights.safetensors"
 
 
@@ -70,6 +72,10 @@ def of_kohya(pipeline: Any, folder: Path) -> Path:
         pytest.param("Qwen-Image", of_diffusers, marks=pytest.mark.slow),
         pytest.param("Stable Diffusion 3.5", of_diffusers, marks=pytest.mark.slow),
         pytest.param("Flux.2 klein", of_diffusers, marks=pytest.mark.slow),
+        pytest.param("Krea 2", of_diffusers, marks=pytest.mark.slow),
+        pytest.param("CogView 4", of_diffusers, marks=pytest.mark.slow),
+        pytest.param("Kolors", of_diffusers, marks=pytest.mark.slow),
+        pytest.param("Kandinsky 5", of_diffusers, marks=pytest.mark.slow),
     ],
 )
 def test_loras_of_families_equal_diffusers(
