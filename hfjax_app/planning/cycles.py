@@ -83,17 +83,18 @@ def estimate(text: str, *, chip: str, kernel: KernelCosts | None = None) -> Cycl
         raise RequestRejected(f"chip = {chip!r}: the clock is known of {', '.join(CLOCKS)}")
     if not _CYCLES.search(text):
         raise RequestRejected("the program has no estimates: it was not compiled for a TPU")
-    if kernel is None and (unknown := _KERNEL.search(text)):
-        raise RequestRejected(
-            f"the compiler has no estimate for the kernel {unknown[1]!r}: state the bytes and operations of a call"
-        )
 
     def of_kernel(line: str) -> int:
+        if kernel is None:
+            [name] = _KERNEL.findall(line)
+            raise RequestRejected(
+                f"the compiler has no estimate for the kernel {name!r}: state the bytes and operations of a call"
+            )
         operands = _OPERANDS.search(line)
         shapes = _FLOATS.findall(operands[1]) if operands else []
-        assert kernel is not None
-        cost = kernel([tuple(int(side) for side in shape.split(",") if side) for shape in shapes])
-        return cost.cycles(CHIPS[chip], CLOCKS[chip])
+        return kernel([tuple(map(int, shape.split(","))) for shape in shapes if shape]).cycles(
+            CHIPS[chip], CLOCKS[chip]
+        )
 
     computations, entry = _computations(text)
     return _cycles(computations, entry, of_kernel)

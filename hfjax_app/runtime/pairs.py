@@ -49,8 +49,8 @@ def _moves(shape: tuple[int, ...], dtype: Any, dim: int) -> bool:
     """Whether numbers of an array of this shape, with pairs along `dim`, are moved by a product on a TPU."""
     if len(shape) < 2 or dim not in (-1, len(shape) - 1) or shape[-1] != 2:
         return False
-    is_wide = dtype in (jnp.bfloat16, jnp.float32)
-    return is_wide and shape[-2] * 2 <= _WIDEST and math.prod(shape) >= _FEWEST
+    is_exact = dtype in (jnp.bfloat16, jnp.float32)
+    return is_exact and shape[-2] * 2 <= _WIDEST and math.prod(shape) >= _FEWEST
 
 
 def _by_platform(usual: Any, on_tpu: Any, *arrays: jax.Array) -> Any:

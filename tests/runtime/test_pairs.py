@@ -1,5 +1,7 @@
 """Pairs of neighbouring numbers: torch's numbers everywhere, and no array with an axis of two on a TPU."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,8 +41,7 @@ def test_products_move_numbers_exactly(dtype: type) -> None:
 
 @pytest.mark.parametrize("function", [turned, turned_as_complex])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_rotary_embeddings_are_torch_s(function: object, dtype: torch.dtype) -> None:
-    assert callable(function)
+def test_rotary_embeddings_are_torch_s(function: Callable[..., torch.Tensor], dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     states = torch.randn(SHAPE, generator=generator).to(dtype)
     angles = torch.randn(SHAPE[1], 1, SHAPE[3] // 2, generator=generator).repeat_interleave(2, -1)

@@ -230,6 +230,8 @@ def test_the_page_asks_what_numbers_mean(page: Page, tmp_path: Path) -> None:
     settled(page).locator("#many-meaning input").click()
     page.get_by_role("option", name="by their order: 0 is negative, 1 is positive").click()
     expect(page.locator("#many-agreement header")).to_contain_text("100.0 % agree: 4 of 4 texts")
+    page.locator("#find-words").click()  # so few texts are all read, however slow the machine
+    expect(page.locator("#list-words")).to_contain_text("over 4 texts", timeout=LIST_MS)
     expect(page.locator("#many-agreement")).to_contain_text("Numbers are read by their order: 0 is negative, 1 is pos")
     (tmp_path / "b.csv").write_text("text,label\nI loved it,1\nIt was awful,-1\n")
     bring(page, tmp_path / "b.csv")
