@@ -83,7 +83,7 @@ def test_a_rotated_slice_is_assigned_as_in_torch() -> None:
         for states in (query := query + 0, key := key + 0):
             first, second = states[:, :, 16:].chunk(2, dim=-1)
             states[:, :, 16:] = states[:, :, 16:] * 2 + torch.cat([-second, first], dim=-1)
-        return torch.softmax(query @ key.transpose(-1, -2), dim=-1) @ value
+        return torch.softmax(query @ key.transpose(-1, -2) / 4, dim=-1) @ value
 
     arrays = [jnp.asarray(each.numpy()) for each in (query, key, value)]
     got = jax.jit(pure_function(torch.nn.Identity(), attention))({}, *arrays)
