@@ -237,18 +237,17 @@ class ChatTab(Tab):
             self._ask,
             [textbox, chatbot, self.picker.chosen, self._attached, *settings],
             outputs,
-            js="(typed, talk, model, _, ...others) => [typed, talk, model, studio.chat.pictures.attached(), ...others]",
+            js="(typed, talk, model, _, ...others) => [typed, talk, model, studio.chat.asked(), ...others]",
             **UNPROCESSED,
             **EVENT,
         )
         # after the event, because the page ignores the next question until then
         update_after(asking, [textbox], [_idle()])
         for ended in (asking.then, asking.failure):
-            ended(None, chatbot, chatbot, js="value => studio.chat.ended(value)", **UNQUEUED)
-        # the update follows the cancellation, or a late piece of the answer would overwrite it
+            ended(None, chatbot, chatbot, js="value => [studio.chat.ended(value)]", **UNQUEUED)
+        # Gradio does not wait for the cancellation: late pieces of the answer follow, and then `ended`
         cancel = textbox.stop(None, cancels=asking, queue=False, api_visibility="private")
-        stopped = "value => [studio.chat.ended(value, 'stopped'), studio.chat.idle]"
-        cancel.then(None, chatbot, outputs, js=stopped, **UNQUEUED)
+        cancel.then(None, chatbot, outputs, js="value => [studio.chat.stopped(value), studio.chat.idle]", **UNQUEUED)
         # what the page's scripts put into the page: another conversation with its settings, another version
         left = bridge.click(None, cancels=asking, queue=False, api_visibility="private")
         left.then(None, None, [*outputs, *settings], js="() => studio.chat.take()", **UNQUEUED)

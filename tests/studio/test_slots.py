@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from .conftest import Studio, http, load, reload, settled, watch
 from .test_chat_tab import Visit, answers, box, cleared, notes, questions
 
 MOST = 450  # tokens of an answer, which takes seconds
+ANSWER = "#conversation [data-testid=bot]:not(:has(small.note))"
+LONGER = "([found, length]) => document.querySelector(found).innerText.length > length"
 
 
 @pytest.fixture
@@ -53,10 +55,7 @@ def test_an_answer_grows_on_the_page(slow_studio: Studio, page: Page) -> None:
         begin(page)
         for _ in range(3):
             length = len(answers(page).first.inner_text())
-            page.wait_for_function(
-                "([found, length]) => document.querySelector(found).innerText.length > length",
-                arg=["#conversation [data-testid=bot]:not(:has(small.note))", length],
-            )
+            page.wait_for_function(LONGER, arg=[ANSWER, length])
         stop(page)
 
 
@@ -93,6 +92,39 @@ def test_stop_ends_a_retry_and_an_edit(slow_studio: Studio, page: Page) -> None:
         page.get_by_role("button", name="Submit").click()
         slow_studio.wait_busy()
         stop(page)
+
+
+@contextmanager
+def held_back(page: Page) -> Iterator[None]:
+    """The page's cancellations reach the server at the end of the block: a slow network, to which more pieces come."""
+    held: list[Route] = []
+    page.route("**/cancel", lambda route: held.append(route))
+    yield
+    for route in held:
+        route.continue_()
+    page.unroute("**/cancel")
+
+
+def test_an_answer_that_grows_after_stop_ends_as_stopped(slow_studio: Studio, page: Page) -> None:
+    with freed(slow_studio):
+        begin(page)
+        with held_back(page):
+            stop(page)
+            length = len(answers(page).first.inner_text())
+            page.wait_for_function(LONGER, arg=[ANSWER, length])
+    expect(notes(page)).to_contain_text("stopped")
+    expect(answers(page).first).to_have_text(re.compile(r"\S"))
+
+
+def test_pieces_of_an_answer_do_not_come_into_another_conversation(slow_studio: Studio, page: Page) -> None:
+    with freed(slow_studio):
+        begin(page)
+        with held_back(page):
+            page.get_by_role("button", name="New chat").click()
+            expect(questions(page)).to_have_count(1)  # a late piece
+    expect(questions(page)).to_have_count(0)
+    settled(page)
+    expect(questions(page)).to_have_count(0)
 
 
 def test_clear_in_the_middle_frees_the_slot(slow_studio: Studio, page: Page) -> None:

@@ -10,6 +10,8 @@
   let trigger = null;
   let bridge = null;
   let pending = {};
+  let isStopped = false;
+  let opened = null; // the entries of a conversation that was opened since the last question
 
   const text = (entry) => entry.content?.[0]?.text ?? (typeof entry.content === "string" ? entry.content : "");
   const isThought = (entry) => Boolean(entry.metadata?.title);
@@ -49,11 +51,22 @@
       for (const listener of listeners.changed) listener(before);
     },
 
-    // Reported by Gradio: no answer grows any more. Returns the chatbot's new value.
-    ended(value, why = "interrupted") {
+    // Reported by Gradio: the model is asked. Returns the pictures that go with the question.
+    asked() {
+      [isStopped, opened] = [false, null];
+      return chat.pictures.attached();
+    },
+    // Stop was pressed. Returns, as `ended`, the chatbot's new value.
+    stopped(value) {
+      isStopped = true;
+      return chat.ended(value);
+    },
+    // No answer grows any more. Late pieces of one may have come after Stop, or into another conversation.
+    ended(value) {
+      if (opened) return opened;
       const last = value?.at(-1);
       if (!isPending(last)) return UNCHANGED;
-      return [...value.slice(0, -1), chat.complete(last, why)];
+      return [...value.slice(0, -1), chat.complete(last, isStopped ? "stopped" : "interrupted")];
     },
     complete: (entry, why) => ({
       ...entry,
@@ -68,6 +81,7 @@
     take() {
       const { entries, box, settings } = pending;
       pending = {};
+      opened = entries ?? opened;
       const typed = box === undefined ? {} : { value: box };
       return [
         entries ?? UNCHANGED,
