@@ -12,8 +12,10 @@ import math
 import time
 from collections.abc import Sequence
 
+from benchmarks.collectives import collectives
 from hfjax_app.planning import cycles
 from hfjax_app.runtime import topology
+from hfjax_app.runtime.mesh import picture_parts
 from hfjax_app.runtime.process import prepare
 
 
@@ -50,16 +52,18 @@ def main() -> None:
     programs = Programs(mesh=mesh, planned=True)
     program = programs.compile(spec.name, spec.function, *spec.args, donate=spec.donate, shardings=spec.shardings)
     [report], chip = programs.reports, where.name.partition(":")[0]
-    step = cycles.seconds(cycles.estimate(program.as_text() or "", chip=chip, kernel=attention_cost).step, chip)
-    operations, rows = planner.work
-    parts = planner.held(where.devices, where.usable)
-    sharing = where.devices if parts != planner.parts() else min(rows, where.devices)
-    floor = device_seconds(where, parts[planner.denoiser], operations / sharing)
+    text = program.as_text() or ""
+    step = cycles.seconds(cycles.estimate(text, chip=chip, kernel=attention_cost).step, chip)
+    counts, sizes = collectives(text)
+    sharing = math.prod(picture_parts(where.devices, planner.weights, where.usable))
+    floor = device_seconds(where, planner.held(where.devices, where.usable)[planner.denoiser], planner.work / sharing)
     row = {
         "name": spec.name,
         "step_ms": round(step * 1e3, 2),
         "floor_ms": round(floor * 1e3, 2),
         "ratio": round(max(step, floor) / floor, 2),
+        "collectives": dict(counts),
+        "exchanged_mib": {kind: size >> 20 for kind, size in sizes.items()},
         "arguments_mib": report.arguments >> 20,
         "temporary_mib": report.temporary >> 20,
         "encoders_traced_s": round(made_s, 1),

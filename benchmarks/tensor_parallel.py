@@ -9,8 +9,6 @@ import argparse
 import json
 import math
 import os
-import re
-from collections import Counter
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -24,6 +22,7 @@ import jax  # noqa: E402
 import torch  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
+from benchmarks.collectives import collectives  # noqa: E402
 from benchmarks.hardware import describe  # noqa: E402
 from benchmarks.shapes import LLAMA_3_2_1B  # noqa: E402
 from hfjax_app.chat.model.model_runner import ModelRunner  # noqa: E402
@@ -47,19 +46,6 @@ SHAPES = {
         "tie_word_embeddings": True,
     },
 }
-_COLLECTIVE = re.compile(r"= (.+?) (all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(?:-start)?\(")
-_ARRAY = re.compile(r"[a-z]+(\d+)\[([\d,]*)\]")
-
-
-def collectives(text: str) -> tuple[Counter[str], Counter[str]]:
-    """The number of collectives of each kind in a compiled program, and the bytes of their results on one device."""
-    counts: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for result, kind in _COLLECTIVE.findall(text):
-        counts[kind] += 1
-        for bits, shape in _ARRAY.findall(result):
-            sizes[kind] += int(bits) // 8 * math.prod(int(size) for size in shape.split(",") if size)
-    return counts, sizes
 
 
 def measure(config: LlamaConfig, devices: int, slots: int, context: int) -> dict[str, Any]:

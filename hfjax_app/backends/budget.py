@@ -297,7 +297,7 @@ def refusals(models: Mapping[str, str], *, devices: int, memory: int, **options:
     Args:
         models: the model of each of "chat", "image" and "sentiment", the most important one first.
         devices: the number of this machine's devices. The chat model is split over all of them, the image model is
-            whole on the first two or split over all, the sentiment model is on the first.
+            whole on each or split over all, the sentiment model is on the first.
         memory: bytes that each device has for arrays.
         options: as in `planner_of`.
     """

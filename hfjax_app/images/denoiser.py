@@ -1,7 +1,7 @@
 """One compiled denoising step of one picture: a pass of the pipeline's loop, the scheduler's sum and the mask.
 
-The step is one program. Where there are several devices, two of them share the rows of a guidance pair, or all of them
-share the network: `runtime/mesh.py`. On one CPU device each row of a call with two is a call of its own, both in
+The step is one program. Where there are several devices, they share the rows of a guidance pair and the tokens of each,
+or the network: `runtime/mesh.py`. On one CPU device each row of a call with two is a call of its own, both in
 parallel, and a second program does the rest: a network that computes two rows in one call leaves half a core idle.
 """
 

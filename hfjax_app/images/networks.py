@@ -13,7 +13,7 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.dtype_policy import DTYPES, default_dtype
 from hfjax_app.runtime.held_weights import shapes, weights_for
 from hfjax_app.runtime.memory import held_bytes
-from hfjax_app.runtime.mesh import AXIS, ROWS, SplitByName, replicated
+from hfjax_app.runtime.mesh import PICTURE_AXES, SplitByName, replicated
 from hfjax_app.runtime.model_transform import LazyTensor
 from hfjax_app.runtime.module import Shapes, Weights
 from hfjax_app.runtime.programs import Programs
@@ -94,7 +94,7 @@ def network_bytes(pipeline: Pipeline, storage: Storage, devices: int = 1) -> dic
         storage: of the weights.
         devices: 1: each holds all weights.
     """
-    mesh = AbstractMesh((1, devices), (ROWS, AXIS))
+    mesh = AbstractMesh((1, 1, devices), PICTURE_AXES)
     found = {}
     on_host = text_encoder_names(pipeline) if storage.text_encoders == "host" else ()
     for name in network_names(pipeline):

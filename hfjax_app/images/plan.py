@@ -124,8 +124,8 @@ class ImagePlanner:
         return self._compiled(programs).specs
 
     @cached_property
-    def work(self) -> tuple[int, int]:
-        """(operations, rows) of the denoiser in one step of a picture by the model's card; is traced, not compiled.
+    def work(self) -> int:
+        """Operations of the denoiser in one step of a picture by the model's card; is traced, not compiled.
 
         Raises:
             ModelUnavailable: the architecture can't be traced; says why.

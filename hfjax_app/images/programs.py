@@ -4,8 +4,8 @@ The networks and the code around them are transformers' and diffusers' own, unmo
 pipeline's call apart, `prompt_conditioning.py` reads prompts with it, and `denoiser.py` makes a step of it. A program
 takes one picture: a guidance pair keeps the arithmetic units busy.
 Pictures that are drawn together alternate in the same programs, and equal those drawn alone to the last bit. Where
-there are several devices, two of them share a guidance pair; each holds all weights and computes everything else. The
-weights of a denoiser and of text encoders that do not fit one device are split over all of them.
+there are several devices, they share the rows and the tokens of a step; each holds all weights and computes everything
+else. The weights of a denoiser and of text encoders that do not fit one device are split over all of them.
 Each size has its own programs. Those of the checkpoint's own size and of the settings compile at the start and are
 kept; another size compiles for its first request, in a thread, one size at a time.
 """
@@ -190,7 +190,7 @@ class DiffusionPrograms:
 
     @property
     def mesh(self) -> jax.sharding.Mesh | None:
-        """The devices that share a guidance pair."""
+        """The devices that draw a picture together."""
         return self._programs.mesh
 
     @property
@@ -239,8 +239,8 @@ class DiffusionPrograms:
         """Bytes of text encoders that go from the host's memory to each device for a new text."""
         return host_bytes_of([self.reader.weights])
 
-    def work(self, guidance: float) -> tuple[int, int]:
-        """(operations, rows) of the denoiser in a step of a picture of `size`; rows: of its largest call.
+    def work(self, guidance: float) -> int:
+        """Operations of the denoiser in a step of a picture of `size`.
 
         Args:
             guidance: the guidance scale.
@@ -255,7 +255,7 @@ class DiffusionPrograms:
         def step(weights: Any, latents: Any, arrays: Any, numbers: Any) -> jax.Array:
             return self.network.output(weights, form, latents, arrays, numbers)
 
-        return operations(step, self.network.weights, latents, arrays, numbers), form.rows
+        return operations(step, self.network.weights, latents, arrays, numbers)
 
     def compile_seconds(self, size: tuple[int, int]) -> float:
         """The estimated compile time of a size's programs, from the first size's; 0 if they are warm."""

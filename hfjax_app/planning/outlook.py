@@ -7,6 +7,7 @@ attention's own products and the cost of a call are left out. A picture's floor 
 each step, and to do its products and convolutions; text encoders and autoencoder are left out.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +17,7 @@ from hfjax_app.chat.memory import GIB
 from hfjax_app.chat.model.buckets import SlotMemory
 from hfjax_app.chat.plan import ChatPlanner, WeightUse
 from hfjax_app.images.plan import ImagePlanner
-from hfjax_app.runtime.mesh import PAIR, splits_pictures
+from hfjax_app.runtime.mesh import picture_parts
 from hfjax_app.runtime.topology import HOST_LINK, Topology, by_cost, parse, price_of
 
 PROMPT = 1000  # tokens, whose first answer token is timed
@@ -176,7 +177,7 @@ class PictureOutlook:
         topology, chips: the topology's name and its number of chips.
         quantize: "none" or "int8".
         parts: bytes of each network's weights on the first device.
-        splits: whether the weights are split over all devices; else two hold all of them.
+        splits: whether the weights are split over all devices; else each that draws holds all of them.
         held: bytes on the first device: the parts, and other models.
         fits: whether they fit.
         seconds: of a picture by the model's card, at best.
@@ -215,9 +216,8 @@ def _picture_outlook(
 ) -> PictureOutlook:
     storage = replace(planner.storage, quantize=quantize)
     parts = planner.held(topology.devices, topology.usable, storage)
-    splits = splits_pictures(topology.devices, sum(planner.parts(1, storage).values()), topology.usable)
-    operations, rows = planner.work
-    sharing = topology.devices if splits else min(PAIR, topology.devices) if rows == PAIR else 1
+    sharing = picture_parts(topology.devices, sum(planner.parts(1, storage).values()), topology.usable)
+    splits = sharing[-1] > 1
     held = sum(parts.values()) + beside
     return PictureOutlook(
         topology=topology.name,
@@ -227,7 +227,7 @@ def _picture_outlook(
         splits=splits,
         held=held,
         fits=fits(held, topology),
-        seconds=planner.steps * device_seconds(topology, parts[planner.denoiser], operations / sharing),
+        seconds=planner.steps * device_seconds(topology, parts[planner.denoiser], planner.work / math.prod(sharing)),
         prompt_seconds=planner.sent(storage) / (topology.devices if splits else 1) / HOST_LINK,
         per_hour=per_hour,
     )
@@ -235,7 +235,6 @@ def _picture_outlook(
 
 def table(name: str, planner: ImagePlanner) -> Iterator[str]:
     """The rows of `survey_pictures` for one model, one for each way to keep its weights."""
-    operations, _ = planner.work
     wide, tall = planner.size
     for way in dict.fromkeys((planner.storage.quantize, "int8")):
         parts = planner.parts(1, replace(planner.storage, quantize=way, text_encoders="device"))
@@ -245,7 +244,7 @@ def table(name: str, planner: ImagePlanner) -> Iterator[str]:
             f"{name}, {planner.steps} steps of {wide} x {tall}",
             planner.storage.dtype if way == "none" else way,
             *(f"{size / GIB:.1f}" for size in (denoiser, encoders, autoencoder)),
-            f"{operations / 1e12:.1f}",
+            f"{planner.work / 1e12:.1f}",
         ]
         for topology in map(parse, SURVEYED):
             found = _picture_outlook(planner, topology, way, 0, None)

@@ -223,7 +223,7 @@ def _pictures(outlooks: tuple[PictureOutlook, ...]) -> Iterator[str]:
             f"{row.topology:12}{_way(row.quantize):8}{_size(row.held):>12}{_yes(row.fits):>6}{_yes(row.splits):>7}"
             f"{row.seconds:>9.2f} s{hour:>8}" + "".join(f"{_size(row.parts[name]):>18}" for name in names)
         )
-    yield "split: the weights are, over all chips, because one would have too little room; else two chips hold all"
+    yield "split: the weights are, over all chips, because one would have too little room; else each holds all"
     yield "a picture: at best, the denoiser's products or its bytes, by the model card's steps and size"
     if seconds := max(row.prompt_seconds for row in outlooks):
         yield (

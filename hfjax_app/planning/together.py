@@ -25,8 +25,8 @@ class Together:
 
     Args:
         models: the model of each of "chat", "image" and "sentiment" that is to be planned.
-        topology: the chips. The chat model is split over all of them, the image model is whole on the first two or
-            split over all, the sentiment model is on the first.
+        topology: the chips. The chat model is split over all of them, the image model is whole on each or split
+            over all, the sentiment model is on the first.
         dtype: of weights; "auto": the app's choice for these chips.
         prices: dollars of a chip for an hour, by its name.
         options: the other options of `planner_of`.

@@ -3,7 +3,7 @@
 A denoiser of 60 equal blocks takes a minute to trace, because torchax runs each operation of each block. Here the
 first block becomes a jitted function of its weights and arguments, and jax keeps its trace for the others. XLA puts the
 calls' bodies in their places, so that compiled programs stay the same. It is for blocks whose arguments are tensors and
-plain values.
+plain values. Where several devices share the tokens of a picture, a block's arguments and results are split.
 """
 
 import functools
@@ -19,6 +19,7 @@ from torchax.tensor import Tensor
 from torchax.view import View
 
 from hfjax_app.runtime.model_transform import Group, Transform
+from hfjax_app.runtime.token_parts import over_devices
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
 _BY_IDENTITY = (type, torch.Tensor, functools.partial, types.FunctionType, types.MethodType)
@@ -80,11 +81,12 @@ def _traced_once(kind: Any) -> type[Any]:
             return kind.forward(self, *args, **kwargs)
 
         def body(weights: Any, given: Any) -> Any:
-            weights, given = interop.torch_view((weights, given))
+            weights, given = interop.torch_view((weights, jax.tree.map(over_devices, given)))
             merged = [plain if tensor is None else tensor for tensor, plain in zip(given, rest, strict=True)]
             inner_args, inner_kwargs = torch_pytree.tree_unflatten(merged, structure)
             block = _Body(self, kind.forward)
-            return interop.jax_view(torch.func.functional_call(block, weights, inner_args, inner_kwargs))
+            result = interop.jax_view(torch.func.functional_call(block, weights, inner_args, inner_kwargs))
+            return jax.tree.map(over_devices, result)
 
         key = str((structure, rest))
         function = trace.functions.setdefault(key, jax.jit(body))

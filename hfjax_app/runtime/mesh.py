@@ -2,9 +2,10 @@
 
 Tensor parallelism follows transformers' plan for each architecture (`config.base_model_tp_plan`): of two consecutive
 projections the first is split by its outputs and the second by its inputs, so that a layer needs one all-reduce after
-attention and one after the MLP. An image model that fits runs on two devices, each with all weights; a larger one is
-split over all devices by the usual names of such projections. XLA's partitioner inserts the collectives; shardings do
-not change results. `process.py` joins the hosts of a TPU slice.
+attention and one after the MLP. An image model that one device can hold is whole on each, and the devices share the
+guidance pair and the tokens of a picture; a larger one is split over all devices by the usual names of such
+projections. XLA's partitioner inserts the collectives; shardings do not change results. `process.py` joins the hosts of
+a TPU slice.
 """
 
 import math
@@ -25,8 +26,11 @@ if TYPE_CHECKING:  # the import takes a second
 
 AXIS = "model"
 ROWS = "rows"  # the axis of an image model's mesh over which the rows of a call are split
+TOKENS = "tokens"  # and that over which the tokens of its pictures are, see token_parts.py
+PICTURE_AXES = (ROWS, TOKENS, AXIS)
 PAIR = 2  # devices that share the two rows of a guidance pair
 WHOLE = 0.75  # of a device's memory that the weights of an image model may take there; pictures take the rest
+SMALL = 1 << 30  # bytes of weights: of a smaller image model a device computes all tokens before it could share them
 
 # Numbers of a table, such as Stable Diffusion 3.5's of positions (226 million); smaller ones are read in each layer.
 LARGE_TABLE = 1 << 22
@@ -51,10 +55,7 @@ def serving_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
 
 
 def picture_mesh(devices: Sequence[Any], weights: int, memory: int | None) -> Mesh | None:
-    """The mesh of an image model, with the axes ROWS and AXIS.
-
-    Two devices share the rows of a guidance pair and hold all weights each. All devices hold a part of the weights
-    where one has too little memory for them.
+    """The mesh of an image model, with the axes ROWS, TOKENS and AXIS: see `picture_parts`.
 
     Args:
         devices: real or of a topology.
@@ -64,10 +65,27 @@ def picture_mesh(devices: Sequence[Any], weights: int, memory: int | None) -> Me
     Returns:
         None for a single CPU or GPU, as `serving_mesh`.
     """
-    if not splits_pictures(len(devices), weights, memory):
-        devices = devices[:PAIR]
-        return None if serving_mesh(devices) is None else Mesh(np.array(devices).reshape(-1, 1), (ROWS, AXIS))
-    return Mesh(np.array(devices).reshape(1, -1), (ROWS, AXIS))
+    parts = picture_parts(len(devices), weights, memory)
+    devices = devices[: math.prod(parts)]
+    return None if serving_mesh(devices) is None else Mesh(np.array(devices).reshape(parts), PICTURE_AXES)
+
+
+def picture_parts(devices: int, weights: int, memory: int | None) -> tuple[int, int, int]:
+    """How many devices an image model has along ROWS, TOKENS and AXIS.
+
+    Pairs of devices share the rows of a guidance pair, and as many as there are share the tokens of each row: of a call
+    with one row all. Each holds all weights. Two devices are enough for a small model. Where one has too little memory
+    for the weights, all devices hold a part of them instead: to exchange the tokens of two layers costs less than to
+    gather the weights of a block.
+
+    Args: as for `picture_mesh`, but the number of devices.
+    """
+    if splits_pictures(devices, weights, memory):
+        return 1, 1, devices
+    if weights < SMALL:
+        return min(PAIR, devices), 1, 1
+    pair = math.gcd(PAIR, devices)
+    return pair, devices // pair, 1
 
 
 def splits_pictures(devices: int, weights: int, memory: int | None) -> bool:

@@ -16,7 +16,7 @@ import torch
 from torchax import interop
 from torchax.tensor import Environment
 
-from hfjax_app.runtime import flash_attention, pairs
+from hfjax_app.runtime import flash_attention, pairs, token_parts
 from hfjax_app.runtime.cpu.linear import linear
 from hfjax_app.runtime.seams import torchax as seam
 
@@ -251,20 +251,25 @@ def scaled_dot_product_attention(
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     if is_causal:
         attn_mask = jnp.tri(query.shape[-2], key.shape[-2], dtype=bool)
-    together = functools.partial(_attention, mask=attn_mask, scale=scale)
-    in_blocks = functools.partial(_in_blocks, mask=attn_mask, scale=scale)
+    return token_parts.attention(functools.partial(_attend, scale=scale), query, key, value, attn_mask)
+
+
+def _attend(query: jax.Array, key: jax.Array, value: jax.Array, mask: jax.Array | None, *, scale: float) -> jax.Array:
+    """`scaled_dot_product_attention` on one device."""
+    together = functools.partial(_attention, mask=mask, scale=scale)
+    in_blocks = functools.partial(_in_blocks, mask=mask, scale=scale)
     on_others: Any = together
     if query.shape[-2] > QUERY_BLOCK:
         on_others = functools.partial(in_blocks, size=_block_size(query, key))
     on_tpu = {}
-    if flash_attention.suits(query, key, value, attn_mask):
-        on_tpu = {"tpu": functools.partial(flash_attention.attention, mask=attn_mask, scale=scale)}
+    if flash_attention.suits(query, key, value, mask):
+        on_tpu = {"tpu": functools.partial(flash_attention.attention, mask=mask, scale=scale)}
     out: jax.Array
-    if attn_mask is not None and query.shape[-2] > QUERY_BLOCK:
+    if mask is not None and query.shape[-2] > QUERY_BLOCK:
         out = jax.lax.platform_dependent(query, key, value, cpu=in_blocks, default=on_others, **on_tpu)
         return out
     shared = not query.shape[:-2] == key.shape[:-2] == value.shape[:-2]  # several heads or images share keys
-    if shared or attn_mask is not None or math.prod(query.shape[:-1]) * key.shape[-2] <= _MOST_SCORES:
+    if shared or mask is not None or math.prod(query.shape[:-1]) * key.shape[-2] <= _MOST_SCORES:
         return together(query, key, value)
     head_by_head = functools.partial(_each_head, together)
     out = jax.lax.platform_dependent(query, key, value, cpu=head_by_head, default=on_others, **on_tpu)

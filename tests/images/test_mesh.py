@@ -1,6 +1,7 @@
 """Pictures over eight simulated devices, whose latents are those of one device.
 
-Two devices share a guidance pair and hold all weights each; of larger models each of the eight holds a part.
+Two devices share the guidance pair of a small model; of a larger one all share the rows and their tokens, with all
+weights each; of one that is too large each of the eight holds a part.
 """
 
 import json
@@ -80,6 +81,25 @@ print(json.dumps(found))
 """
 
 
+SHARED = """
+import json, sys
+import numpy as np
+from hfjax_app.images import ImageGenerator, ImageRequest
+from hfjax_app.runtime import mesh, token_parts
+
+folder, options, out = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3]
+mesh.SMALL, token_parts.FEWEST = 0, 64
+generator = ImageGenerator.from_pretrained(folder)
+pictures = list(generator.generate(ImageRequest("red dot", **options)))[-1].pictures
+np.save(out, np.concatenate([picture.latents for picture in pictures]))
+denoisers = generator._programs.sized(generator.facts.size)._denoisers
+print(json.dumps({
+    "device": generator.facts.versions["device"],
+    "flops": {str(key): denoiser._step.cost_analysis()["flops"] for key, denoiser in denoisers.items()},
+}))
+"""
+
+
 SPLIT_ON_HOST = """
 import json, sys
 import numpy as np
@@ -154,6 +174,34 @@ def test_text_encoders_on_the_host_may_be_split(name: str, tmp_path: Path) -> No
     found = on_eight_devices(SPLIT_ON_HOST, tmp_path, json.dumps(options), tmp_path)
     np.testing.assert_array_equal(np.load(tmp_path / "host.npy"), np.load(tmp_path / "device.npy"))
     assert found["device"] - found["host"] == found["encoders"] > 0
+
+
+@pytest.mark.filterwarnings("ignore:`FluxPosEmbed` is deprecated:FutureWarning")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "Z-Image"))
+        for name in ("Z-Image", "Flux.1 dev", "Flux.2 klein", "Qwen-Image", "Stable Diffusion 3.5")
+    ],
+)
+def test_eight_devices_share_the_tokens_of_a_picture(name: str, tmp_path: Path) -> None:
+    """Each has less than a quarter of the arithmetic; in models this small, much of it is outside of the blocks."""
+    family(name).save_pretrained(tmp_path)
+    (tmp_path / "README.md").write_text(CARD.replace("32", "64"))
+    options = {"steps": 2, "guidance_scale": 3.0, "seed": 3, "width": 64, "height": 64, "images": 2}
+    found = on_eight_devices(SHARED, tmp_path, json.dumps(options), tmp_path / "latents.npy")
+    generator = ImageGenerator.from_pretrained(tmp_path)
+    pictures = list(generator.generate(ImageRequest("red dot", **options)))[-1].pictures
+    latents = np.concatenate([picture.latents for picture in pictures])
+    assert latents.std() > 0.1, "the comparison needs a picture"
+    tolerance = 2e-4 * np.abs(latents).max()
+    np.testing.assert_allclose(np.load(tmp_path / "latents.npy"), latents, rtol=0, atol=tolerance)
+    assert found["device"] == "8 x cpu"
+    denoisers = generator._programs.sized(generator.facts.size)._denoisers
+    for key, denoiser in denoisers.items():
+        one = denoiser._predict or denoiser._step
+        rows = denoiser._rows if denoiser._by_rows else 1
+        assert found["flops"][str(key)] < rows * one.cost_analysis()["flops"] / 4
 
 
 def test_eight_devices_draw_what_one_draws(folder: Path, generator: ImageGenerator, tmp_path: Path) -> None:

@@ -1,10 +1,5 @@
 """Attention by jax's kernel for TPUs, computed step by step on a CPU: its numbers, and what it is used for."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
@@ -12,38 +7,6 @@ import torch
 
 from hfjax_app.runtime import flash_attention
 from hfjax_app.runtime.module import pure_function
-
-ROOT = Path(__file__).parents[2]
-
-# Each query sees the same keys of its row; heads of one device and, on a mesh, rows and heads of several.
-ON_MESHES = """
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from hfjax_app.runtime.flash_attention import attention, suits
-from hfjax_app.runtime.mesh import AXIS, ROWS
-
-random = np.random.default_rng(0)
-query, key, value = (jnp.asarray(random.normal(size=(2, 4, 513, 16)), jnp.bfloat16) for _ in range(3))
-mask = (jnp.arange(513) < jnp.array([[400], [513]]))[:, None, None]
-
-def attend(*arrays):
-    assert suits(*arrays, mask)
-    return attention(*arrays, mask=mask, scale=0.25, interpret=True)
-
-alone = jax.jit(attend)(query, key, value)
-for rows, heads in ((2, 1), (1, 4), (2, 4)):
-    mesh = Mesh(np.array(jax.devices()[: rows * heads]).reshape(rows, heads), (ROWS, AXIS))
-    place = NamedSharding(mesh, PartitionSpec(None, AXIS))
-    arrays = [jax.device_put(array, place) for array in (query, key, value)]
-    with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-        program = jax.jit(attend).lower(*arrays).compile()
-    assert not any(word in program.as_text() for word in ("all-gather", "all-reduce", "all-to-all"))
-    np.testing.assert_array_equal(np.asarray(program(*arrays)), np.asarray(alone))
-five = jax.sharding.AbstractMesh((1, 5), (ROWS, AXIS))
-with jax.sharding.use_abstract_mesh(five):
-    assert not suits(query, key, value, mask)
-print("equal")
-"""
 
 
 def arrays(batch: int, heads: int, queries: int, keys: int, width: int) -> list[torch.Tensor]:
@@ -69,14 +32,6 @@ def test_the_numbers_are_torch_s(shape: tuple[int, int, int, int, int], is_maske
     wide = (tensor.float() for tensor in tensors)
     want = torch.nn.functional.scaled_dot_product_attention(*wide, attn_mask=mask, scale=0.125)
     torch.testing.assert_close(torch.tensor(got.astype(jnp.float32).tolist()), want, rtol=0, atol=5e-3)
-
-
-def test_several_devices_compute_whole_rows_and_heads() -> None:
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
-    command = [sys.executable, "-c", ON_MESHES]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout == "equal\n"
 
 
 @pytest.mark.parametrize(
