@@ -75,8 +75,7 @@ def picture_parts(devices: int, weights: int, memory: int | None) -> tuple[int, 
 
     Pairs of devices share the rows of a guidance pair, and as many as there are share the tokens of each row: of a call
     with one row all. Each holds all weights. Two devices are enough for a small model. Where one has too little memory
-    for the weights, all devices hold a part of them instead: to exchange the tokens of two layers costs less than to
-    gather the weights of a block.
+    for the weights, all devices hold a part of them instead.
 
     Args: as for `picture_mesh`, but the number of devices.
     """

@@ -1,4 +1,4 @@
-"""Attention and blocks whose tokens are split over simulated devices: the bits of one device."""
+"""Attention whose rows, heads or queries are split over simulated devices: the numbers of one device."""
 
 import os
 import subprocess
