@@ -26,6 +26,10 @@ gc.set_threshold(50_000, 20, 100)  # as in the commands: most new objects stay
 os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported, so too late for the commands that tests run in-process
 
 
+# Only what hangs takes as long: a process of low priority gets little beside the other worker's tests.
+HANG_S = 1200.0
+
+
 @contextmanager
 def _compilations() -> Iterator[list[str]]:
     """The compilations of jax in this process, in all threads, while the block runs, including cache hits."""
@@ -50,7 +54,6 @@ def _compilations() -> Iterator[list[str]]:
 # Two workers share the files. These take longest and come first, so that both workers end at about the same time.
 # backends/test_registry.py finds the programs of the studio's server in the cache.
 _LONGEST = ("studio/", "planning/test_together.py", "backends/", "chat/", "test_commands.py", "images/", "embedded/")
-_NICENESS = 10
 # Fixtures of studio/conftest.py that start a server, and the files that use them: test_NAME.py.
 _SHARED_SERVERS = {
     "studio": {
@@ -94,12 +97,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next((server for server, names in _SHARED_SERVERS.items() if name in names), file)
 
     return Scheduling(config, log)
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Servers and browsers of studio/ have priority over the other worker's tests."""
-    if not _name(item).startswith("studio/"):
-        os.nice(max(0, _NICENESS - os.nice(0)))
 
 
 @contextmanager

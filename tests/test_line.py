@@ -6,8 +6,7 @@ import threading
 import pytest
 
 from hfjax_app.line import FairLine, Turns
-
-HANG_S = 60
+from tests.conftest import HANG_S
 
 
 def line_of(items: str) -> Turns[str]:

@@ -17,7 +17,7 @@ from hfjax_app.runtime.process import collect_removed
 from hfjax_app.runtime.program_report import ProgramReport
 from hfjax_app.settings import load_settings
 from tests.backends.checkpoints import save_chat
-from tests.conftest import quickly_compiled
+from tests.conftest import HANG_S, quickly_compiled
 
 PROMPTS = [[5, 6, 7, 8], [9, 10, 11]]
 GREEDY = SamplingParams(max_tokens=16, temperature=0.0)
@@ -37,13 +37,13 @@ def backends(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backends]:
     )
     with quickly_compiled():
         started = Backends(settings).start()
-        assert started.wait(timeout=300)
+        assert started.wait(HANG_S)
         yield started
         started.stop()
 
 
 def wait(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + HANG_S
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -51,7 +51,7 @@ def wait(holds: Callable[[], bool]) -> None:
 
 def failed(load: Load) -> str:
     """Why a load failed; the app is as before."""
-    assert load.wait(120)
+    assert load.wait(HANG_S), load.progress
     assert load.error is not None
     assert "\n" not in load.error
     return load.error
@@ -81,7 +81,7 @@ def test_answers_go_on_while_another_model_comes_and_goes(backends: Backends, tm
             backends.loads.begin("chat", "chat-llama")
         with pytest.raises(RequestRejected, match="'second' is being loaded: cancel that"):
             backends.loads.unload("chat", "second")
-        assert load.wait(240)
+        assert load.wait(HANG_S), load.progress
         assert (load.error, load.state) == (None, "ready")
         assert backends.chat_models.find("second").get().engine.generate(PROMPTS, GREEDY) == alone
         assert held() > before
@@ -130,11 +130,11 @@ def test_a_load_is_cancelled_in_the_middle(backends: Backends, tmp_path: Path, m
     def held_up(backend: Backend, report: ProgramReport) -> None:
         record(backend, report)
         compiling.set()
-        assert go_on.wait(600)
+        assert go_on.wait(HANG_S)
 
     monkeypatch.setattr(Backend, "record", held_up)
     load = backends.loads.begin("chat", folder)
-    assert compiling.wait(600)
+    assert compiling.wait(HANG_S)
     assert load.state == "compiling"
     backends.loads.cancel()
     go_on.set()

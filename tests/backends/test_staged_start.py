@@ -16,6 +16,7 @@ from hfjax_app.chat import SamplingParams
 from hfjax_app.errors import ModelUnavailable
 from hfjax_app.settings import Settings, load_settings
 from tests.backends.checkpoints import save_chat
+from tests.conftest import HANG_S
 from tests.sentiment.conftest import save as save_classifier
 
 GREEDY = SamplingParams(max_tokens=24, temperature=0.0)
@@ -60,7 +61,7 @@ def test_programs_join_while_requests_run(settings: Settings, compilations: Call
     the process that compiles, whose priority is low; that one joins without any."""
     alone = expected(settings)
     backends = Backends(settings.model_copy(update={"sentiment_model": settings.image_model})).start()
-    assert backends.wait(timeout=280)
+    assert backends.wait(timeout=HANG_S)
     chat = backends.chat
     assert (chat.state, len(chat.reports)) == ("ready", 4)
     assert chat.progress == f"ready, 4 of {chat.expected} programs; getting faster"
@@ -86,7 +87,7 @@ def test_a_second_model_joins_while_requests_run(settings: Settings, compilation
     unseen(Path(second))
     chosen = {"sentiment_model": settings.image_model, "chat_model": f"{settings.chat_model},{second}"}
     backends = Backends(settings.model_copy(update=chosen)).start()
-    assert backends.wait(timeout=280)
+    assert backends.wait(timeout=HANG_S)
     chat, other = backends.chat_models
     assert other.state in ("waiting", "preparing")
     with compilations() as seen:
@@ -101,14 +102,14 @@ def test_a_second_model_joins_while_requests_run(settings: Settings, compilation
 @pytest.mark.slow
 def test_a_classifier_serves_every_text_with_one_program(settings: Settings, compilations: Callable) -> None:
     backends = Backends(settings.model_copy(update={"chat_model": settings.image_model})).start()
-    assert backends.wait(timeout=280)
+    assert backends.wait(timeout=HANG_S)
     sentiment = backends.sentiment
     assert (sentiment.state, len(sentiment.reports)) == ("ready", 1)
     with pytest.raises(ModelUnavailable, match="the program that explains texts is still being compiled"):
         sentiment.get().explain("w1 w2")
     with compilations() as seen:
         scores = sentiment.get().classify(["w1 w2", "w3"])
-        assert backends.wait_for_all_programs(timeout=240)
+        assert backends.wait_for_all_programs(timeout=HANG_S)
         for before, after in zip(scores, sentiment.get().classify(["w1 w2", "w3"]), strict=True):
             assert before == pytest.approx(after, abs=1e-5)
         assert sentiment.get().explain("w1 w2").pieces
@@ -124,7 +125,7 @@ def test_without_the_other_process_this_one_compiles(
     no_chat = settings.model_copy(update={"chat_model": settings.image_model})
     with caplog.at_level(logging.WARNING):
         backends = Backends(no_chat).start()
-        assert backends.wait_for_all_programs(timeout=240)
+        assert backends.wait_for_all_programs(timeout=HANG_S)
     sentiment = backends.sentiment
     assert len(sentiment.reports) == sentiment.expected
     assert not any(report.cached for report in sentiment.reports)

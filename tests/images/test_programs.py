@@ -10,8 +10,7 @@ from hfjax_app.errors import ModelUnavailable
 from hfjax_app.images import ImageGenerator, ImageRequest, ImageStep, Waiting
 from hfjax_app.images.programs import DiffusionPrograms, SizedPrograms
 from hfjax_app.limits import IMAGE_WARM_SIZES, IMAGES_SERVED_TOGETHER
-
-LIMIT_S = 120  # only what hangs takes as long
+from tests.conftest import HANG_S
 
 
 class Compiler:
@@ -33,7 +32,7 @@ class Compiler:
         monkeypatch.setattr(generator._programs, "sized", self._compile)
 
     def wait_until_busy(self) -> None:
-        assert self._is_busy.wait(LIMIT_S)
+        assert self._is_busy.wait(HANG_S)
 
     def may_end(self) -> None:
         self._may_end.set()
@@ -42,7 +41,7 @@ class Compiler:
         if size != self._own:
             self.begun.append(size)
             self._is_busy.set()
-            assert self._may_end.wait(LIMIT_S)
+            assert self._may_end.wait(HANG_S)
             if not self._is_real:
                 raise ModelUnavailable("the test compiles nothing")
         return self._sized(size)

@@ -9,8 +9,7 @@ import pytest
 from hfjax_app.errors import EngineStopped, ModelUnavailable, RequestRejected
 from hfjax_app.sentiment import Prediction, SentimentClassifier
 from hfjax_app.sentiment.classifier import MicroBatcher
-
-LIMIT_S = 120  # only what hangs takes as long
+from tests.conftest import HANG_S
 
 
 def prediction(text: str) -> Prediction:
@@ -39,17 +38,17 @@ def test_requests_that_come_during_a_call_share_the_next() -> None:
     def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         calls.append(texts)
         begun.set()
-        assert go_on.wait(LIMIT_S)
+        assert go_on.wait(HANG_S)
         return [prediction(text) for text in texts]
 
     batcher = MicroBatcher(predict_all, window_s=0.0)
     first = batcher.submit("a")
-    assert begun.wait(LIMIT_S)
+    assert begun.wait(HANG_S)
     others = [batcher.submit(text) for text in "bcd"]
     cancelled = batcher.submit("e")
     assert cancelled.cancel()
     go_on.set()
-    wait([first, *others], LIMIT_S)
+    wait([first, *others], HANG_S)
     batcher.stop()
     assert calls == [["a"], ["b", "c", "d"]]
 
@@ -58,7 +57,7 @@ def test_an_exception_fails_every_waiting_request() -> None:
     batcher = MicroBatcher(lambda texts: 1 / 0)
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
-            batcher.submit("a").result(LIMIT_S)
+            batcher.submit("a").result(HANG_S)
     batcher.stop()
     with pytest.raises(EngineStopped):
         batcher.submit("a")
@@ -70,20 +69,20 @@ def test_stop_answers_waiting_requests() -> None:
 
     def predict_all(texts: list[str]) -> list[Prediction | Exception]:
         begun.set()
-        assert go_on.wait(LIMIT_S)
+        assert go_on.wait(HANG_S)
         return [prediction(text) for text in texts]
 
     batcher = MicroBatcher(predict_all, window_s=0.0)
     futures = [batcher.submit("a")]
-    assert begun.wait(LIMIT_S)
+    assert begun.wait(HANG_S)
     stopping = threading.Thread(target=batcher.stop)
     futures += [batcher.submit(text) for text in "bc"]
     stopping.start()
     while batcher._open:
         time.sleep(0.001)
     go_on.set()
-    stopping.join(LIMIT_S)
-    assert [future.result(LIMIT_S).top for future in futures] == ["a", "b", "c"]
+    stopping.join(HANG_S)
+    assert [future.result(HANG_S).top for future in futures] == ["a", "b", "c"]
 
 
 def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,11 +102,11 @@ def test_a_poisoned_text_fails_alone(classifier: SentimentClassifier, monkeypatc
     monkeypatch.setattr(classifier, "_prediction", not_a_number)
     texts = ["w1", "poison", "w2 w3", "w1 " * 80]
     futures = [classifier.submit(text) for text in texts]
-    assert futures[0].result(LIMIT_S).scores == pytest.approx(expected[0], abs=1e-5)
-    assert futures[2].result(LIMIT_S).scores == pytest.approx(expected[1], abs=1e-5)
+    assert futures[0].result(HANG_S).scores == pytest.approx(expected[0], abs=1e-5)
+    assert futures[2].result(HANG_S).scores == pytest.approx(expected[1], abs=1e-5)
     with pytest.raises(RuntimeError, match="choked"):
-        futures[1].result(LIMIT_S)
+        futures[1].result(HANG_S)
     with pytest.raises(ModelUnavailable, match="no numbers"):
-        futures[3].result(LIMIT_S)
+        futures[3].result(HANG_S)
     with pytest.raises(RequestRejected, match="empty"):
         classifier.submit(" ")
