@@ -1,19 +1,19 @@
 """A text-to-image pipeline as compiled programs: read the prompts, encode a picture, make one denoising step, decode.
 
 The networks and the code around them are transformers' and diffusers' own, unmodified: `pipeline_call.py` takes the
-pipeline's call apart, `prompt_conditioning.py` reads prompts with it, and `denoiser.py` makes a step of it. A program
-takes one picture: a guidance pair keeps the arithmetic units busy.
-Pictures that are drawn together alternate in the same programs, and equal those drawn alone to the last bit. Where
-there are several devices, they share the rows and the tokens of a step; each holds all weights and computes everything
-else. The weights of a denoiser and of text encoders that do not fit one device are split over all of them.
-Each size has its own programs. Those of the checkpoint's own size and of the settings compile at the start and are
-kept; another size compiles for its first request, in a thread, one size at a time.
+pipeline's call apart, `prompt_conditioning.py` reads prompts with it, `denoiser.py` makes a step of it, and
+`autoencoder.py` holds what stands before and after them. A program takes one picture: a guidance pair keeps the
+arithmetic units busy. Pictures that are drawn together alternate in the same programs, and equal those drawn alone to
+the last bit. Where there are several devices, they share the rows and the tokens of a step; each holds all weights and
+computes everything else. The weights of a denoiser and of text encoders that do not fit one device are split over all
+of them. Each size has its own programs. Those of the checkpoint's own size and of the settings compile at the start and
+are kept; another size compiles for its first request, in a thread, one size at a time.
 """
 
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
@@ -22,23 +22,22 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 from diffusers.models import AutoencoderKL
 from PIL import Image
 
 from hfjax_app.errors import ModelUnavailable, RequestRejected
+from hfjax_app.images.autoencoder import Autoencoder
 from hfjax_app.images.checkpoint import Pipeline, denoiser_name
 from hfjax_app.images.denoiser import Denoiser, Network
 from hfjax_app.images.interface import GUIDANCE_SCALE
 from hfjax_app.images.lora import LoraFactors
 from hfjax_app.images.merged_weights import MergedWeights, Part
-from hfjax_app.images.networks import USUAL, Storage, adapted_weights, axes_on_devices, fresh, network_bytes
-from hfjax_app.images.pipeline_call import Form, Packing, blank
+from hfjax_app.images.networks import USUAL, Storage, adapted_weights, axes_on_devices, network_bytes
+from hfjax_app.images.pipeline_call import blank
 from hfjax_app.images.prompt_conditioning import ALONE, GUIDED, Conditioning, PromptReader, shapes_of
 from hfjax_app.images.request import CompletedRequest, ImageRequest, loras_of
 from hfjax_app.images.samplers import Samplers
 from hfjax_app.images.schedule import Schedule, Timing
-from hfjax_app.images.stand_ins import stand_in
 from hfjax_app.images.steps import Waiting
 from hfjax_app.limits import IMAGE_WARM_SIZES
 from hfjax_app.runtime import tracing
@@ -46,11 +45,10 @@ from hfjax_app.runtime.checkpoints.hub import Checkpoint
 from hfjax_app.runtime.checkpoints.int8 import scale_of
 from hfjax_app.runtime.memory import bytes_of, host_bytes_of
 from hfjax_app.runtime.mesh import picture_mesh, replicated
-from hfjax_app.runtime.module import pure_function
 from hfjax_app.runtime.parallel_calls import Calls
 from hfjax_app.runtime.program_report import ProgramReport, operations
 from hfjax_app.runtime.programs import Program, Programs
-from hfjax_app.runtime.seams.torchax import jax_dtype, torch_dtype
+from hfjax_app.runtime.seams.torchax import jax_dtype
 from hfjax_app.runtime.topology import memory_of
 from hfjax_app.runtime.transforms import calls_at_once
 from hfjax_app.runtime.warm_up import OnExpected, ProgramSpec, WarmUp, ignore, run_on_zeros
@@ -97,11 +95,10 @@ class DiffusionPrograms:
         samplers: the schedulers that may be chosen.
         reader: prompts -> the denoiser's conditioning.
         dtype: of the denoiser's and the text encoders' weights.
-        vae_dtype: of the autoencoder's.
         network: the denoiser.
+        autoencoder: decodes pictures, and reads those to start from.
         merged: its weights and the text encoders', with any of the LoRAs.
         calls: runs calls in parallel where that is faster on the device.
-        vae: the autoencoder, adapted to the layout of its weights.
         everywhere: the sharding of replicated arrays; None without a mesh.
     """
 
@@ -129,7 +126,7 @@ class DiffusionPrograms:
         denoiser = denoiser_name(pipeline)
         module = getattr(pipeline, denoiser)
         overflows = self.dtype == jnp.float16 and pipeline.vae.config.get("force_upcast", True)
-        self.vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
+        vae_dtype = jnp.dtype(jnp.float32) if overflows else self.dtype
         files = checkpoint and checkpoint.part(denoiser)
         weights, adapted = adapted_weights(self._programs, module, self.dtype, files, quantize=quantize, splits=True)
         changed = {scale_of(key) for lora in loras for key in lora.parts.get(denoiser, ())}
@@ -141,9 +138,9 @@ class DiffusionPrograms:
         self.merged = MergedWeights(parts, loras)
         self.denoiser_name = denoiser
         self.calls = Calls("image-call", calls_at_once(self._programs.mesh))
-        self.vae_weights, self.vae = adapted_weights(
-            self._programs, pipeline.vae, self.vae_dtype, checkpoint and checkpoint.part("vae")
-        )
+        vae_files = checkpoint and checkpoint.part("vae")
+        vae_weights, vae = adapted_weights(self._programs, pipeline.vae, vae_dtype, vae_files)
+        self.autoencoder = Autoencoder(vae, vae_weights, vae_dtype, self.call, self.reader.pictures)
         self.latents, self.sizes = self.call.latents, self.call.sizes(size)
         self.size = self.sizes.own
         self.scale = self.latents.scale
@@ -232,7 +229,7 @@ class DiffusionPrograms:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all networks' weights on each device."""
-        return bytes_of([self.network.weights, self.vae_weights, self.reader.weights])
+        return bytes_of([self.network.weights, self.autoencoder.weights, self.reader.weights])
 
     @property
     def sent_bytes(self) -> int:
@@ -422,11 +419,11 @@ class SizedPrograms:
                 parts.calls,
             )
         self._of_prompts = parts.reader.learn(name) if parts.needs_picture else []
-        decoding = (parts.vae_weights, latents, shapes_of(usual.arrays))
+        decoding = (parts.autoencoder.weights, latents, shapes_of(usual.arrays))
         self._unread = [None if array is None else np.zeros_like(array) for array in usual.arrays]
         self._decode_spec = ProgramSpec(
             name=f"decode_latents{name}",
-            function=_decode_function(parts, usual.form),
+            function=parts.autoencoder.decoding(usual.form),
             args=decoding,
             join=partial(self._join, "_decode", decoding),
             shardings=parts.everywhere,
@@ -435,14 +432,14 @@ class SizedPrograms:
         if not parts.can_encode or read_size is None:
             return
         encoding: tuple[Any, ...] = (
-            parts.vae_weights,
+            parts.autoencoder.weights,
             jax.ShapeDtypeStruct((read_size[1], read_size[0], 3), jnp.float32),
         )
         if parts.edits:
-            function = _reference_function(parts, form)
+            function = parts.autoencoder.referencing(form)
         else:
             encoding = (*encoding, jax.ShapeDtypeStruct(self.packing.noise_shape, jnp.float32))
-            function = _encode_function(parts, self.packing)
+            function = parts.autoencoder.encoding(self.packing)
         self._encode_spec = ProgramSpec(
             name=f"encode_picture{name}",
             function=function,
@@ -514,7 +511,7 @@ class SizedPrograms:
         arrays: list[Any] = list(conditioning.arrays)
         if edited is not None:
             assert self._encode is not None, "it has joined"
-            made = self._encode(parts.vae_weights, edited)
+            made = self._encode(parts.autoencoder.weights, edited)
             for place, array in zip(conditioning.form.reference, made, strict=True):
                 arrays[place] = array
         return replace(conditioning, arrays=self.put(arrays), weights=merged[parts.denoiser_name])
@@ -582,92 +579,18 @@ class SizedPrograms:
     def decode(self, latents: jax.Array) -> np.ndarray:
         """Latents to pixels, float32 [height, width, 3], 0 to 1."""
         assert self._decode is not None, "it has joined"
-        return np.asarray(self._decode(self._parts.vae_weights, latents, self._unread))
+        return np.asarray(self._decode(self._parts.autoencoder.weights, latents, self._unread))
 
     def encode(self, pixels: np.ndarray, noise: np.ndarray) -> jax.Array:
         """Pixels (float32 [height, width, 3], 0 to 1) to a clean sample, drawn with `noise` from its distribution."""
         assert self._encode is not None, "it has joined"
-        latents: jax.Array = self._encode(self._parts.vae_weights, pixels, noise)
+        latents: jax.Array = self._encode(self._parts.autoencoder.weights, pixels, noise)
         return latents
 
     def texts(self) -> list[str]:
         """The denoising, decoding and encoding programs as XLA's text."""
         denoising = [text for denoiser in self._denoisers.values() for text in denoiser.texts()]
         return [*denoising, *(program.as_text() for program in (self._decode, self._encode) if program is not None)]
-
-
-def _decode_function(parts: DiffusionPrograms, form: Form) -> Callable[..., Any]:
-    dtype = torch_dtype(parts.vae_dtype)
-
-    def run(vae: Any, latents: Any, arrays: Any) -> Any:
-        def decode(latents: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            return vae.decode(latents.to(dtype), *args, **kwargs)
-
-        own = stand_in(vae, decode=decode, dtype=torch.float32, device=latents.device)
-        return parts.call.ending(own, form, latents, arrays)
-
-    def decode_latents(weights: Any, latents: jax.Array, arrays: Any) -> jax.Array:
-        pictures: jax.Array = pure_function(fresh(parts.vae), run)(weights, latents, arrays)
-        return pictures[0].transpose(1, 2, 0).astype(jnp.float32)
-
-    return decode_latents
-
-
-def _encode_function(parts: DiffusionPrograms, packing: Packing) -> Callable[..., Any]:
-    dtype, pictures = torch_dtype(parts.vae_dtype), parts.reader.pictures
-    scale, shift = (1.0, 0.0) if pictures is not None else _normalisation(parts.vae)
-
-    def run(vae: Any, pixels: Any, noise: Any) -> Any:
-        encode = _encoding(vae, dtype)
-        if pictures is None:
-            distribution = encode(pixels).latent_dist
-            return distribution.mean + distribution.std * noise
-        of_network = {"dtype": torch.float32, "device": pixels.device, "to": lambda *_, **__: None}
-        return pictures.encoded(stand_in(vae, encode=encode, **of_network), pixels, noise)
-
-    def encode_picture(weights: Any, pixels: jax.Array, noise: jax.Array) -> jax.Array:
-        picture = (pixels * 2 - 1).transpose(2, 0, 1)[None]
-        encoded: jax.Array = pure_function(fresh(parts.vae), run)(weights, picture, noise)
-        encoded = encoded.astype(jnp.float32)
-        return encoded if pictures is not None else ((encoded - shift) * scale).reshape(-1)[packing.places]
-
-    return encode_picture
-
-
-def _reference_function(parts: DiffusionPrograms, form: Form) -> Callable[..., Any]:
-    dtype = torch_dtype(parts.vae_dtype)
-
-    def run(vae: Any, pixels: Any) -> Any:
-        own = stand_in(vae, encode=_encoding(vae, dtype), dtype=torch.float32, device=pixels.device)
-        return parts.call.reference(own, form, pixels)
-
-    def encode_reference(weights: Any, pixels: jax.Array) -> list[jax.Array]:
-        picture = (pixels * 2 - 1).transpose(2, 0, 1)[None]
-        made: list[jax.Array] = pure_function(fresh(parts.vae), run)(weights, picture)
-        return [each.astype(jnp.float32) for each in made]
-
-    return encode_reference
-
-
-def _encoding(vae: Any, dtype: torch.dtype) -> Callable[..., Any]:
-    """An autoencoder's `encode` in a dtype, whose distribution of latents is float32."""
-
-    def encode(pixels: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        encoded = vae.encode(pixels.to(dtype), *args, **kwargs)
-        of_latents = encoded.latent_dist
-        encoded.latent_dist = type(of_latents)(of_latents.parameters.float())
-        return encoded
-
-    return encode
-
-
-def _normalisation(vae: AutoencoderKL) -> tuple[np.ndarray | float, np.ndarray | float]:
-    """(scale, shift): the denoiser's latents are (the autoencoder's - shift) * scale, by the pipelines' formulas."""
-    config = vae.config
-    if config.get("latents_mean") is None or config.get("latents_std") is None:
-        return config["scaling_factor"], config.get("shift_factor") or 0.0
-    mean, std = (np.array(config[name], np.float32).reshape(1, -1, 1, 1) for name in ("latents_mean", "latents_std"))
-    return config["scaling_factor"] / std, mean
 
 
 def _neutral(size: tuple[int, int], guidance_scale: float, prompt: str = "a") -> ImageRequest:

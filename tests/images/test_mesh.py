@@ -74,7 +74,7 @@ for quantize in ("none", "int8"):
     found[quantize] = {
         "device": generator.facts.versions["device"],
         "weights": generator.held_memory.weights,
-        "vae": sum(weight.nbytes for weight in programs.vae_weights.values()),
+        "vae": sum(weight.nbytes for weight in programs.autoencoder.weights.values()),
         "arguments": max(denoiser._step.memory_analysis().argument_size_in_bytes for denoiser in denoisers),
     }
 print(json.dumps(found))
