@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,14 +60,17 @@ class Load:
 
     def __init__(self, backend: Backend[Any]):
         self.backend = backend
-        self.error: str | None = None
         self.is_cancelled = False
-        self._done = threading.Event()
+        self._end: Future[str | None] = Future()  # with its error, at once
         self._process: subprocess.Popen[str] | None = None
 
     @property
     def is_done(self) -> bool:
-        return self._done.is_set()
+        return self._end.done()
+
+    @property
+    def error(self) -> str | None:
+        return self._end.result() if self.is_done else None
 
     @property
     def state(self) -> str:
@@ -79,10 +83,10 @@ class Load:
         return self.backend.progress if self.error is None else f"failed: {self.error}"
 
     def wait(self, timeout: float | None = None) -> bool:
-        return self._done.wait(timeout)
+        return bool(wait([self._end], timeout).done)
 
-    def end(self) -> None:
-        self._done.set()
+    def end(self, error: str | None) -> None:
+        self._end.set_result(error)
 
     def run(self, arguments: list[str]) -> None:
         """Run the process that fetches the model, and tell its progress.
@@ -208,6 +212,7 @@ class ModelLoads:
         download = cached_folder(backend.model)
         if download is not None and not download.exists():
             self._downloads[backend.kind, backend.name] = download
+        error = None
         try:
             backend.prepare("waiting for the app's own models")
             self._backends.wait_for_all_models()
@@ -216,14 +221,14 @@ class ModelLoads:
             self._backends.warm_up_beside(backend, fits=True)
             if backend.state != "ready":
                 raise ModelUnavailable(str(backend.error))
-        except Exception as error:
-            reason = without_folders(in_words(error).replace(backend.model, backend.name))
-            load.error = _CANCELLED if load.is_cancelled else reason
-            _log.warning("%s model %s was not loaded: %s", backend.kind, backend.model, load.error)
+        except Exception as failure:
+            reason = without_folders(in_words(failure).replace(backend.model, backend.name))
+            error = _CANCELLED if load.is_cancelled else reason
+            _log.warning("%s model %s was not loaded: %s", backend.kind, backend.model, error)
             with contextlib.suppress(NotFound):  # it is gone already
                 self._remove(backend)
         finally:
-            load.end()
+            load.end(error)
 
     def _remove(self, backend: Backend[Any]) -> None:
         self._backends.abandon(backend)

@@ -80,16 +80,15 @@ class ModelsService:
         return self._backends.loads.begin(kind, self._backends.operator.checked_model(model))
 
     async def watched(self, load: Load) -> AsyncGenerator[str, None]:
-        """The progress of a load, whenever it has changed, until it has ended."""
+        """The progress of a load, whenever it has changed, and once more when it has ended."""
         told = ""
-        while True:
-            is_done, line = load.is_done, load.progress
+        while not load.is_done:
+            line = load.progress
             if line != told:
                 yield line
-            if is_done:
-                return
             told = line
             await asyncio.sleep(LOOK_S)
+        yield load.progress
 
     def cancel(self, key: Any) -> None:
         """Cancel the load that runs; errors as for `begin`."""

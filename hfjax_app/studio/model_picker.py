@@ -222,7 +222,8 @@ class ModelLoader:
                 unload = gr.Button("Unload the picked model")
             status = gr.HTML(_note("Nothing is loaded at the moment."))
         shown = [status, picker.list]
-        gr.on([load.click, model.submit], self._load, [model, key], shown, **UNPROCESSED, **LOAD_EVENT)
+        loads = [load.click, model.submit]  # a click that comes while one runs is told so, not dropped
+        gr.on(loads, self._load, [model, key], shown, trigger_mode="multiple", **UNPROCESSED, **LOAD_EVENT)
         cancel.click(self._cancel, key, status, **UNPROCESSED, **EVENT)
         unload.click(self._unload, [picker.chosen, key], shown, **UNPROCESSED, **EVENT)
 

@@ -137,9 +137,11 @@ def test_the_operator_loads_and_unloads_a_model_on_the_page(studio: Studio, visi
     source = page.get_by_role("textbox", name="Model", exact=True)
     shutil.copytree(tmp_path / "tiny", tmp_path / "pickled", ignore=shutil.ignore_patterns("*.safetensors"))
     (tmp_path / "pickled" / "pytorch_model.bin").touch()
+    load = page.get_by_role("button", name="Load", exact=True)
     for name, says in (("pickled", "has weights, but none as safetensors"), ("tiny", "ready; ")):
         source.fill(str(tmp_path / name))
-        page.get_by_role("button", name="Load", exact=True).click()
+        load.dblclick()
+        expect(page.locator(".toast-body").last).to_contain_text(f"'{name}' is being loaded: wait for it, or cancel")
         expect(status).to_contain_text(says, timeout=5 * LIMIT_MS)
     models.select_option("tiny")
     ask(page, "w1 w2")
