@@ -422,11 +422,12 @@ def _row(leaf: Any, row: int, rows: int) -> np.ndarray | None:
 
 
 def _numbered(leaf: Any) -> torch.Tensor:
-    """A result of a shape: zeros, or for states of tokens [1, tokens, width] each token's number."""
+    """A result of a shape: zeros, or for states [1, tokens, width] or [tokens, 1, width] each token's number."""
     kind = torch.float32 if np.issubdtype(leaf.dtype, np.floating) or leaf.dtype.kind == "V" else torch.int64
     if len(leaf.shape) != 3:
         return torch.zeros((), dtype=kind).expand(leaf.shape)
-    return torch.arange(leaf.shape[1], dtype=kind)[None, :, None].expand(leaf.shape)
+    one, other, _ = leaf.shape
+    return torch.arange(one * other, dtype=kind).reshape(one, other, 1).expand(leaf.shape)
 
 
 def _finished(parts: list[torch.Tensor], *, rows: int, padded: int, tokens: int) -> torch.Tensor:

@@ -27,8 +27,9 @@ inference:
   parameters: {num_inference_steps: 2, guidance_scale: 0, width: 64, height: 32}
 ---
 """
-# A transformer that packs its latents, and one that takes lists and reads the lengths of prompts.
-REPRESENTATIVE = {"Flux.1 dev", "Z-Image"}
+# A transformer that packs its latents, one that takes lists and reads lengths of prompts, and a UNet whose text encoder
+# has the axis of tokens first.
+REPRESENTATIVE = {"Flux.1 dev", "Z-Image", "Kolors"}
 # Letters of the longest prompt, a token each, beside the tokens that a template or tokenizer adds.
 LONGEST = {"Z-Image": 506, "Kolors": 253, "CogView 4": 1023, "PRX": 255, "Krea 2": 392}
 # Whose class cleans each prompt, with ftfy, and refuses a guidance scale below 1.
