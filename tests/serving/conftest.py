@@ -83,6 +83,15 @@ class Cluster:
                     found.append(int(path.parent.name))
         return sorted(found)
 
+    def process(self, deployment: str, replica: str) -> int:
+        """The process of one of them, by the name that metrics have."""
+        [found] = [
+            each["pid"]
+            for each in self.status()["deployments"][deployment]["replicas"]
+            if each["replica_id"] == replica
+        ]
+        return int(found)
+
     def wait(self, holds: Callable[[], bool], seconds: float, what: str) -> None:
         """Wait until it holds."""
         started = time.monotonic()

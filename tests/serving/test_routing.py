@@ -32,11 +32,13 @@ def cached_share(cluster: Cluster, name: str) -> float:
 def test_follow_ups_find_their_conversation(cluster: Cluster) -> None:
     """With routing by conversation they do; without it, one in as many as there are replicas."""
     cluster.wait_idle()
-    by_conversation = cached_share(cluster, "Ann")
     arguments = {"places": SLOTS, "by_session": False}
     cluster.deploy(chat={"request_router_config": {"request_router_class": ROUTER, "request_router_kwargs": arguments}})
     cluster.wait_ready()
     without = cached_share(cluster, "Bob")
+    cluster.deploy(chat={"request_router_config": None})
+    cluster.wait_ready()
+    by_conversation = cached_share(cluster, "Ann")
     print(f"cached share of {CONVERSATIONS * (TURNS - 1)} follow-ups: {by_conversation:.2f}, {without:.2f} without")
     assert by_conversation >= 0.9
     assert without <= 0.8
