@@ -309,7 +309,8 @@ def load(page: Page, url: str) -> Page:
 
 
 def reload(page: Page) -> Page:
-    page.reload()
+    """Load it again once it waits for nothing: Gradio logs an error where that interrupts a stream."""
+    settled(page).reload()
     return settled(page)
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from .conftest import Studio, http, load, reload, settled, watch
+from .conftest import Studio, http, load, settled, watch
 from .test_chat_tab import Visit, answers, box, cleared, notes, questions
 
 MOST = 450  # tokens of an answer, which takes seconds
@@ -150,7 +150,8 @@ def test_a_reload_frees_the_slot_and_keeps_the_conversation(slow_studio: Studio,
         begin(page)
         expect(answers(page)).to_have_text(re.compile(r"\S"))
         slow_studio.wait_busy()
-        reload(page)
+        page.reload()
+    settled(page)
     expect(questions(page)).to_have_text("Tell me a story.")
     expect(answers(page)).to_have_text(re.compile(r"\S"))
     expect(notes(page)).to_contain_text("stopped")
