@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -28,6 +29,16 @@ os.environ["TQDM_DISABLE"] = "1"  # read when tqdm is imported, so too late for 
 
 # Only what hangs takes as long: a process of low priority gets little beside the other worker's tests.
 HANG_S = 1200.0
+
+
+@contextmanager
+def ctrl_c_is_heard() -> Iterator[None]:
+    """Processes started in the block are ended by Ctrl-C. A shell has those in its background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

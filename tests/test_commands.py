@@ -29,6 +29,7 @@ from hfjax_app.images import ImageGenerator, ImageStep, Picture, Waiting
 from hfjax_app.images.generation_parameters import GenerationParameters
 from hfjax_app.settings import Settings
 from tests.chat.conftest import make_model, make_tokenizer
+from tests.conftest import ctrl_c_is_heard
 from tests.images.pipelines import stable_diffusion as make_pipeline
 from tests.sentiment.test_classifier import save as save_classifier
 
@@ -426,12 +427,8 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_ctrl_c_ends_quietly(endless: list[str]) -> None:
-    """Also if the tests were started in the background, where a shell makes its children ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    with ctrl_c_is_heard():
         process = subprocess.Popen(endless, cwd=ROOT, pipesize=PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    finally:
-        signal.signal(signal.SIGINT, before)
     with process:
         assert process.stdout.read(1)
         process.send_signal(signal.SIGINT)

@@ -21,6 +21,8 @@ import httpx
 import pytest
 import yaml
 
+from tests.conftest import ctrl_c_is_heard
+
 ROOT = Path(__file__).parents[2]
 START_S = 600.0
 SLOTS = 4
@@ -185,7 +187,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     config = {"proxy_location": "HeadOnly", "http_options": options, "applications": [application]}
     found = Cluster(url=f"http://127.0.0.1:{port}", folder=folder, environment=environment, port=port, config=config)
     (folder / "serve.yaml").write_text(yaml.safe_dump(config))
-    with (folder / "log").open("w") as log:
+    with (folder / "log").open("w") as log, ctrl_c_is_heard():
         process = subprocess.Popen(
             [Path(sys.executable).with_name("serve"), "run", folder / "serve.yaml"],
             cwd=ROOT,
